@@ -24,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -69,10 +70,7 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 	t.Helper()
 	// AWS's SDK signs by the real clock.
 	archive = strings.Replace(archive, "2026-02-03T04:05:06Z", time.Now().UTC().Format(time.RFC3339), 1)
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	s := kubesim.New(kubesim.User{})
 	now := n.Now() // asked within a request, the node would wait for itself
 	ca := s.Joinable(eksServer, now).CA()
@@ -122,10 +120,7 @@ func (c *eksCloud) apply(t *testing.T) converge.Result {
 
 func (c *eksCloud) read(t *testing.T, name string) string {
 	t.Helper()
-	data, err := c.n.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(c.n.ReadFile(name))(t)
 	return string(data)
 }
 
@@ -152,9 +147,7 @@ func TestEKS(t *testing.T) {
 			if all := c.n.Tree(); strings.Contains(all, "k8s-aws-v1.") || strings.Contains(all, "X-Amz-Signature") {
 				t.Error("a token was left on the disk")
 			}
-			if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.engine().Undo(t.Context(), c.n, "", nil))(t)
 			if d := cmp.Diff(first, c.n.Tree(converge.Home, "/run", "/proc")); d != "" {
 				t.Errorf("undo (-before +after)\n%s", d)
 			}
@@ -186,9 +179,7 @@ func TestEKSAnotherMachine(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
 	c.Machine.ID, c.Machine.PrivateIP = "i-0fffffffffffffff0", "10.0.9.9"
-	if err := c.n.WriteFile("/sys/class/dmi/id/board_asset_tag", []byte("i-0fffffffffffffff0\n"), host.Attr{Mode: 0o444}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.n.WriteFile("/sys/class/dmi/id/board_asset_tag", []byte("i-0fffffffffffffff0\n"), host.Attr{Mode: 0o444}))
 	c.apply(t)
 	if got := c.read(t, kubelet.ConfigFile); !strings.Contains(got, "i-0fffffffffffffff0") {
 		t.Errorf("the provider id is another machine's:\n%s", got)
@@ -225,9 +216,7 @@ func TestEKSSays(t *testing.T) {
 // TestEKSStated asks EKS nothing that node.toml states, and follows the services' family.
 func TestEKSStated(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
-	if err := c.n.WriteFile("/etc/gpuadm/ca.crt", c.Cluster.CA, host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.n.WriteFile("/etc/gpuadm/ca.crt", c.Cluster.CA, host.Attr{Mode: 0o644}))
 	c.spec = joins.Spec(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
 	c.apply(t)
 	if all := strings.Join(c.Requests(), "\n"); strings.Contains(all, "/clusters/") {

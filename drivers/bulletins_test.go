@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBulletinTable wants of each branch one fix, of that branch, from two sources, and a fix for each branch that is supported.
@@ -78,10 +79,7 @@ func TestOutdated(t *testing.T) {
 	} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Day = x.day
-		ch, err := Choose(c, m, driver(x.asked))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ch := must.Get(Choose(c, m, driver(x.asked)))(t)
 		got := d.outdated(ch, facts.Facts{Day: x.day, Modules: &facts.Modules{Version: x.loaded}})
 		if !slices.Equal(got, x.want) {
 			t.Errorf("%s of %s on %s: %q", x.loaded, x.asked, x.day, got)

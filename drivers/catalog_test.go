@@ -10,15 +10,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // lines reads the words of each line of a data file.
 func lines(t testing.TB, name string) (all [][]string) {
 	t.Helper()
-	b, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("testdata/" + name))(t)
 	for l := range strings.Lines(string(b)) {
 		if w := strings.Fields(l); len(w) > 1 && w[0] != "#" {
 			all = append(all, w)

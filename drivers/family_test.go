@@ -7,15 +7,14 @@ import (
 	"path"
 	"slices"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu 24.04 depends on libcudart12
 // (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
 func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
-	ch, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := must.Get(Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")))(t)
 	f := ch.Family()
 	out := func(name string) bool {
 		return slices.ContainsFunc(f.Excluded, func(glob string) bool { ok, err := path.Match(glob, name); return ok || err != nil })

@@ -13,20 +13,15 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // signedFile is KoFile with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
 func signedFile(t *testing.T, path, version, record string) string {
 	t.Helper()
-	signature, err := os.ReadFile("../internal/facts/testdata/modules/" + record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signature := must.Get(os.ReadFile("../internal/facts/testdata/modules/" + record))(t)
 	head, body, _ := strings.Cut(KoFile(path, version, "Dual MIT/GPL", "6.8.0"), "\n")
-	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(base64.StdEncoding.DecodeString(strings.TrimSpace(body)))(t)
 	size := binary.BigEndian.AppendUint32([]byte{0, 0, 2, 0, 0, 0, 0, 0}, uint32(len(signature)))
 	data = bytes.Join([][]byte{data, signature, size, []byte("~Module signature appended~\n")}, nil)
 	return head + "\n" + base64.StdEncoding.EncodeToString(data) + "\n"
@@ -133,10 +128,7 @@ func TestImageNeedsKey(t *testing.T) {
 // is not there; and a build of another version is refused.
 func TestFirstBootOfSignedImage(t *testing.T) {
 	module := "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)
-	m, err := facts.ReadModule(simulated(t, module), "/"+updates+"nvidia.ko")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(facts.ReadModule(simulated(t, module), "/"+updates+"nvidia.ko"))(t)
 	known := "-- proc/keys --\n0a1b2c3d I------     1 perm 1f030000     0     0 asymmetri " + m.Signer.Name + ": 0123456789abcdef: X509.rsa 01234567 []\n"
 	for _, x := range []struct {
 		name, archive, version string
@@ -148,10 +140,7 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 	} {
 		k := kernelSide()
 		k.Version = x.version
-		wants, err := SettingsWants(k)
-		if err != nil {
-			t.Fatal(err)
-		}
+		wants := must.Get(SettingsWants(k))(t)
 		if p := problems(t, wants, simulated(t, secured+x.archive)); strings.Contains(p, "cannot use modules built here") != x.refused {
 			t.Errorf("%s: %q", x.name, p)
 		}

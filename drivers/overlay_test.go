@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A machine's own catalog comes before the built-in one: a set with another name for one package, and a new branch.
@@ -24,9 +25,7 @@ first = 700
 last = 700
 members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("700"))
 	if err != nil || !slices.Contains(names(ch, "module"), "nvidia-modules-open") || len(names(ch, "library")) > 0 || strings.Contains(strings.Join(ch.Warnings, " "), "not known") {
 		t.Errorf("%+v, %v", ch, err)

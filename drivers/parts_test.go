@@ -10,22 +10,16 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // What a package that is missing would bring is brought by the stage before: the check must not refuse the apply that would
 // install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
 func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	dir := t.TempDir()
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir+"/usr/bin", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
+	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
+	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
 	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
 	w := parts("580.95.05", true, m, func(context.Context, host.View) (bool, error) { return false, nil })
 	found, err := w.Look(context.Background(), h)

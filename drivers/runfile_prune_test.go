@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // An installer is kept as long as a change that can be undone names its version.
@@ -19,9 +20,7 @@ func TestPruneRunfiles(t *testing.T) {
 		{Ref: converge.Ref{Kind: "runfile"}, After: "570.1 open"},
 		{Ref: converge.Ref{Kind: "package", Name: "libnvidia-compute"}, Before: "590.1"}, // of another kind
 	}
-	if err := PruneRunfiles(context.Background(), n, needed); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, PruneRunfiles(context.Background(), n, needed))
 	if names, _ := n.ReadDir(Runfiles); !slices.Equal(names, []string{"570.1-aa.run", "580.1-bb.run", "readme"}) {
 		t.Errorf("kept are %v", names)
 	}

@@ -9,15 +9,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no longer asks for would
 // never be reverted, and status would call it released.
 func TestServicesAreTheDrivers(t *testing.T) {
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
 	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
 	wants, err := New().Services().Wants(s, f)
 	if err != nil || len(wants) == 0 {
@@ -36,10 +34,7 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
 	for running, want := range map[string]converge.State{"6.1.0-50-amd64": "enabled active", "6.18.44": "enabled inactive"} {
 		f.Kernel = facts.Kernel{Running: running, Installed: []string{"6.1.0-50-amd64"}}
-		wants, err := ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		wants := must.Get(ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f))(t)
 		units := 0
 		for _, w := range wants {
 			if w.Kind() == "fabric" && running != "6.1.0-50-amd64" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The newest version of a branch that a repository had may be older than the GPU.
@@ -20,10 +21,7 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 		Kernel: facts.Kernel{Running: "6.1.0-41-amd64", Installed: []string{"6.1.0-41-amd64"}},
 		GPUs:   []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "2901", Class: "030200"}},
 	}
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"570\"\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"570\"\n")}))(t)
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
 		_, err := New().Modules(new(packages.Reading)).Wants(s, f)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // bus is two H100, an audio function, a GPU that the table does not know, and one that is given to a virtual machine.
@@ -46,10 +47,7 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 		{"[mig]\ntrust_driver = true\n[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
 		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
 	} {
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)}))(t)
 		f := facts.Facts{Live: true, GPUs: bus(), NoDriver: "the module is not loaded", Files: map[string][]byte{
 			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n"),
 		}}
@@ -69,14 +67,8 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 // where GPUs are planned for that no machine has.
 func TestPicksOneGPU(t *testing.T) {
 	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Name: "NVIDIA H100 PCIe", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
-	bare, err := Find("H100-80GB")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := Find("0x233010DE:0x162610DE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bare := must.Get(Find("H100-80GB"))(t)
+	other := must.Get(Find("0x233010DE:0x162610DE"))(t)
 	for _, c := range []struct {
 		match string
 		gpu   host.GPU

@@ -6,6 +6,8 @@ package mig
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBusy: instances in use stay if there is any other way, and are named if not.
@@ -29,10 +31,7 @@ func TestBusy(t *testing.T) {
 		for _, g := range strings.Split(c.want, ",") {
 			l.Wants = append(l.Wants, Want{Profile: g + "g", Start: Anywhere})
 		}
-		f, err := m.Fit(found, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(m.Fit(found, l))(t)
 		var disturbs []string
 		for _, p := range f.Disturbs {
 			disturbs = append(disturbs, p.String())

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // partedFile is all that mig-parted reads of a file: it refuses unknown keys, a version other than v1, layouts without entries,
@@ -56,10 +57,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 	for i := range gpus {
 		gpus[i].Index = i
 	}
-	file, err := Generate(gpus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(Generate(gpus))(t)
 	text := file.YAML()
 	var read partedFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -77,10 +75,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 			}
 		}
 	}
-	c, err := ParseParted("generated.yaml", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(ParseParted("generated.yaml", text))(t)
 	profiles := map[string]bool{}
 	for _, l := range c.Layouts {
 		as, err := Assign(l.Entries, gpus)
@@ -88,10 +83,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 			t.Errorf("%s: %s: %v", name, l.Name, err)
 		}
 		for _, a := range as {
-			m, err := Of(a.GPU)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(Of(a.GPU))(t)
 			if _, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err != nil {
 				t.Errorf("%s: %s: %v", name, l.Name, err)
 			}
@@ -101,10 +93,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 		}
 	}
 	for _, g := range gpus {
-		m, err := Of(g)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Of(g))(t)
 		if i := slices.IndexFunc(m.Profiles, func(p host.Profile) bool { return !profiles[m.Name+p.Name] }); i >= 0 {
 			t.Errorf("%s: no layout has %s of %s", name, m.Profiles[i].Name, m.Name)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The oracle shares nothing with the planner: it reads the places and the most of each profile from the table, and lays
@@ -142,10 +143,7 @@ func empty() State { return State{Mode: On, Next: On} }
 
 func model(t testing.TB, name string) Model {
 	t.Helper()
-	m, err := Find(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(Find(name))(t)
 	return m
 }
 
@@ -284,19 +282,14 @@ func BenchmarkFit(b *testing.B) {
 		{"A100 empty to 2g,2g,1g,1g,1g", "A100-40GB", "on", "2 2 1 1 1"},
 	} {
 		m := model(b, c.gpu)
-		from, err := ParseState(c.found)
-		if err != nil {
-			b.Fatal(err)
-		}
+		from := must.Get(ParseState(c.found))(b)
 		l := Layout{Enabled: true}
 		for _, g := range strings.Fields(c.want) {
 			l.Wants = append(l.Wants, Want{Profile: g + "g", Start: Anywhere})
 		}
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := m.Fit(from, l); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(m.Fit(from, l))(b)
 			}
 		})
 	}
@@ -306,9 +299,7 @@ func BenchmarkFit(b *testing.B) {
 		for b.Loop() {
 			for _, x := range list {
 				for _, y := range list {
-					if _, err := o.model.Fit(o.state(o.layouts[x][0]), o.layout(o.counts[y])); err != nil {
-						b.Fatal(err)
-					}
+					must.Get(o.model.Fit(o.state(o.layouts[x][0]), o.layout(o.counts[y])))(b)
 				}
 			}
 		}

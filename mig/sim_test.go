@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // sim is one GPU in memory, as strict as a driver: places, counts, slices, order, use.
@@ -241,9 +242,6 @@ func (x *sim) shape() string {
 
 func state(t testing.TB, text string) State {
 	t.Helper()
-	s, err := ParseState(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(ParseState(text))(t)
 	return s
 }

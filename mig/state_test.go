@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestStateText(t *testing.T) {
@@ -94,9 +95,7 @@ func FuzzState(f *testing.F) {
 				if again, err := m.Fit(fit.Target, want); err != nil || again.Target.String() != fit.Target.String() {
 					t.Fatalf("%q on %s: %s, then %s, %v", text, m.Name, fit.Target, again.Target, err)
 				}
-				if _, err := m.Steps(s, fit.Target); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(m.Steps(s, fit.Target))(t)
 			}
 		}
 	})

@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Beside partitions that were made outside gpuadm ours alone go.
 func TestTakeOut(t *testing.T) {
 	state := func(text string) converge.State {
-		s, err := ParseState(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(ParseState(text))(t)
 		return converge.State(s.String())
 	}
 	const ours, theirs, old = " 3g.20gb@0", " 1g.5gb@6", " 2g.10gb@4"

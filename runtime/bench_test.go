@@ -6,6 +6,8 @@ package runtime
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // BenchmarkEdit edits a file of the size that containerd 1.7 prints as its default, 8 KB.
@@ -16,23 +18,15 @@ func BenchmarkEdit(b *testing.B) {
 	}
 	tree := Tree{Root: File{etc + "/config.toml", data}}
 	d, h := Daemon{"1.7.24"}, handlers()[1]
-	after, err := Edit(tree, d, h, tree.Root.Path, data)
-	if err != nil {
-		b.Fatal(err)
-	}
+	after := must.Get(Edit(tree, d, h, tree.Root.Path, data))(b)
 	for name, found := range map[string][]byte{"first": data, "again": after} {
 		b.Run(name, func(b *testing.B) {
 			tree := tree.with(tree.Root.Path, found)
 			b.SetBytes(int64(len(found)))
 			b.ReportAllocs()
 			for b.Loop() {
-				target, err := Target(tree, d, h)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if _, err := Edit(tree, d, h, target, found); err != nil {
-					b.Fatal(err)
-				}
+				target := must.Get(Target(tree, d, h))(b)
+				must.Get(Edit(tree, d, h, target, found))(b)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBeside: what an edit is about may differ, and nothing else.
@@ -41,10 +42,7 @@ func TestBeside(t *testing.T) {
 		"an empty table elsewhere":           {strings.Replace(before, "[timeouts]\n", "", 1), "timeouts"},
 		"another plugin":                     {before + "[plugins.new]\nb = 1\n", "plugins.new"},
 	} {
-		a, err := toml.Values([]byte(before))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(toml.Values([]byte(before)))(t)
 		b, err := toml.Values([]byte(c.after))
 		if err != nil {
 			t.Fatal(what, err)

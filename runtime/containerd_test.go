@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // outcome is what becomes of one shape for one daemon and handler.
@@ -79,17 +80,10 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", "containerd", name+".txt")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("%s differs (go test ./runtime -update):\n%s", file, textDiff(want, []byte(got)))
 	}
@@ -130,20 +124,14 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 // checkHandler verifies the handler in what the daemon will see.
 func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
-	c, err := readCRI(tree, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(readCRI(tree, d))(t)
 	containerd := sub(c.cri, "containerd")
 	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) && text(sub(containerd, "default_runtime"), "runtime_type") == "" {
 		if _, ok := sub(containerd, "runtimes")[name]; !ok {
 			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
 		}
 	}
-	whole, err := effective(tree, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(effective(tree, d))(t)
 	for _, name := range []string{criV3, criV2, criV1} {
 		cri, _ := sub(whole, "plugins")[name].(map[string]any)
 		entry, ok := sub(cri, "containerd", "runtimes")[h.Name].(map[string]any)

@@ -19,6 +19,7 @@ import (
 	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -35,10 +36,7 @@ type corpusCase struct {
 // corpus reads the shapes: a file is a root, a folder is a root with what it imports.
 func corpus(t testing.TB) []corpusCase {
 	t.Helper()
-	entries, err := os.ReadDir(corpusDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(corpusDir))(t)
 	cases := []corpusCase{{"00-missing", Tree{Root: File{Path: etc + "/config.toml"}}}}
 	for _, e := range entries {
 		at := filepath.Join(corpusDir, e.Name())
@@ -64,9 +62,7 @@ func corpusTree(t testing.TB, dir string) Tree {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return layTree(t, files)
 }
 
@@ -75,10 +71,7 @@ func layTree(t testing.TB, files map[string][]byte) Tree {
 	tree := Tree{Root: File{etc + "/config.toml", files[etc+"/config.toml"]}}
 	for i := 0; i <= len(tree.Imports); i++ { // it grows by what its files import
 		f := append([]File{tree.Root}, tree.Imports...)[i]
-		patterns, err := patternsOf(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		patterns := must.Get(patternsOf(f))(t)
 		for _, p := range patterns {
 			for _, name := range slices.Sorted(maps.Keys(files)) {
 				known := slices.ContainsFunc(tree.Imports, func(f File) bool { return f.Path == name })
@@ -101,10 +94,7 @@ func patternsOf(f File) ([]string, error) {
 }
 
 func read(t testing.TB, name string) []byte {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(name))(t)
 	if b == nil {
 		b = []byte{}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -144,10 +145,7 @@ func dockerInputs(t *testing.T) []ctkInput {
 // crioInputs are files of CRI-O.
 func crioInputs(t *testing.T) []ctkInput {
 	read := func(name string) string {
-		data, err := os.ReadFile("testdata/ctk/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile("testdata/ctk/" + name))(t)
 		return string(data)
 	}
 	// An excerpt of roles/container-engine/cri-o/templates/crio.conf.j2 of https://github.com/kubernetes-sigs/kubespray, filled in with
@@ -171,18 +169,9 @@ func crioInputs(t *testing.T) []ctkInput {
 // recordedInput is the engine of a recorded machine that gpuadm configures.
 func recordedInput(t *testing.T, name string) ctkInput {
 	t.Helper()
-	archive, err := os.ReadFile("../test/hosts/" + name + ".txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := facts.Gather(t.Context(), n.View(), facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile("../test/hosts/" + name + ".txtar"))(t)
+	n := must.Get(simhost.New(archive))(t)
+	f := must.Get(facts.Gather(t.Context(), n.View(), facts.Needs{}))(t)
 	for _, e := range f.Engines {
 		if e.Name != "containerd" {
 			return ctkInput{name: name, version: e.Version, files: e.Files}

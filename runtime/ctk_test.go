@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // ctkResult is what a tool made of an input.
@@ -63,9 +64,7 @@ func TestBesideCTK(t *testing.T) {
 	}
 	const golden = "testdata/ctk/table.txt"
 	if *update {
-		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(golden, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(golden)
 	if d := cmp.Diff(string(want), text); err != nil || d != "" {
@@ -111,12 +110,8 @@ func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h H
 	t.Helper()
 	root := t.TempDir()
 	for name, data := range in.byPath() {
-		if err := os.MkdirAll(filepath.Dir(root+name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(root+name, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(root+name), 0o755))
+		must.OK(t, os.WriteFile(root+name, data, 0o644))
 	}
 	flags := []string{
 		"--runtime=" + engine, "--nvidia-runtime-path=" + h.Binary,
@@ -141,9 +136,7 @@ func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h H
 		r.files[strings.TrimPrefix(p, root)], err = os.ReadFile(p)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestShapeRefusals(t *testing.T) {
@@ -67,10 +68,7 @@ runtime_type = "x"
 		"1.7.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" } } } } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
 		"2.0.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.cri.v1.runtime" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }, "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandbox_mode = "shim" } } }, sandbox_image = "a" } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
 	} {
-		got, err := effective(tree, Daemon{version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(effective(tree, Daemon{version}))(t)
 		if s, _ := toml.Text(got, '"'); s != want {
 			t.Errorf("%s: got\n%s\nwant\n%s", version, s, want)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -37,10 +38,7 @@ func TestInjected(t *testing.T) {
 		if x.config == "" {
 			e.Files[0].Data = nil
 		}
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\ninject = \"cdi\"\n")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\ninject = \"cdi\"\n")}))(t)
 		list, err := wants(s, facts.Facts{Live: true, Engines: []facts.Engine{e}})
 		if err != nil || len(list) != 1 || list[0].Kind() != "check" || !list[0].Releases {
 			t.Fatalf("%s %s: %v, %v", x.engine, x.version, list, err)
@@ -64,14 +62,8 @@ func TestToolkitNotes(t *testing.T) {
 		{"[runtime]\n", unit, ""},
 		{"[runtime]\n[sharing]\ntime_slicing = 4\n", unit, "nvidia-device-plugin.service runs the device plugin on this machine"},
 	} {
-		n, err := simhost.New([]byte(x.archive))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(x.archive)))(t)
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)}))(t)
 		said := strings.Join(Toolkit.Notes(n, s, facts.Facts{}), "\n")
 		if !strings.Contains(said, x.says) || (x.says == "") != (said == "") {
 			t.Errorf("%q: %q, want %q", x.spec, said, x.says)

@@ -14,15 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // parsed is a spec's [runtime].
 func parsed(t *testing.T, text string) spec.Spec {
 	t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t)
 	return s
 }
 
@@ -35,10 +33,7 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
 				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
 				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
-				out, err := Edit(tree(e), Daemon{version}, handlerOf(s, f, e), e.Config, found)
-				if err != nil {
-					t.Fatal(err)
-				}
+				out := must.Get(Edit(tree(e), Daemon{version}, handlerOf(s, f, e), e.Config, found))(t)
 				key := version != "1.6.36" && version != "2.4.2"
 				off := says == "" && version == "1.7.24"
 				want := says
@@ -65,10 +60,7 @@ func TestImportsOfImports(t *testing.T) {
 		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
 	}}
 	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
-	all, err := wants(s, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(wants(s, f))(t)
 	last := all[len(all)-1].Thing
 	got := strings.Join(last.(converge.Reader).Reads(), " ")
 	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {

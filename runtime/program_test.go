@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // machineWith is a machine with one program, or none where mode is 0.
@@ -87,10 +88,7 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			if c.m.mode != 0 {
 				f.Programs = []string{Binary}
 			}
-			read, err := asRead(e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			read := must.Get(asRead(e))(t)
 			h, wants := asDefault(s, f, read, handlerOf(s, f, e))
 			if len(wants) != 1 || h.Default == c.later {
 				t.Fatalf("%d wants, default %v", len(wants), h.Default)

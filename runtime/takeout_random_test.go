@@ -15,6 +15,7 @@ import (
 	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestTakeOutRandom has every shape edited by us, and then changed outside gpuadm at random: keys set, removed and added, ours too,
@@ -60,14 +61,8 @@ func isTOML(data []byte) bool {
 
 // foreign changes a file outside gpuadm.
 func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
-	tree, err := toml.Values(found)
-	if err != nil {
-		t.Fatal(err)
-	}
-	was, err := toml.Values(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := must.Get(toml.Values(found))(t)
+	was := must.Get(toml.Values(before))(t)
 	all := toml.Diff(map[string]any{}, tree, nil)
 	if len(all) == 0 {
 		return meddle(rng, found)
@@ -101,14 +96,8 @@ func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
 	if out, err := toml.Edit(found, []toml.Op{op}); err == nil {
 		return out
 	}
-	changed, err := toml.Apply(tree, []toml.Op{op})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := gotoml.Marshal(changed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := must.Get(toml.Apply(tree, []toml.Op{op}))(t)
+	out := must.Get(gotoml.Marshal(changed))(t)
 	return out
 }
 

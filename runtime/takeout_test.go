@@ -14,6 +14,7 @@ import (
 	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const kubeadm = "11-v2-kubeadm-comments"
@@ -27,9 +28,7 @@ func edited(t testing.TB, name string) (before, after []byte) {
 		}
 		d, h := Daemon{"1.7.24"}, handlers()[1]
 		target, err := Target(c.tree, d, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		before = c.tree.data(target)
 		if after, err = Edit(c.tree, d, h, target, before); err != nil {
 			t.Fatal(err)
@@ -70,9 +69,7 @@ func TestTakeOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := c.change(before)
 			got, _, err := TakeOut(before, after, c.change(after))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if c.exact && !bytes.Equal(got, want) {
 				t.Errorf("lines differ:\n%s", textDiff(want, got))
 			}
@@ -85,14 +82,8 @@ func TestTakeOut(t *testing.T) {
 
 // marshalled is the file as nvidia-ctk or any other program writes it: same keys, no comments, other order.
 func marshalled(t testing.TB, b []byte) []byte {
-	tree, err := toml.Values(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := gotoml.Marshal(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := must.Get(toml.Values(b))(t)
+	out := must.Get(gotoml.Marshal(tree))(t)
 	return out
 }
 
@@ -232,10 +223,7 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 func TestTakeOutKeepsTheDefault(t *testing.T) {
 	tree, d, h := Tree{Root: File{etc + "/config.toml", []byte("version = 2\n")}}, Daemon{"1.7.24"}, handlers()[0]
 	before := tree.Root.Data
-	after, err := Edit(tree, d, h, tree.Root.Path, before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(Edit(tree, d, h, tree.Root.Path, before))(t)
 	const runtimes = `plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
 	kata := append(bytes.Clone(after), "["+runtimes+"kata]\nruntime_type = \"io.containerd.kata.v2\"\n"...)
 	rest, left, err := TakeOut(before, after, kata)

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -44,9 +45,7 @@ func bakedImage(t *testing.T) (n *simhost.Node, status converge.Status) {
 	t.Helper()
 	n = image(t)
 	list, err := n.ReadFile(packages.DpkgStatus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	add := func(name, version, arch string) {
 		list = append(list, "\nPackage: "+name+"\nStatus: install ok installed\nArchitecture: "+arch+"\nVersion: "+version+"\n"...)
 		status.Made = append(status.Made, converge.Mark{Stage: "packages", Kind: "package", Name: name})
@@ -58,9 +57,7 @@ func bakedImage(t *testing.T) (n *simhost.Node, status converge.Status) {
 	for _, dir := range []string{"/usr/local", "/usr/local/sbin"} {
 		_ = n.Mkdir(dir, host.Attr{Mode: 0o755}) // it may be there
 	}
-	if err := errors.Join(n.WriteFile(packages.DpkgStatus, list, host.Attr{Mode: 0o644}), n.WriteFile(Binary, []byte("x"), host.Attr{Mode: 0o755})); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(n.WriteFile(packages.DpkgStatus, list, host.Attr{Mode: 0o644}), n.WriteFile(Binary, []byte("x"), host.Attr{Mode: 0o755})))
 	lists(n, shown)
 	status.Host.Facts.OS = facts.OS{ID: "debian", Version: "12", Name: "Debian GNU/Linux 12 (bookworm)"}
 	n.Bake()
@@ -80,13 +77,9 @@ func lists(n *simhost.Node, says string) {
 // billOf seals, and returns the bill of materials and its package URLs with the start of their digests.
 func billOf(t *testing.T, n *simhost.Node, is converge.Status) (text []byte, all []string) {
 	t.Helper()
-	if _, err := Seal(t.Context(), n, spec.Spec{}, is, "1.0.0", false); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(Seal(t.Context(), n, spec.Spec{}, is, "1.0.0", false))(t)
 	text, err := n.ReadFile(BillFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var b bill
 	if err := json.Unmarshal(text, &b); err != nil {
 		t.Errorf("%v\n%s", err, text)
@@ -107,13 +100,9 @@ func TestBillRunfile(t *testing.T) {
 	asked := spec.Spec{Driver: spec.Driver{Version: "580.95.05", Source: "runfile", Runfile: spec.Runfile{SHA256: strings.Repeat("ab", 32)}}}
 	for _, made := range []converge.Mark{{Kind: "runfile", Name: "nvidia"}, {Kind: "file", Name: "/etc/other"}} {
 		is.Made = []converge.Mark{made}
-		if _, err := Seal(t.Context(), n, asked, is, "1.0.0", false); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(Seal(t.Context(), n, asked, is, "1.0.0", false))(t)
 		b, err := readBill(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		want := component{Ref: "runfile nvidia", Type: "library", Name: "NVIDIA-Linux", Version: "580.95.05", Hashes: digest(strings.Repeat("ab", 32))}
 		if !slices.ContainsFunc(b.Components, func(c component) bool { return cmp.Equal(c, want) }) {
 			t.Errorf("after %s: %+v", made.Kind, b.Components)
@@ -139,9 +128,7 @@ func TestBill(t *testing.T) {
 	}
 	const golden = "testdata/sbom.cdx.json"
 	if *update {
-		if err := os.WriteFile(golden, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(golden, text, 0o644))
 	}
 	if kept, err := os.ReadFile(golden); err != nil || !bytes.Equal(kept, text) {
 		t.Errorf("the bill is not as in %s (%v); if that is meant: make update\n%s", golden, err, text)
@@ -164,13 +151,9 @@ func TestBillOfSecondBake(t *testing.T) {
 		t.Errorf("a second bake has changed it:\n%s", cmp.Diff(string(text), string(again)))
 	}
 	list, err := n.ReadFile(packages.DpkgStatus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	upgraded := strings.Replace(strings.Replace(string(list), "Package: gcc\nStatus: install ok installed", "Package: gcc\nStatus: deinstall ok config-files", 1), "580.95.05-1", "590.44.01-1", 1)
-	if err := n.WriteFile(packages.DpkgStatus, []byte(upgraded), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(upgraded), host.Attr{Mode: 0o644}))
 	is.Made = is.Made[:1]
 	_, got := billOf(t, n, is)
 	want := []string{

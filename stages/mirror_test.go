@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestMirrorsAreConfiguredOnce: apt refuses one URL with two keyrings; packages of a mirror, which its lock shows, come before those of
@@ -20,14 +21,8 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	parse := func(base string) spec.Spec {
 		t.Helper()
 		text := spec.File{Name: "node.toml", Data: []byte(base)}
-		asked, err := spec.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "apt", print)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		asked := must.Get(spec.Parse(text))(t)
+		s := must.Get(spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "apt", print)}))(t)
 		return s
 	}
 	s := parse("format = 1\n[driver]\nversion = \"580.95.05\"\n[toolkit]\nversion = \"1.18.0\"\n")
@@ -45,10 +40,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		if locked {
 			f.Files = map[string][]byte{"/srv/mirror/" + packages.MirrorLock: nil}
 		}
-		w, err := wantedPackages(drivers.New(), s, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(wantedPackages(drivers.New(), s, f))(t)
 		if len(w.repos) != 1 || len(w.repos[0].Pins) < 2 || w.repos[0].Fingerprint != print {
 			t.Fatalf("repositories: %+v", w.repos)
 		}
@@ -60,18 +52,10 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	// For dnf there are no streams, and what enable_needed would enable is in the mirror.
 	f.OS = facts.OS{ID: "rhel", Version: "9.4", Like: []string{"fedora"}}
 	text := spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\nenable_needed = true\n[toolkit]\nversion = \"1.18.0\"\n")}
-	asked, err := spec.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	both, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	asked := must.Get(spec.Parse(text))(t)
+	both := must.Get(spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print)}))(t)
 	w, err := wantedPackages(drivers.New(), both, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(w.repos) != 1 || w.repos[0].Signed != packages.SignedMetadata || !w.repos[0].Whole || w.stream != "" || len(w.enables()) > 0 {
 		t.Errorf("for dnf: repositories %+v, stream %q, enabled %v", w.repos, w.stream, w.enables())
 	}

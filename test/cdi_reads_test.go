@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A plan of the stage toolkit reads each CDI spec once, and says of the specs of others what it said before.
@@ -22,10 +23,7 @@ func TestCDISpecsAreReadOnce(t *testing.T) {
 	n := count(machine{"cdi", []byte(archive)}.boot(t))
 	e := engine(t, "[runtime]\n")
 	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "toolkit" })
-	p, err := e.Plan(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(e.Plan(t.Context(), n))(t)
 	for _, name := range []string{"/var/run/cdi/nvidia.yaml", "/var/run/cdi/other.yaml", "/var/run/cdi/plugin.json", "/etc/cdi/old.yaml"} {
 		if n.reads[name] != 1 {
 			t.Errorf("%s was read %d times", name, n.reads[name])

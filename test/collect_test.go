@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -36,9 +37,7 @@ func blobs(n *simhost.Node) int {
 
 func put(t testing.TB, n *simhost.Node, name, text string) {
 	t.Helper()
-	if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}))
 }
 
 // Whatever was applied, undone, cut short or failed before: each run that can still be undone has all its bytes, and what no
@@ -69,10 +68,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 			if blobs(n) < had {
 				collected++
 			}
-			j, err := converge.ReadJournal(n), error(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			j := must.Get(converge.ReadJournal(n), error(nil))(t)
 			for _, run := range append(j.Runs(), converge.Run{ID: "all"}) {
 				if run.Undone || len(run.Undoes) > 0 {
 					continue
@@ -85,10 +81,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 					continue // it has left nothing to roll back
 				}
 				for _, c := range p.Changes {
-					thing, err := kinds(c.Ref)
-					if err != nil {
-						t.Fatal(err)
-					}
+					thing := must.Get(kinds(c.Ref))(t)
 					if st, ok := thing.(converge.Stored); ok && c.After != "" {
 						if data, err := st.Bytes(n, c.After); err != nil || data == nil {
 							t.Fatalf("seed %d: undo to %s cannot bring %s back: %v", seed, run.ID, c, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -78,9 +79,7 @@ func TestPlanReadsOnce(t *testing.T) {
 				return wants(s, f)
 			}
 			one.Stages = []converge.Stage{st}
-			if _, err := one.Plan(context.Background(), n); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(one.Plan(context.Background(), n))(t)
 			n.once(t, "looking at stage "+st.Name, readByTwo...)
 			if n.gathered != 1 {
 				t.Errorf("stage %s: facts were gathered %d times", st.Name, n.gathered)
@@ -114,9 +113,7 @@ func TestApplyGathersOnceAChange(t *testing.T) {
 				at, changed = ev.Stage, true
 			}
 		}
-		if _, err := eng.Apply(context.Background(), n); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(eng.Apply(context.Background(), n))(t)
 		if n.gathered != want {
 			t.Errorf("facts were gathered %d times, not %d", n.gathered, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A part of the driver that is missing is what the stage packages installs: the check of the stage modules must not refuse
@@ -19,16 +20,10 @@ func TestMissingPartIsRepaired(t *testing.T) {
 		}
 		n := m.boot(t)
 		const lib = "/usr/lib/x86_64-linux-gnu/"
-		if err := n.Mkdir("/usr/lib/x86_64-linux-gnu", host.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.Mkdir("/usr/lib/x86_64-linux-gnu", host.Attr{Mode: 0o755}))
 		for _, name := range []string{"libcuda.so", "libnvidia-ml.so"} {
-			if err := n.WriteFile(lib+name+".580.95.05", nil, host.Attr{Mode: 0o644}); err != nil {
-				t.Fatal(err)
-			}
-			if err := n.Symlink(lib+name+".1", name+".580.95.05"); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.WriteFile(lib+name+".580.95.05", nil, host.Attr{Mode: 0o644}))
+			must.OK(t, n.Symlink(lib+name+".1", name+".580.95.05"))
 		}
 		p := plan(t, n, engine(t, "[driver]\nversion = \"580.95.05\"\nfabricmanager = \"off\"\n"))
 		pending := 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestEditsMeanwhileAreNotLost has an editor save a file before each operation of the disk while apply, and then undo, are at work
@@ -17,28 +18,17 @@ func TestEditsMeanwhileAreNotLost(t *testing.T) {
 	for _, command := range []string{"apply", "undo"} {
 		for at := 0; ; at++ {
 			n := node(t)
-			if err := n.WriteFile("/etc/a", []byte("old\n"), host.Attr{Mode: 0o644}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.WriteFile("/etc/a", []byte("old\n"), host.Attr{Mode: 0o644}))
 			e := engineOf(t, stage(things.Exact("/etc/a", []byte("ours\n"), 0o644, "")))
 			if command == "undo" {
 				apply(t, n, e)
 			}
 			n.Meddle(at, func(root host.Folder) {
-				dir, err := root.Folder("etc")
-				if err != nil {
-					t.Fatal(err)
-				}
+				dir := must.Get(root.Folder("etc"))(t)
 				file, err := dir.Create("editor")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := file.Write([]byte("theirs\n")); err != nil {
-					t.Fatal(err)
-				}
-				if err := dir.Rename("editor", "a", 0); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
+				must.Get(file.Write([]byte("theirs\n")))(t)
+				must.OK(t, dir.Rename("editor", "a", 0))
 			})
 			var err error
 			if command == "apply" {

@@ -20,16 +20,14 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const examples = "../docs/examples/"
 
 func example(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(name))(t)
 	return text
 }
 
@@ -49,18 +47,14 @@ func TestExampleValues(t *testing.T) {
 		Keys     []string
 	}
 	var shipped values
-	if err := yaml.Unmarshal(example(t, "../images/chart/values.yaml"), &shipped); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.Unmarshal(example(t, "../images/chart/values.yaml"), &shipped))
 	names, err := filepath.Glob(examples + "*/values.yaml")
 	if err != nil || len(names) != 4 {
 		t.Fatalf("%d examples, %v", len(names), err)
 	}
 	for _, name := range names {
 		v := values{Keys: shipped.Keys}
-		if err := yaml.Unmarshal(example(t, name), &v); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, yaml.Unmarshal(example(t, name), &v))
 		s := specOf(t, name, v.NodeToml)
 		keys := slices.Collect(maps.Keys(s.Node.Labels))
 		for _, taint := range s.Node.Taints {
@@ -105,9 +99,7 @@ func TestExampleKarpenter(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			group, _, _ := strings.Cut(o.APIVersion, "/")
 			kinds[group+" "+o.Kind] = true
 			if pool := o.Spec.Template.Spec; o.Kind == "NodePool" {
@@ -127,34 +119,23 @@ func TestExampleKarpenter(t *testing.T) {
 
 // TestExampleUserData: cloud-init finds a node.toml in the user data that gpuadm takes, and nodeadm a NodeConfig.
 func TestExampleUserData(t *testing.T) {
-	message, err := mail.ReadMessage(bytes.NewReader(example(t, examples+"eks/user-data.txt")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	message := must.Get(mail.ReadMessage(bytes.NewReader(example(t, examples+"eks/user-data.txt"))))(t)
 	_, parameters, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	found := map[string]bool{}
 	for r := multipart.NewReader(message.Body, parameters["boundary"]); ; {
 		part, err := r.NextPart()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		kind, _, err := mime.ParseMediaType(part.Header.Get("Content-Type"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var o struct {
 			APIVersion string                                        `yaml:"apiVersion"`
 			WriteFiles []struct{ Path, Content, Permissions string } `yaml:"write_files"`
 		}
-		if err := yaml.NewDecoder(part).Decode(&o); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, yaml.NewDecoder(part).Decode(&o))
 		switch {
 		case kind == "text/cloud-config" && len(o.WriteFiles) == 1 && o.WriteFiles[0].Path == "/etc/gpuadm/node.toml":
 			found[kind] = specOf(t, "user-data.txt", o.WriteFiles[0].Content).Join.Method == "eks"

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -154,9 +155,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 			word := fmt.Sprintf("edit%d", i)
 			name := []string{"/srv/x", "/srv/y"}[r.IntN(2)]
 			text := content(n, name)
-			if err := n.WriteFile(name, []byte(text+" "+word), host.Attr{Mode: 0o600}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.WriteFile(name, []byte(text+" "+word), host.Attr{Mode: 0o600}))
 			foreign += name + word + " "
 			tell("edit %s of %s: %q", name, word, content(n, name))
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -18,10 +19,7 @@ const journal = converge.Home + "/journal.jsonl"
 // written is the journal's bytes.
 func written(t *testing.T, n *simhost.Node) []byte {
 	t.Helper()
-	data, err := n.ReadFile(journal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(n.ReadFile(journal))(t)
 	return data
 }
 

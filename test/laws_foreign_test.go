@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -70,10 +71,7 @@ func textOf(t testing.TB, n *simhost.Node, name string) (text string, there bool
 	if info, err := n.Stat(name); err != nil || !info.Mode.IsRegular() {
 		return "", false
 	}
-	data, err := n.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(n.ReadFile(name))(t)
 	return string(data), true
 }
 
@@ -96,9 +94,7 @@ func (o *foreignEdits) write(t testing.TB, n *simhost.Node, name, text string) {
 	if info, err := n.Stat(name); err == nil {
 		attr = info.Attr()
 	}
-	if err := n.WriteFile(name, []byte(text), attr); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(name, []byte(text), attr))
 	o.edited[name] = true
 	_, theirs := o.base[name]
 	o.had[name] = o.had[name] || theirs
@@ -188,14 +184,10 @@ func (o *foreignEdits) fresh(t testing.TB, m machine) *simhost.Node {
 		text, there := o.base[name]
 		switch _, err := n.Lstat(name); {
 		case there && o.edited[name]:
-			if err := mkdirs(n, path.Dir(name)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, mkdirs(n, path.Dir(name)))
 			o.write(t, n, name, text)
 		case !there && err == nil:
-			if err := n.Remove(name); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.Remove(name))
 		}
 	}
 	return n

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent from whatever is found.
@@ -19,10 +20,7 @@ func TestNodeWantsArePure(t *testing.T) {
 	for _, m := range machines(t) {
 		for name, text := range map[string]string{"node": node, "join": token, "both": node + token, "auto": node + "[join]\nmethod = \"auto\"\n"} {
 			n, spec := m.boot(t), engine(t, text).Spec
-			f, err := facts.Gather(t.Context(), n, facts.Needs{Files: []string{"/proc/swaps", "/etc/resolv.conf"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Files: []string{"/proc/swaps", "/etc/resolv.conf"}}))(t)
 			for _, st := range stages.Sequence() {
 				wants, err1 := st.Wants(spec, f)
 				again, err2 := st.Wants(spec, f)

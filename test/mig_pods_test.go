@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it runs yet; it is named, and only a
@@ -22,20 +23,11 @@ func TestPodWithoutProcess(t *testing.T) {
 	}
 	n := gpus(t, "[[gpu]]\nmodel = \"H100-80\"\n")
 	apply(t, n, engine(t, wantsMIG(`"3g.40gb" = 2`)))
-	d, err := n.Driver(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(n.Driver(context.Background()))(t)
 	id := d.GPUs[0].Instances[0].Compute[0].UUID
-	if err := n.Mkdir("/var/lib/kubelet", host.Attr{Mode: 0o755}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Mkdir("/var/lib/kubelet/pod-resources", host.Attr{Mode: 0o755}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WriteFile(socket, nil, host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Mkdir("/var/lib/kubelet", host.Attr{Mode: 0o755}))
+	must.OK(t, n.Mkdir("/var/lib/kubelet/pod-resources", host.Attr{Mode: 0o755}))
+	must.OK(t, n.WriteFile(socket, nil, host.Attr{Mode: 0o600}))
 	n.Daemon(socket, func(string, []byte) ([]byte, error) {
 		return []byte(field(1, field(1, "pulls")+field(2, "ml")+field(3, field(2, field(1, "nvidia.com/gpu")+field(2, id))))), nil
 	})

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -82,9 +83,7 @@ func TestUnresetGPUs(t *testing.T) {
 				t.Errorf("%s, applied again: %v, %+v", name, err, res)
 			}
 			if byHand {
-				if err := n.ResetGPUs(context.Background(), "0000:1f:00.0", "0000:27:00.0"); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, n.ResetGPUs(context.Background(), "0000:1f:00.0", "0000:27:00.0"))
 			} else {
 				n.Reboot()
 			}
@@ -135,9 +134,7 @@ func TestResetElsewhere(t *testing.T) {
 	if err != nil || len(res.Made) != 2 {
 		t.Errorf("%v, %+v", err, res)
 	}
-	if err := n.SetMIGMode(context.Background(), first, false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetMIGMode(context.Background(), first, false))
 }
 
 // withProcesses is a machine where processes may have NVIDIA's devices open.
@@ -159,7 +156,5 @@ func withProcesses(t testing.TB, tables string) *simhost.Node {
 // opens has a process open a device.
 func opens(t testing.TB, n *simhost.Node, pid int, device string) {
 	t.Helper()
-	if err := n.Symlink(fmt.Sprintf("/proc/%d/fd/%d", pid, 3+len(device)), device); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Symlink(fmt.Sprintf("/proc/%d/fd/%d", pid, 3+len(device)), device))
 }

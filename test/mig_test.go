@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -36,10 +37,7 @@ func wantsMIG(layout string) string { return "[[mig.gpu]]\nlayout = { " + layout
 // ids is the state of GPUs, ids of instances and places of compute instances included.
 func ids(t testing.TB, v host.View) string {
 	t.Helper()
-	d, err := v.Driver(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(v.Driver(context.Background()))(t)
 	var b strings.Builder
 	for _, g := range d.GPUs {
 		fmt.Fprintf(&b, "%s %t %t persistent %t", g.Address, g.Mode, g.Pending, g.Persistent)
@@ -95,13 +93,9 @@ func TestPersistenceModeIsPaused(t *testing.T) {
 // A service that was masked or removed while it was paused does not hold up this and every later run.
 func TestPausedServiceThatIsMasked(t *testing.T) {
 	n := gpus(t, a100s+persistenced)
-	if err := n.WriteFile("/run/gpuadm-paused", []byte("gone.service\nnvidia-persistenced.service\n"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile("/run/gpuadm-paused", []byte("gone.service\nnvidia-persistenced.service\n"), host.Attr{Mode: 0o644}))
 	for _, c := range []host.UnitChange{{Job: "stop"}, {File: "mask"}} {
-		if err := n.SetUnit(context.Background(), "nvidia-persistenced.service", c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.SetUnit(context.Background(), "nvidia-persistenced.service", c))
 	}
 	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
 	apply(t, n, e)
@@ -114,9 +108,7 @@ func TestPausedServiceThatIsMasked(t *testing.T) {
 func TestPausedServiceThatDoesNotStart(t *testing.T) {
 	n := gpus(t, a100s+persistenced+"reads = [\"/etc/os-release\"]\n")
 	before := partitions(n)
-	if err := n.Refuse("nvidia-persistenced.service", "debian"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Refuse("nvidia-persistenced.service", "debian"))
 	_, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n)
 	if err == nil || !strings.Contains(err.Error()+strings.Join(because(err), " "), "nvidia-persistenced.service") {
 		t.Errorf("it says %v", err)
@@ -173,9 +165,7 @@ func TestNoDriverMeansLater(t *testing.T) {
 	n := machine{"gpus", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + h100s + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- sys/module/nvidia/version --\n580.95.05\n")}.boot(t)
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
-	if err := n.Remove("/sys/module/nvidia/version"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove("/sys/module/nvidia/version"))
 	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Deferred != 1 {
 		t.Errorf("without a driver: %+v", p.Changes)
 	}
@@ -213,15 +203,10 @@ func TestForeignComputeInstances(t *testing.T) {
 	e := engine(t, wantsMIG(`"3g.40gb" = 1`))
 	apply(t, n, e)
 	ctx := context.Background()
-	d, err := n.Driver(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(n.Driver(ctx))(t)
 	in := d.GPUs[0].Instances[0]
 	for _, err := range []error{n.DestroyCompute(ctx, first, in.ID, 0), second2(n.CreateCompute(ctx, first, in.ID, 0, host.Span{}))} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	before := ids(t, n)
 	res, err := e.Undo(ctx, n, "", nil)

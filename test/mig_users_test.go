@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -122,9 +123,7 @@ func TestUnlistedHolders(t *testing.T) {
 				_ = n.Mkdir(at, host.Attr{Mode: 0o555})
 			}
 		}
-		if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o444}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o444}))
 	}
 	write("/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access", "DeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
 	paused := pauses{n, new([]string)}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -16,14 +17,8 @@ import (
 func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	t.Helper()
 	s := parse(t, text)
-	f, err := facts.Gather(t.Context(), n, stages.OwnersNeeds(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts, err := stages.Owners(t.Context(), n, s, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), n, stages.OwnersNeeds(s)))(t)
+	parts := must.Get(stages.Owners(t.Context(), n, s, f))(t)
 	var words []string
 	for _, p := range parts {
 		if (p.Owner == nil) == (p.None == "") || p.Owner == nil && len(p.Others) > 0 {

@@ -17,23 +17,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
 func shippedSpec(t *testing.T) string {
 	t.Helper()
-	file, err := os.Open("../images/daemonset/onprem.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open("../images/daemonset/onprem.yaml"))(t)
 	defer file.Close()
 	var config struct {
 		Data map[string]string `yaml:"data"`
 	}
-	if err := yaml.NewDecoder(file).Decode(&config); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.NewDecoder(file).Decode(&config))
 	text, found := strings.CutPrefix(config.Data["node.toml"], "format = 1\n")
 	if !found || !strings.Contains(text, "[runtime]") {
 		t.Fatalf("cannot read the ConfigMap's node.toml: %q", text)
@@ -204,9 +200,7 @@ func editedByGpuadm(t *testing.T, text string) string {
 	const name = "/etc/containerd/config.toml"
 	handler := runtime.Handler{Name: "nvidia", Binary: runtime.Binary, CDI: true}
 	out, err := runtime.Edit(runtime.Tree{Root: runtime.File{Path: name, Data: []byte(text)}}, runtime.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(out)
 }
 
@@ -218,9 +212,7 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 	n := all[slices.IndexFunc(all, func(m machine) bool { return m.name == name })].boot(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if gone, is := strings.CutPrefix(name, "-"); is {
-			if err := n.Remove(gone); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.Remove(gone))
 			continue
 		}
 		mode := fs.FileMode(0o644)
@@ -232,9 +224,7 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 				_ = n.Mkdir(name[:i], host.Attr{Mode: 0o755}) // where it is not there
 			}
 		}
-		if err := n.WriteFile(name, []byte(files[name]), host.Attr{Mode: mode}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(name, []byte(files[name]), host.Attr{Mode: mode}))
 	}
 	return n
 }

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestPatterns compiles what pattern.Of is given: it would panic only when it is first used, which may be in a failure
@@ -20,10 +22,7 @@ func TestPatterns(t *testing.T) {
 	for _, p := range ourPackages(t) {
 		for _, name := range p.GoFiles {
 			files := token.NewFileSet()
-			file, err := parser.ParseFile(files, filepath.Join("..", p.ImportPath[len(module)-1:], name), nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(parser.ParseFile(files, filepath.Join("..", p.ImportPath[len(module)-1:], name), nil, 0))(t)
 			ast.Inspect(file, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
 				if !ok {

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Packages and installers that no change needs are removed; a change keeps those of its own kind alone.
@@ -24,9 +25,7 @@ func TestPruneRemovesEveryKind(t *testing.T) {
 	}
 	n := machine{"kept", []byte(text)}.boot(t)
 	needed := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kernel"}, Before: "570.1"}, {Ref: converge.Ref{Kind: "runfile", Name: "kernel"}, Before: "580.1 open"}}
-	if err := stages.Prune(t.Context(), n, needed); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, stages.Prune(t.Context(), n, needed))
 	for name, stays := range names {
 		if _, err := n.Stat(name); (err == nil) != stays {
 			t.Errorf("%s: %v, want it to stay: %t", name, err, stays)

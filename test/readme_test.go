@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // cell is a line of the lab's matrix: distribution, source, branch, GPU, how far the lab goes.
@@ -70,14 +72,8 @@ var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 
 // TestLinks: what our pages link to in the project is there.
 func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	top, err := filepath.Glob("../*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must.Get(filepath.Glob("../docs/*.md"))(t)
+	top := must.Get(filepath.Glob("../*.md"))(t)
 	n := 0
 	for _, page := range append(pages, top...) {
 		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
@@ -94,9 +90,6 @@ func TestLinks(t *testing.T) {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(name))(t)
 	return string(data)
 }

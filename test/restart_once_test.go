@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestRestartOnce: a daemon is one line of a plan, and is restarted once, where its configuration imports more than when gpuadm first
@@ -25,9 +26,7 @@ func TestRestartOnce(t *testing.T) {
 		if err != nil || !bytes.Contains(found, []byte(old)) {
 			t.Fatalf("%v\n%s", err, found)
 		}
-		if err := n.WriteFile(config, bytes.Replace(found, []byte(old), []byte(new), 1), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(config, bytes.Replace(found, []byte(old), []byte(new), 1), host.Attr{Mode: 0o644}))
 	}
 	once := func(what string, changes []converge.Change) {
 		t.Helper()
@@ -47,10 +46,7 @@ func TestRestartOnce(t *testing.T) {
 	again := engine(t, "[runtime]\nhandler = \"gpu\"\n")
 	once("a changed spec", plan(t, n, again).Changes)
 	apply(t, n, again)
-	p, err := again.PlanUndo(context.Background(), n.View(), "all", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(again.PlanUndo(context.Background(), n.View(), "all", nil))(t)
 	once("undo", p.Changes)
 	undo(t, n, again, "all")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
@@ -82,9 +83,7 @@ func TestProofsAreRolledBackInARow(t *testing.T) {
 	if want := []string{"/srv/three", "/srv/two", "/srv/one"}; !slices.Equal(back, want) {
 		t.Errorf("rolled back %v, want %v", back, want)
 	}
-	if err := n.Remove("/srv/four"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove("/srv/four"))
 	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
 }
 
@@ -135,9 +134,7 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	if _, err := e.Apply(context.Background(), n); !errors.Is(err, converge.ErrStopped) {
 		t.Fatalf("not stopped: %v", err)
 	}
-	if err := n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}))
 	otherProcess := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Exact("/srv/two", []byte("ours\n"), 0o644, "")}, nil
 	}}, proving(t, &bad).Stages[1])

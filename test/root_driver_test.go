@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // image makes a root folder of a distribution with one kernel, and a public key in it.
@@ -23,12 +24,8 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 	dir = t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(dir+name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(dir+name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(dir+name), 0o755))
+		must.OK(t, os.WriteFile(dir+name, []byte(text), 0o644))
 	}
 	write("/etc/os-release", osRelease)
 	write("/lib/modules/6.1.0-41-amd64/modules.dep", "")
@@ -36,9 +33,7 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 		write(name, text)
 	}
 	home, err := os.MkdirTemp("", "gpg") // gpg's sockets need a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		_ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run()
 		os.RemoveAll(home)
@@ -73,10 +68,7 @@ func TestRootFolderWithADriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, fingerprint := image(t, c.osRelease, c.database)
-			h, err := host.Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := must.Get(host.Open(dir))(t)
 			e := engine(t, "[driver]\nversion = \"580.95.05\"\n[driver.repo]\nurl = \"https://mirror.example/debian12\"\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = \""+fingerprint+"\"\n")
 			p, err := e.Plan(context.Background(), h)
 			if err != nil || len(p.Cannot()) > 0 || p.Now() == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec drops it, and the undo of a later
@@ -22,17 +23,12 @@ func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 		n := m.boot(t)
 		apply(t, n, engine(t, specs["default"]))
 		const file = "/etc/containerd/config.toml"
-		text, err := n.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(n.ReadFile(file))(t)
 		changed := strings.Replace(string(text), `BinaryName = "/usr/bin/nvidia-container-runtime"`, `BinaryName = "/opt/theirs"`, 1)
 		if changed == string(text) {
 			t.Fatalf("no handler in\n%s", text)
 		}
-		if err := n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
 		apply(t, n, engine(t, specs["other"]))
 		res := undo(t, n, engine(t, specs["other"]), "all")
 		if !slices.ContainsFunc(res.Left, func(c converge.Change) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }) {

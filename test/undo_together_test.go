@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // depends is a package of which version 2 depends on the package lib, as the next branch of a driver does on a library of its own.
@@ -57,15 +58,10 @@ func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 	first := n.Tree(converge.Home, "/srv/last-transaction")
 	apply(t, n, at("1"))
 	apply(t, n, at("2", "lib"))
-	p, err := at("2", "lib").PlanUndo(t.Context(), n.View(), "all", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(at("2", "lib").PlanUndo(t.Context(), n.View(), "all", nil))(t)
 	if got := strings.Fields(names(p.Changes)); !slices.Equal(got, []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}) {
 		t.Errorf("planned: %q", got)
 	}
-	if _, err := at("2", "lib").Undo(t.Context(), n, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(at("2", "lib").Undo(t.Context(), n, "all", nil))(t)
 	compare(t, "undo", first, n.Tree(converge.Home, "/srv/last-transaction"))
 }

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // vague are words that hide who acts, or that mean two things here. STYLE.md has the words to use in their place.
@@ -42,9 +44,7 @@ func TestWords(t *testing.T) {
 		if os.IsNotExist(err) {
 			continue // deleted, and not committed yet
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, hit := range vagueWords(name, data) {
 			t.Errorf("%s; STYLE.md has the words to use", hit)
 		}

@@ -16,16 +16,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestNodeadmGate(t *testing.T) {
 	for gate, want := range map[string]string{"closed": "gate --wait\n", "open": "Wants=gpuadm.service"} {
 		s := joins.Spec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
 		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
-		f, err := facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		if wants, err := Wants(new(node.Session), s, f); err != nil || strings.Contains(fmt.Sprint(wants), method.NodeadmRun) {
 			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		}
@@ -44,10 +42,7 @@ func TestNodeadmOld(t *testing.T) {
 		if files != "" {
 			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmUnit: files})
 		}
-		f, err := facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		if wants, err := Wants(new(node.Session), s, f); (err != nil) != refused || refused && !strings.Contains(joins.Because(err), "v20251023") {
 			t.Errorf("refused %v: %v %v", refused, wants, err)
 		}
@@ -58,10 +53,7 @@ func TestNodeadmOld(t *testing.T) {
 func TestNodeadmHandler(t *testing.T) {
 	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\nset_as_default = true\n")
 	gather := func(files map[string]string) facts.Facts {
-		f, err := facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", files), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", files), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		return f
 	}
 	got, err := nodeadmRuntime(s, gather(nil), method.NodeadmSpec{})
@@ -89,10 +81,7 @@ func FuzzNodeadmReads(f *testing.F) {
 			return
 		}
 		ours := spec.Taint{Key: "example.com/x", Value: "y", Effect: "NoSchedule"}
-		text, err := nodeadmText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(nodeadmText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved))(t)
 		again, err := nodeadmText(s, facts.Facts{Files: map[string][]byte{method.NodeadmDropIn: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
 		if err != nil || string(again) != string(text) {
 			t.Errorf("not the same again: %v\n%s\n%s", err, text, again)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const extra = "KUBELET_EXTRA_ARGS"
@@ -230,10 +231,7 @@ func TestTakeOutByWords(t *testing.T) {
 func TestConfigurationRepeatsOthers(t *testing.T) {
 	at := facts.Place{How: "drop-in", File: "/k.d", Key: confTaints, Others: []facts.Taint{{Key: "a", Value: "1", Effect: "NoExecute"}, {Key: "gpu", Value: "old", Effect: "NoSchedule"}}}
 	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
-	config, err := readKubeletConfig(file.Name, file.data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(readKubeletConfig(file.Name, file.data))(t)
 	want := "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
 	if got := fmt.Sprint(config[confTaints]); got != want || config["kind"] != "KubeletConfiguration" {
 		t.Errorf("%s, want %s, in\n%s", got, want, file.data)

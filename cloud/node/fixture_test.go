@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -57,9 +58,7 @@ clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{n
 func apiFixture(t *testing.T, text string, machine ...string) *apiNode {
 	t.Helper()
 	n, err := simhost.New([]byte(strings.Join(machine, "") + "-- " + apiKubelet[1:] + " --\n" + apiConfig("kubelet") + "-- " + apiAccount[1:] + " --\n" + apiConfig("account")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	sim := kubesim.New(kubesim.User{})
 	sim.Token(apiSecret+"-kubelet", kubesim.Node("gpu-1"))
 	sim.Token(apiSecret+"-account", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes", "patch nodes"}})
@@ -92,10 +91,7 @@ func (a *apiNode) with(st converge.Stage) converge.Stage {
 
 func (a *apiNode) engine() *converge.Engine {
 	a.t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + a.spec)})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + a.spec)}))(a.t)
 	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "guard" {
 			return NewGuardThing(ref.Name, a.shared)

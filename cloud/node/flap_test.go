@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestFailedKeepsGuard: the taint of a failure that gpuadm has reported shuts the node: a further try, in this boot or the
@@ -30,9 +32,7 @@ func TestFailedKeepsGuard(t *testing.T) {
 			if shown := a.shown(); !first && (len(res.Made) > 0 || strings.Contains(shown, "example.com/starting")) {
 				t.Errorf("boot %d, try %d made %v:\n%s", boot, try, res.Made, shown)
 			}
-			if err := a.report(Outcome{Made: res.Made, Stage: res.Stage, Err: err}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.report(Outcome{Made: res.Made, Stage: res.Stage, Err: err}))
 			if shown := a.shown(); strings.Contains(shown, "example.com/starting") || !strings.Contains(shown, failureTaint().Key) || a.condition()[:5] != "False" {
 				t.Errorf("boot %d, after try %d:\n%s", boot, try, shown)
 			}

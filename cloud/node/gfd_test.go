@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // layoutEnv hands a layout to a process of our own that has the fake driver in its library path.
@@ -51,25 +52,16 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 		}
 	}
 	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	run([]string{
 		program, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--device-discovery-strategy=nvml",
 		"--config-file", filepath.Join(dir, "config"), "--machine-type-file", filepath.Join(dir, "machine"), "--output-file", filepath.Join(dir, "out"),
 	})
-	out, err := os.ReadFile(filepath.Join(dir, "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(os.ReadFile(filepath.Join(dir, "out")))(t)
 	sorted := slices.Sorted(strings.Lines(string(out)))
-	if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(golden, []byte(strings.Join(sorted, "")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Dir(golden), 0o755))
+	must.OK(t, os.WriteFile(golden, []byte(strings.Join(sorted, "")), 0o644))
 }
 
 // TestPartitionFake is what askGFD runs in a process of its own. In any other it has nothing to do.
@@ -79,17 +71,9 @@ func TestPartitionFake(t *testing.T) {
 		return
 	}
 	var layout map[int][]string
-	if err := json.Unmarshal([]byte(text), &layout); err != nil {
-		t.Fatal(err)
-	}
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := h.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(text), &layout))
+	h := must.Get(host.Open("/"))(t)
+	d := must.Get(h.Driver(t.Context()))(t)
 	if slices.ContainsFunc(d.GPUs, func(g host.GPU) bool { return len(g.Instances) > 0 }) {
 		return // the run before did it
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -77,14 +78,9 @@ func (c labelCase) node(t *testing.T) *simhost.Node {
 			archive += "fabric = { state = \"completed\", cluster = \"5a61686f-767d-848b-9299-a0a7aeb5bcc3\" }\n"
 		}
 	}
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	if wait := partition(t, n, c.layout); len(wait) > 0 {
-		if err := n.ResetGPUs(t.Context(), wait...); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.ResetGPUs(t.Context(), wait...))
 		partition(t, n, c.layout)
 	}
 	return n
@@ -95,9 +91,7 @@ func partition(t *testing.T, h host.Host, layout map[int][]string) (wait []strin
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	gpus := func() []host.GPU {
 		d, err := h.Driver(t.Context())
@@ -157,20 +151,14 @@ func TestGPULabelsAreGFDs(t *testing.T) {
 			if *gfd != "" {
 				askGFD(t, c, *gfd, golden)
 			}
-			f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
 			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas, MPS: c.mps}, Node: spec.Node{GPULabels: true}}
 			labels, why := gpuLabels(s, f)
 			if why != "" || labels[gpuPresent] != "true" {
 				t.Fatalf("%v, %q", labels, why)
 			}
 			delete(labels, gpuPresent)
-			data, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(os.ReadFile(golden))(t)
 			if diff := cmp.Diff(lines(string(data)), labels); diff != "" {
 				t.Errorf("(-GPU Feature Discovery +gpuadm):\n%s", diff)
 			}
@@ -189,10 +177,7 @@ func lines(text string) map[string]string {
 
 func TestGPULabelsWhyNot(t *testing.T) {
 	c := labelCases()[0]
-	f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
 	present := map[string]string{gpuPresent: "true"}
 	t4 := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "1eb8", Class: "030200"}}
 	for name, c := range map[string]struct {
@@ -231,10 +216,7 @@ func TestGPULabelsWhyNot(t *testing.T) {
 // TestGPULabelsBeside is about what the fake driver's machine does not have.
 func TestGPULabelsBeside(t *testing.T) {
 	c := labelCases()[0]
-	f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
 	s := spec.Spec{Node: spec.Node{GPULabels: true}}
 	says := func(key, want string) {
 		t.Helper()

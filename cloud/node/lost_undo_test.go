@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -20,13 +21,9 @@ func TestLostGPUsReportedUndone(t *testing.T) {
 	a.apply()
 	a.Advance(time.Minute)
 	a.facts.GPUs, a.facts.Driver, a.facts.Kubelet.Active = nil, nil, "active"
-	if err := a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}))
 	a.Advance(time.Minute)
-	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
 	a.Advance(time.Minute)
 	f := a.facts
 	f.Live = true
@@ -40,9 +37,7 @@ func TestLostGPUsReportedUndone(t *testing.T) {
 func TestUndoOfReportedNode(t *testing.T) {
 	for name, since := range map[string]func(*apiNode){
 		"a failed apply": func(a *apiNode) {
-			if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 		},
 		"another boot": func(a *apiNode) { a.Reboot(); a.Advance(time.Minute); a.apply() },
 		"a failed apply after another boot": func(a *apiNode) {
@@ -50,9 +45,7 @@ func TestUndoOfReportedNode(t *testing.T) {
 			a.Advance(time.Minute)
 			a.apply()
 			a.Advance(time.Minute)
-			if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 		},
 		"another startup taint, and a boot": func(a *apiNode) {
 			a.spec = strings.Replace(apiSpec, "example.com/starting:", "example.com/other:", 1)
@@ -61,9 +54,7 @@ func TestUndoOfReportedNode(t *testing.T) {
 			a.apply()
 		},
 		"a repaired failure": func(a *apiNode) {
-			if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 			a.Advance(time.Minute)
 			a.apply()
 		},
@@ -87,24 +78,17 @@ func TestUndoTellsOfTaint(t *testing.T) {
 	a.apply()
 	a.Reboot()
 	a.Advance(time.Minute)
-	if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 	a.Advance(time.Minute)
 	told := ""
 	e := a.engine()
 	e.Tell = func(ev converge.Event) { told += ev.Text + "\n" }
-	p, err := e.PlanUndo(a.ctx, a, "all", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(e.PlanUndo(a.ctx, a, "all", nil))(t)
 	said := ""
 	for _, c := range p.Kept {
 		said += c.Keeps + "\n"
 	}
-	if _, err := e.Undo(a.ctx, a, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Undo(a.ctx, a, "all", nil))(t)
 	want := "the node keeps the taint " + failureTaint().String() + " if the last report to the cluster was a failure; remove it with: kubectl taint node NODE "
 	if strings.Count(said, want) != 1 || strings.Count(told, want) != 1 {
 		t.Errorf("the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -49,9 +50,7 @@ func TestMIGLabelLayout(t *testing.T) {
 	if f.Kept != "" || f.State != MIGFailed {
 		t.Errorf("the first name: %+v", f)
 	}
-	if err := m.Keep(a, f); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.Keep(a, f))
 	if i, err := a.Stat(migKept); err != nil || i.Mode.Perm() != 0o600 {
 		t.Errorf("the kept name: %v, %v", i.Mode, err)
 	}
@@ -102,9 +101,7 @@ func TestMIGLabelProtocol(t *testing.T) {
 				a.sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": name}, "spec": kubesim.Object{"nodeName": "gpu-1", "nodeSelector": selects}})
 			}
 			before := labelsOf(a, deploy)
-			if err := m.Begin(a.ctx, a); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, m.Begin(a.ctx, a))
 			if got := labelsOf(a, deploy); got != tt.paused {
 				t.Errorf("paused: %s", got)
 			}

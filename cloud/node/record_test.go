@@ -6,6 +6,8 @@ package node
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestRecordedLabels: a label that kubelet put on when it registered the node goes once node.toml drops it, and no other.
@@ -28,9 +30,7 @@ func TestRecordedLabels(t *testing.T) {
 		t.Errorf("after row was dropped from node.toml:\n%s", shown)
 	}
 	a.Advance(answerServes * 2)
-	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
 	if shown := a.shown(); !strings.Contains(shown, "example.com/rack=r7") || !strings.Contains(shown, "theirs.example/x=1") {
 		t.Errorf("undo took off what kubelet had registered:\n%s", shown)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestReportAgain: what is no reason to keep pods away when an apply fails is none when the next one fails too: the GPUs were found
@@ -16,9 +18,7 @@ func TestReportAgain(t *testing.T) {
 	fails := func(a *apiNode, why string) {
 		t.Helper()
 		a.Advance(time.Minute)
-		if err := a.report(Outcome{Stage: "mig", Err: errors.New(why)}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New(why)}))
 	}
 	a := apiFixture(t, apiSpec)
 	a.apply()

@@ -18,16 +18,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // bakeSpecs are wanted of every image. The driver's repository has a key that lies in the image, as no network does here.
 func bakeSpecs(t *testing.T) map[string]string {
 	t.Helper()
-	key, err := os.ReadFile("../../internal/things/testdata/ed25519.asc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile("../../internal/things/testdata/ed25519.asc"))(t)
 	repo := "url = \"https://mirror.example/debian12\"\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = \"F22CC24F7F742054127646D9354FB98A5B4AF876\"\n"
 	all := map[string]string{
 		"handler": "[runtime]\nengine = \"containerd\"\n",
@@ -58,10 +56,7 @@ func newBakery(t *testing.T, archive string) (bakery, bool) {
 	if err != nil {
 		return bakery{}, false // the machine cannot have these files, such as on a disk that is read-only
 	}
-	is, err := facts.Gather(t.Context(), n, facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	is := must.Get(facts.Gather(t.Context(), n, facts.Needs{}))(t)
 	gone := []string{is.Kubelet.Kubeconfig}
 	for _, kernel := range is.Kernel.Installed[min(1, len(is.Kernel.Installed)):] {
 		gone = append(gone, "/lib/modules/"+kernel+"/modules.dep")
@@ -103,9 +98,7 @@ func (b bakery) bake() (made, deferred []converge.Change) {
 	code, said := b.run("bake")
 	for dec := json.NewDecoder(said); dec.More(); {
 		var e converge.Event
-		if err := dec.Decode(&e); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, dec.Decode(&e))
 		switch e.What {
 		case converge.Made:
 			made = append(made, *e.Change)

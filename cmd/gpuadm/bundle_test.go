@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -58,10 +59,7 @@ func onNode(t *testing.T, n *simhost.Node, args ...string) (code int, out, errs 
 // unpacked is a bundle's files, by name.
 func unpacked(t *testing.T, packed []byte) map[string]string {
 	t.Helper()
-	gz, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	gz := must.Get(gzip.NewReader(bytes.NewReader(packed)))(t)
 	files := map[string]string{}
 	for archive := tar.NewReader(gz); ; {
 		head, err := archive.Next()
@@ -70,10 +68,7 @@ func unpacked(t *testing.T, packed []byte) map[string]string {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(io.ReadAll(archive))(t)
 		if len(files) == 0 && head.Name != bundleFolder+"index.txt" {
 			t.Errorf("the first file is %s", head.Name)
 		}
@@ -126,10 +121,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
-	packed, err := n.ReadFile("/tmp/a.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := must.Get(n.ReadFile("/tmp/a.tar.gz"))(t)
 	if i, err := n.Stat("/tmp/a.tar.gz"); err != nil || i.Mode.Perm() != 0o600 {
 		t.Errorf("the mode is %v (%v)", i.Mode, err)
 	}
@@ -164,10 +156,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 // TestBundleBecomesATest does what docs/bundle.md says with the bundles of recorded machines: the recording taken out by one command
 // gives the same facts.
 func TestBundleBecomesATest(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/bundle.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../../docs/bundle.md"))(t)
 	const command = "tar -xzOf BUNDLE gpuadm-bundle/facts.txtar > test/hosts/NAME.txtar"
 	if !strings.Contains(string(doc), command) {
 		t.Fatalf("docs/bundle.md does not have the command %s", command)
@@ -185,21 +174,14 @@ func TestBundleBecomesATest(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, errs)
 			}
 			dir := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(dir, "test/hosts"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "BUNDLE"), []byte(packed), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.MkdirAll(filepath.Join(dir, "test/hosts"), 0o755))
+			must.OK(t, os.WriteFile(filepath.Join(dir, "BUNDLE"), []byte(packed), 0o600))
 			cmd := exec.Command("sh", "-c", command)
 			cmd.Dir = dir
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", command, err, out)
 			}
-			archive, err := os.ReadFile(filepath.Join(dir, "test/hosts/NAME.txtar"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			archive := must.Get(os.ReadFile(filepath.Join(dir, "test/hosts/NAME.txtar")))(t)
 			again, err := simhost.New(archive)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, archive)
@@ -213,14 +195,8 @@ func TestBundleBecomesATest(t *testing.T) {
 
 func factLines(t *testing.T, n *simhost.Node) []string {
 	t.Helper()
-	f, err := facts.Gather(t.Context(), n.View(), facts.Everything)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.MarshalIndent(f, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), n.View(), facts.Everything))(t)
+	text := must.Get(json.MarshalIndent(f, "", " "))(t)
 	lines := slices.Collect(strings.SplitSeq(string(text), "\n"))
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, `"instanceID"`) }) // an identity leaves no machine
 }

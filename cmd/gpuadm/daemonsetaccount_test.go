@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -106,12 +107,8 @@ func TestDaemonSetRenews(t *testing.T) {
 	for _, lent := range []bool{true, false} {
 		p, _, inside, machine, _ := accountPod(t)
 		p.withoutPolicy = lent
-		if err := p.lend(t.Context(), machine); err != nil {
-			t.Fatal(err)
-		}
-		if err := inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.lend(t.Context(), machine))
+		must.OK(t, inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}))
 		ctx, stop := context.WithCancel(t.Context())
 		tick, ended := make(chan time.Time), make(chan bool)
 		go func() { p.renew(ctx, machine, tick); close(ended) }()
@@ -133,10 +130,7 @@ func TestDaemonSetFollows(t *testing.T) {
 		t.Error("a machine without a spec follows a label")
 	}
 	for text, want := range map[string]bool{"": false, "[mig]\nfile = \"/f.yaml\"\nfollow_label = true\n": true} {
-		n, err := simhost.New([]byte("-- etc/gpuadm/node.toml --\nformat = 1\n" + text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte("-- etc/gpuadm/node.toml --\nformat = 1\n" + text)))(t)
 		if p.wantsLabel(n) != want {
 			t.Errorf("%q: %v", text, !want)
 		}

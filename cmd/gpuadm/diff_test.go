@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestDiffNamesWhatCouldHaveDoneIt has logs with events before gpuadm's run, between that and the change, and after the change: those
@@ -16,9 +17,7 @@ import (
 func TestDiffNamesWhatCouldHaveDoneIt(t *testing.T) {
 	n := recordedNode(t, "debian12-containerd16")
 	plantFile(t, n, "/usr/bin/nvidia-container-runtime", "")
-	if err := n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}))
 	plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nset_as_default = true\n")
 	if code, out, errs := onNode(t, n, "apply"); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -34,15 +35,10 @@ func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 	b := &busyNode{labelled: newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"}), pods: pods}
 	b.gpuadm("apply", "mig")
 	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/kubelet/pod-resources"} {
-		if err := b.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Mkdir(dir, host.Attr{Mode: 0o755}))
 	}
 	b.write(kubeletSocket, "")
-	d, err := b.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(b.Driver(t.Context()))(t)
 	field := func(n protowire.Number, text string) string {
 		return string(protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), text))
 	}
@@ -77,9 +73,7 @@ func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 
 func (b *busyNode) write(name, text string) {
 	b.t.Helper()
-	if err := b.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, b.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 }
 
 // cordoned is the Node's spec.unschedulable and whether gpuadm's annotation is there.
@@ -221,10 +215,7 @@ func TestDrainForNothing(t *testing.T) {
 		t.Errorf("evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 	}
 	b = newBusy(t, "policy = \"drain\"\n", "ml/train")
-	d, err := b.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(b.Driver(t.Context()))(t)
 	b.Use("0000:17:00.0", d.GPUs[0].Instances[0].ID, 4242)
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
 	b.says("process 4242 uses 1g.10gb@4")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestPlanForeseesImmutableFiles: a real file that chattr(1) keeps from being written is refused by the plan, with the command
@@ -28,12 +29,8 @@ func TestPlanForeseesImmutableFiles(t *testing.T) {
 		"var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n",
 	} {
 		at := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		must.OK(t, os.WriteFile(at, []byte(text), 0o755))
 	}
 	plan := func() (int, string) {
 		var out strings.Builder
@@ -44,10 +41,7 @@ func TestPlanForeseesImmutableFiles(t *testing.T) {
 	if code, said := plan(); code == exitCannot || strings.Contains(said, try) {
 		t.Fatalf("exit code %d\n%s", code, said)
 	}
-	f, err := os.Open(filepath.Join(root, "etc/containerd/config.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(filepath.Join(root, "etc/containerd/config.toml")))(t)
 	defer f.Close()
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_IMMUTABLE); err != nil {
 		t.Skip("no immutable files here:", err)

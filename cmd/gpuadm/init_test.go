@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -40,10 +41,7 @@ func recorded(t *testing.T) map[string][]byte {
 	}
 	all := map[string][]byte{}
 	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(name))(t)
 		all[strings.TrimSuffix(filepath.Base(name), ".txtar")] = data
 	}
 	return all
@@ -57,10 +55,7 @@ func TestInitPlans(t *testing.T) {
 	for name, archive := range recorded(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, err := simhost.New(archive)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(simhost.New(archive))(t)
 			if err := n.Remove("/etc/gpuadm/node.toml"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
@@ -99,10 +94,7 @@ func TestInitPlans(t *testing.T) {
 // finds right for that machine.
 func TestInitElsewhere(t *testing.T) {
 	c := drivers.Load()
-	empty, err := simhost.New(recorded(t)["no-gpu"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
 	for _, system := range c.Systems() {
 		for i, gpu := range []string{"H100-80GB", "T4", "B200", "A100 PCIe 80GB"} {
 			cloud := clouds[i]
@@ -112,9 +104,7 @@ func TestInitElsewhere(t *testing.T) {
 				continue
 			}
 			name := filepath.Join(t.TempDir(), "node.toml")
-			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(name, []byte(text), 0o644))
 			if code, out := onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", system); code != 0 {
 				t.Errorf("%s, %s: exit code %d\n%s\n%s", system, gpu, code, out, text)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // page is a man page while it is written, in the macros of man(7).
@@ -147,9 +148,7 @@ func held(t *testing.T, name, text string) {
 	file := "../../docs/man/" + name
 	text = ".\\\" Written by go test ./cmd/gpuadm -run TestManPages -update\n" + text
 	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	if want, err := os.ReadFile(file); err != nil || string(want) != text {
 		t.Errorf("%s is not as the help texts say (%v); if that is meant: make update", file, err)

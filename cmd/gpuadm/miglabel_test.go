@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -48,20 +49,14 @@ mig-configs:
 
 func newLabelled(t *testing.T, labels kubesim.Object) *labelled {
 	t.Helper()
-	archive, err := os.ReadFile("../../test/hosts/mig-h100-a100-t4.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile("../../test/hosts/mig-h100-a100-t4.txtar"))(t)
 	machine := strings.Replace(string(archive), "[[unit]]", "[[unit]]\nname = \"kubelet.service\"\nenabled = \"enabled\"\nactive = \"active\"\n\n[[unit]]", 1) +
 		"-- etc/systemd/system/kubelet.service --\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=gpu-1\n[Install]\nWantedBy=multi-user.target\n" +
 		"-- usr/bin/kubelet mode=0755 size=77660428 --\n" +
 		"-- etc/kubernetes/kubelet.conf mode=0600 --\n" + `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
 clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{name: u, user: {token: "planted-kubelet"}}]}
 ` + "-- etc/gpuadm/node.toml --\n" + labelSpec + "-- etc/gpuadm/mig.yaml --\n" + labelFile + plugin
-	n, err := simhost.New([]byte(machine))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(machine)))(t)
 	l := &labelled{Node: n, t: t, sim: kubesim.New(kubesim.User{})}
 	l.sim.Token("planted-kubelet", kubesim.Node("gpu-1"))
 	l.sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux"})
@@ -112,10 +107,7 @@ func (l *labelled) gpuadm(args ...string) string {
 	l.states = nil
 	code := run(l.t.Context(), e, args)
 	l.said = out.String()
-	d, err := l.Driver(l.t.Context())
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	d := must.Get(l.Driver(l.t.Context()))(l.t)
 	return fmt.Sprintf("%d %v %s", code, l.states, mig.StateOf(d.GPUs[0]))
 }
 
@@ -164,14 +156,9 @@ func TestMIGLabel(t *testing.T) {
 // TestMIGLabelBusy: with policy = "never" a change that failed is made again without a pause, until an operator asks or the label changes.
 func TestMIGLabelBusy(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
-	if err := l.WriteFile("/etc/gpuadm/node.toml", []byte(labelSpec+"[disruption]\npolicy = \"never\"\n"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.WriteFile("/etc/gpuadm/node.toml", []byte(labelSpec+"[disruption]\npolicy = \"never\"\n"), host.Attr{Mode: 0o644}))
 	l.gpuadm("apply", "mig")
-	d, err := l.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(l.Driver(t.Context()))(t)
 	for _, in := range d.GPUs[0].Instances {
 		l.Use("0000:17:00.0", in.ID, 4713)
 	}
@@ -232,22 +219,13 @@ func TestMIGLabelPlugin(t *testing.T) {
 func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
 	for _, dir := range []string{"/proc/4712", "/proc/4712/fd"} {
-		if err := l.Mkdir(dir, host.Attr{Mode: 0o555}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l.Mkdir(dir, host.Attr{Mode: 0o555}))
 	}
-	cgroup, err := l.ReadFile("/proc/4711/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cgroup := must.Get(l.ReadFile("/proc/4711/cgroup"))(t)
 	for name, text := range map[string]string{"comm": "gpu-feature-dis\n", "cgroup": strings.ReplaceAll(string(cgroup), "01234567_89ab", "11234567_89ab")} {
-		if err := l.WriteFile("/proc/4712/"+name, []byte(text), host.Attr{Mode: 0o444}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l.WriteFile("/proc/4712/"+name, []byte(text), host.Attr{Mode: 0o444}))
 	}
-	if err := l.Symlink("/proc/4712/fd/3", "/dev/nvidiactl"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Symlink("/proc/4712/fd/3", "/dev/nvidiactl"))
 	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
 	if names, err := l.ReadDir("/proc/4711/fd"); err == nil && len(names) > 0 {
 		t.Errorf("the device plugin still runs, with %v open\n%s", names, l.said)

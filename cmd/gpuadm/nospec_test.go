@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestDiffWithoutSpec: what gpuadm left is in its journal, so that diff needs no node.toml.
@@ -17,17 +18,13 @@ func TestDiffWithoutSpec(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 	plantFile(t, n, "/usr/bin/nvidia-container-runtime", "")
-	if err := n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}))
 	plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nset_as_default = true\n")
 	if code, out, errs := onNode(t, n, "apply"); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
 	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
-	if err := n.Replace("/etc/gpuadm/node.toml", nil, func(*host.Entry) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Replace("/etc/gpuadm/node.toml", nil, func(*host.Entry) bool { return true }))
 	if code, out, _ := onNode(t, n, "diff"); code != 3 || !strings.Contains(out, "config.toml") || !strings.Contains(out, "This machine has no node.toml") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}

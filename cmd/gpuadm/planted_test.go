@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -80,14 +81,8 @@ func leakyNode(t *testing.T) (*simhost.Node, []string) {
 
 func recordedNode(t *testing.T, name string) *simhost.Node {
 	t.Helper()
-	archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
+	n := must.Get(simhost.New(archive))(t)
 	return n
 }
 
@@ -149,23 +144,16 @@ func plantFile(t *testing.T, n *simhost.Node, name, text string) {
 	for part := range strings.SplitSeq(strings.Trim(path.Dir(name), "/"), "/") {
 		dir = path.Join(dir, part)
 		if _, err := n.Stat(dir); err != nil {
-			if err := n.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 		}
 	}
-	if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 }
 
 // corpusSecrets puts the masker's corpus of planted secrets where gpuadm reads files of all forms, and returns the secrets.
 func corpusSecrets(t *testing.T, n *simhost.Node) (secrets []string) {
 	t.Helper()
-	data, err := os.ReadFile("../../internal/mask/testdata/planted.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("../../internal/mask/testdata/planted.txt"))(t)
 	for i, part := range strings.Split(string(data), "\n== ")[1:] {
 		first, text, _ := strings.Cut(part, "\n")
 		for _, m := range regexp.MustCompile(`(?s)«(.*?)»`).FindAllStringSubmatch(text, -1) {

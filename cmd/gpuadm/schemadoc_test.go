@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // fieldDocs are the comments beside the fields of gpuadm's structs, by package and type.
@@ -26,15 +28,9 @@ func (d fieldDocs) of(t *testing.T, of reflect.Type) map[string]string {
 	}
 	if d[dir] == nil {
 		d[dir] = map[string]map[string]string{}
-		files, err := filepath.Glob("../../" + dir + "/*.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob("../../" + dir + "/*.go"))(t)
 		for _, file := range files {
-			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments))(t)
 			ast.Inspect(f, func(n ast.Node) bool {
 				if spec, ok := n.(*ast.TypeSpec); ok {
 					if fields, ok := spec.Type.(*ast.StructType); ok {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -30,10 +31,7 @@ func TestSealed(t *testing.T) {
 	} {
 		t.Run(c.machine+" "+c.name, func(t *testing.T) {
 			archive := string(recorded(t)[c.machine]) + c.more + "-- etc/gpuadm/node.toml --\nformat = 1\n[runtime]\n"
-			n, err := simhost.New([]byte(archive))
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(simhost.New([]byte(archive)))(t)
 			touched := n.Touches()
 			code, out := onHost(t, n, "plan", "-v")
 			if c.name == "" {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // flagVariables are the variables of all flags of all verbs.
@@ -32,9 +34,7 @@ func flagVariables(cmd *cobra.Command) []string {
 func TestEnvironment(t *testing.T) {
 	word := regexp.MustCompile(`GPUADM_[A-Z_]*[A-Z]`)
 	page, err := os.ReadFile("../../docs/environment.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	documented := append(word.FindAllString(environment, -1), word.FindAllString(string(page), -1)...)
 	of := flagVariables(newRoot(env{getenv: func(string) string { return "" }}))
 	named := map[string]string{}
@@ -48,9 +48,7 @@ func TestEnvironment(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	delete(named, "GPUADM_TEST")    // of a test of host.WithEnv
 	delete(named, "GPUADM_VERSION") // of a test that it is not read
 	for v, where := range named {

@@ -12,16 +12,14 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 
 	"github.com/gpuadm/gpuadm/images/systemd"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBootUnitsHaveALimit: kubelet waits for the first unit, so an apply in there ends by its deadline; systemd's own limit is for a
 // process that does not, and leaves it time to put the stage at work back first.
 func TestBootUnitsHaveALimit(t *testing.T) {
 	for name, text := range map[string][]byte{"gpuadm.service": systemd.Service, "gpuadm-ready.service": systemd.Ready} {
-		options, err := unit.DeserializeOptions(bytes.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		options := must.Get(unit.DeserializeOptions(bytes.NewReader(text)))(t)
 		is := map[string]string{}
 		for _, o := range options {
 			is[o.Name] = o.Value

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // expression is about a label, or a taint.
@@ -70,15 +71,10 @@ func clouds() []string { return []string{"eks", "aks", "gke", "onprem"} }
 // read reads a cloud's DaemonSet.
 func read(t *testing.T, cloud string) (w workload) {
 	t.Helper()
-	text, err := Manifests.ReadFile(cloud + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(Manifests.ReadFile(cloud + ".yaml"))(t)
 	for d := yaml.NewDecoder(bytes.NewReader(text)); w.Kind != "DaemonSet"; {
 		w = workload{}
-		if err := d.Decode(&w); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, d.Decode(&w))
 	}
 	return w
 }
@@ -153,14 +149,9 @@ func TestTolerations(t *testing.T) {
 // TestSpecs: gpuadm takes the node.toml that each manifest has.
 func TestSpecs(t *testing.T) {
 	for _, cloud := range clouds() {
-		text, err := Manifests.ReadFile(cloud + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(Manifests.ReadFile(cloud + ".yaml"))(t)
 		var config struct{ Data map[string]string }
-		if err := yaml.Unmarshal(text, &config); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, yaml.Unmarshal(text, &config))
 		if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(config.Data["node.toml"])}); err != nil {
 			t.Errorf("%s: %v", cloud, err)
 		}

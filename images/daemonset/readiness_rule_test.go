@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestReadinessRule: the rule is of the form that the controller's API has, it changes no node as it is shipped, and it says what gpuadm
 // writes. Source of the fields: kubernetes-sigs/node-readiness-controller, api/v1alpha1/nodereadinessrule_types.go.
 func TestReadinessRule(t *testing.T) {
-	file, err := os.Open("readiness-rule.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open("readiness-rule.yaml"))(t)
 	defer file.Close()
 	var rule struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -37,9 +36,7 @@ func TestReadinessRule(t *testing.T) {
 	}
 	d := yaml.NewDecoder(file)
 	d.KnownFields(true)
-	if err := d.Decode(&rule); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Decode(&rule))
 	s := rule.Spec
 	if rule.APIVersion != "readiness.node.x-k8s.io/v1alpha1" || rule.Kind != "NodeReadinessRule" || s.EnforcementMode != "continuous" || !s.DryRun {
 		t.Errorf("%+v", rule)

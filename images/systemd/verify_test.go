@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // cloudInit is the order of a distribution's cloud-init, by unit: the lines of [Unit] that make an order. What the units run is of
@@ -94,10 +95,7 @@ func TestVerify(t *testing.T) {
 			}
 		}
 		for _, host := range []string{"al2023-eks-nvidia", "al2023-eks-trees"} {
-			archive, err := txtar.ParseFile("../../test/hosts/" + host + ".txtar")
-			if err != nil {
-				t.Fatal(err)
-			}
+			archive := must.Get(txtar.ParseFile("../../test/hosts/" + host + ".txtar"))(t)
 			for _, f := range archive.Files {
 				if name := path.Base(f.Name); strings.Contains(f.Name, "/systemd/system/") && (strings.Contains(name, "nvidia") || strings.HasSuffix(name, ".mount")) {
 					units[name] = string(f.Data)
@@ -119,12 +117,8 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 	put := func(name, text string) {
 		t.Helper()
 		at := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		must.OK(t, os.WriteFile(at, []byte(text), 0o644))
 		options, err := unit.DeserializeOptions(strings.NewReader(text))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -134,12 +128,8 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 				continue
 			}
 			wants := filepath.Join(folder, o.Value+".wants")
-			if err := os.MkdirAll(wants, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(at, filepath.Join(wants, name)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.MkdirAll(wants, 0o755))
+			must.OK(t, os.Symlink(at, filepath.Join(wants, name)))
 		}
 	}
 	if service == nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // oneVersion is in the name of a listing of one version of the driver: ubuntu2204__nvidia__570.133.20.txt.
@@ -28,10 +29,7 @@ func TestLockstep(t *testing.T) {
 		if of == nil {
 			continue
 		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(file))(t)
 		for line := range strings.Lines(string(data)) {
 			f := strings.Fields(line)
 			if len(f) < 2 || !isLockstep(f[0]) {

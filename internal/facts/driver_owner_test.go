@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -27,14 +28,8 @@ func TestDriverOwner(t *testing.T) {
 		{"the operator on EKS' image", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n-- run/nvidia/nvidia-driver.pid --\n1\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ostree", mounts + "-- run/ostree-booted --\n", facts.OSTree, "/run/ostree-booted is there"},
 	} {
-		n, err := simhost.New([]byte(test.files))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := facts.Gather(t.Context(), n, facts.Needs{Modules: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(test.files)))(t)
+		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true}))(t)
 		got := facts.DriverOwner{}
 		if f.DriverOwner != nil {
 			got = *f.DriverOwner

@@ -9,15 +9,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // gather is Gather where nothing may go wrong.
 func gather(t *testing.T, v files) Facts {
 	t.Helper()
-	f, err := Gather(t.Context(), v, Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Gather(t.Context(), v, Needs{}))(t)
 	return f
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -21,10 +22,7 @@ func TestGFDSeen(t *testing.T) {
 		"its process":  {"-- sim.toml --\n-- proc/77/comm --\ngpu-feature-dis\n", "process 77"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := simhost.New([]byte(c.tree))
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(simhost.New([]byte(c.tree)))(t)
 			f, err := Gather(t.Context(), n, Needs{Driver: true})
 			if err != nil || f.GFD != c.want {
 				t.Errorf("%q, %v, want %q", f.GFD, err, c.want)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -22,14 +23,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func open(t testing.TB, file string) *simhost.Node {
 	t.Helper()
-	archive, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile(file))(t)
+	n := must.Get(simhost.New(archive))(t)
 	return n
 }
 
@@ -43,28 +38,15 @@ func TestHosts(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(name, func(t *testing.T) {
 			n := open(t, file)
-			f, err := facts.Gather(t.Context(), n.View(), facts.Needs{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := json.MarshalIndent(f, "", "\t")
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(facts.Gather(t.Context(), n.View(), facts.Needs{}))(t)
+			got := must.Get(json.MarshalIndent(f, "", "\t"))(t)
 			got = append(append([]byte(f.String()+"\n"), got...), '\n')
 			golden := filepath.Join("testdata", "hosts", name+".golden")
 			if *update {
-				if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(golden, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.MkdirAll(filepath.Dir(golden), 0o755))
+				must.OK(t, os.WriteFile(golden, got, 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(os.ReadFile(golden))(t)
 			if d := cmp.Diff(string(want), string(got)); d != "" {
 				t.Errorf("(-want +got, -update takes it over)\n%s", d)
 			}
@@ -79,9 +61,7 @@ func BenchmarkGather(b *testing.B) {
 	n := open(b, "../../test/hosts/ubuntu24-h100.txtar")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := facts.Gather(b.Context(), n.View(), facts.Needs{}); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(facts.Gather(b.Context(), n.View(), facts.Needs{}))(b)
 	}
 }
 
@@ -90,9 +70,7 @@ func BenchmarkGatherAgain(b *testing.B) {
 	var c facts.Cache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Gather(b.Context(), n.View(), facts.Needs{}); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(c.Gather(b.Context(), n.View(), facts.Needs{}))(b)
 	}
 }
 
@@ -102,10 +80,7 @@ func TestCache(t *testing.T) {
 	var c facts.Cache
 	gather := func() facts.Facts {
 		t.Helper()
-		f, err := c.Gather(t.Context(), n, facts.Needs{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(c.Gather(t.Context(), n, facts.Needs{}))(t)
 		return f
 	}
 	first := gather()
@@ -116,18 +91,10 @@ func TestCache(t *testing.T) {
 	if d := cmp.Diff(first, gather()); d != "" {
 		t.Errorf("the second time it is another machine:\n%s", d)
 	}
-	if err := n.Symlink("/sys/bus/pci/devices/0000:18:00.0/driver", "../../drivers/nvidia"); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WriteFile("/etc/containerd/config.toml", []byte("version = 3\n"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Mkdir("/usr/lib/modules/7.0.0-1-generic", host.Attr{Mode: 0o755}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WriteFile("/usr/lib/modules/7.0.0-1-generic/modules.dep", nil, host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Symlink("/sys/bus/pci/devices/0000:18:00.0/driver", "../../drivers/nvidia"))
+	must.OK(t, n.WriteFile("/etc/containerd/config.toml", []byte("version = 3\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.Mkdir("/usr/lib/modules/7.0.0-1-generic", host.Attr{Mode: 0o755}))
+	must.OK(t, n.WriteFile("/usr/lib/modules/7.0.0-1-generic/modules.dep", nil, host.Attr{Mode: 0o644}))
 	f := gather()
 	switch {
 	case f.GPUs[4].Driver != "nvidia":

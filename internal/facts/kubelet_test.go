@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -339,10 +341,7 @@ func TestRotated(t *testing.T) {
 	view := &v
 	at := func() Kubelet {
 		t.Helper()
-		f, err := c.Gather(t.Context(), view, Needs{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(c.Gather(t.Context(), view, Needs{}))(t)
 		return f.Kubelet
 	}
 	if k := at(); !k.Joined || k.Expired.IsZero() {

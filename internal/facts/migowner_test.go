@@ -6,6 +6,7 @@ package facts
 import (
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -23,10 +24,7 @@ func TestMIGOwner(t *testing.T) {
 		"DRA, no gates": {plugin + "X=DynamicMIG=true\x00\n", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := simhost.New([]byte(c.tree))
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(simhost.New([]byte(c.tree)))(t)
 			f, err := Gather(t.Context(), n, Needs{Driver: true})
 			if err != nil || f.MIGOwner != c.owner || f.DynamicMIG != c.dynamic {
 				t.Errorf("%q %q, %v; want %q %q", f.MIGOwner, f.DynamicMIG, err, c.owner, c.dynamic)

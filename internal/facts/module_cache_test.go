@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // counted is files that all were changed at one time, and counts what is read of them.
@@ -112,22 +113,14 @@ func TestPCILinks(t *testing.T) {
 		device := filepath.Join(root, "sys/devices/pci0000:17/0000:17:01.0", address)
 		bus := filepath.Join(root, "sys/bus/pci/devices")
 		for _, dir := range []string{device, bus} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.MkdirAll(dir, 0o755))
 		}
 		event := "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\nPCI_SLOT_NAME=" + address + "\n"
-		if err := os.WriteFile(filepath.Join(device, "uevent"), []byte(event), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("../../../devices/pci0000:17/0000:17:01.0/"+address, filepath.Join(bus, address)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(device, "uevent"), []byte(event), 0o644))
+		must.OK(t, os.Symlink("../../../devices/pci0000:17/0000:17:01.0/"+address, filepath.Join(bus, address)))
 	}
 	v, err := host.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l := &look{v: v}
 	found := l.pci()
 	if l.err != nil || len(found) != 2 || found[1].Address != "0000:2a:00.0" || found[1].Driver != "nvidia" || found[1].Device != "2330" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -31,9 +32,7 @@ func TestModuleRecord(t *testing.T) {
 	const file = "/lib/modules/6.1.0/updates/dkms/nvidia.ko.zst"
 	boot := func() *simhost.Node {
 		n, err := simhost.New([]byte("-- lib/modules/6.1.0/modules.dep --\nupdates/dkms/nvidia.ko.zst:\n-- run/lock --\n-- etc/os-release --\nID=debian\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		put(t, n, file, packed(t, ".zst", openModule("6.1.0")))
 		return n
 	}
@@ -72,10 +71,7 @@ func TestModuleRecord(t *testing.T) {
 		"it is gone":                 func(n *simhost.Node) { remove(t, n, moduleRecord) },
 		"it is too big":              func(n *simhost.Node) { put(t, n, moduleRecord, make([]byte, 2<<20)) },
 		"it is of another file": func(n *simhost.Node) {
-			text, err := n.ReadFile(moduleRecord)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(n.ReadFile(moduleRecord))(t)
 			put(t, n, moduleRecord, []byte(strings.Replace(string(text), `"says":{"path":"`, `"says":{"path":"/other`, 1)))
 		},
 	} {
@@ -93,10 +89,7 @@ func TestModuleRecord(t *testing.T) {
 
 func asJSON(t *testing.T, m *ModuleFile) string {
 	t.Helper()
-	text, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(m))(t)
 	return string(text)
 }
 
@@ -107,21 +100,15 @@ func put(t *testing.T, n *simhost.Node, name string, data []byte) {
 			_ = n.Mkdir(dir, host.Attr{Mode: 0o755})
 		}
 	}
-	if err := n.WriteFile(name, data, host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(name, data, host.Attr{Mode: 0o644}))
 }
 
 func attr(t *testing.T, n *simhost.Node, name string, to host.Attr) {
 	t.Helper()
-	if err := n.SetAttr(name, to); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetAttr(name, to))
 }
 
 func remove(t *testing.T, n *simhost.Node, name string) {
 	t.Helper()
-	if err := n.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove(name))
 }

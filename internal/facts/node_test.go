@@ -17,26 +17,19 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // clientPEM is a client certificate with its key, as kubelet keeps it in one file, and when it ends.
 func clientPEM(t *testing.T, name string) (string, time.Time) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	end := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name, Organization: []string{"system:nodes"}}, NotAfter: end,
 	}, &x509.Certificate{SerialNumber: big.NewInt(2)}, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	der := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})) + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), end
 }
 
@@ -72,9 +65,7 @@ func TestNode(t *testing.T) {
 		units: map[string]string{"gpuadm.service": "activating", "kubelet.service": "inactive"}, mu: new(sync.Mutex), asked: map[string]int{},
 	}
 	f, err := Gather(t.Context(), r, Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if f.Hostname != "gpu-1" || f.MachineID != "0123456789abcdef0123456789abcdef" || f.BootID != "11111111-2222-4333-8444-555555555555" ||
 		f.CPUs != 7 || f.Memory != 16384000<<10 || f.Cgroup != 2 || !f.Booting || f.Kubelet.Active != "inactive" || f.Kubelet.NodeName != "gpu-1" {
 		t.Errorf("%+v", f)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestOSIsPrintable: a value of os-release with characters that no vendor writes counts as not given.
@@ -17,10 +19,7 @@ func TestOSIsPrintable(t *testing.T) {
 		"ID=debian\nID_LIKE=\"a\u2028b\"\nPRETTY_NAME=\"a\xffb\"":    {ID: "debian"},
 		"ID=x\nPRETTY_NAME=\"Système 1 (Ünï)\"\nID_LIKE=\"a b\"":     {ID: "x", Name: "Système 1 (Ünï)", Like: []string{"a", "b"}},
 	} {
-		f, err := Gather(t.Context(), files{"/etc/os-release": text}, Needs{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(Gather(t.Context(), files{"/etc/os-release": text}, Needs{}))(t)
 		if diff := cmp.Diff(want, f.OS); diff != "" {
 			t.Errorf("%q: %s", text, diff)
 		}

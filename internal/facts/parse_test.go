@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestAssignments(t *testing.T) {
@@ -259,16 +260,10 @@ func TestDpkgHead(t *testing.T) {
 	for _, size := range []int{status.Len(), dpkgHead + 1, dpkgHead, dpkgHead - 1} {
 		text := status.Bytes()[:size]
 		root := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, dpkgStatus), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(root, dpkgStatus), text, 0o644))
 		machine, err := host.Open(root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, name := range append(names, "missing") {
 			l := new(Cache).look(machine)
 			if is, want := l.dpkgEntry(name), dpkgEntry(text, name); !maps.Equal(is, want) || l.err != nil {

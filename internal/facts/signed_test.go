@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -35,13 +36,9 @@ func TestSigned(t *testing.T) {
 	} {
 		n, err := simhost.New([]byte("-- sim.toml --\n" + x.commands + "-- etc/os-release --\nID=" + x.id + "\n-- proc/sys/kernel/osrelease --\n" + k + "\n" +
 			"-- lib/modules/" + k + "/modules.dep --\n-- lib/modules/" + old + "/modules.dep --\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		f, err := facts.Gather(context.Background(), n, facts.Needs{Modules: true, Signed: "580"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if !slices.Equal(f.Signed, x.want) || (f.Signed == nil) != (x.want == nil) {
 			t.Errorf("%s: %q (%t), want %q", x.name, strings.Join(f.Signed, " "), f.Signed == nil, x.want)
 		}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBinaryVersion builds a program as release builds do and reads its version.
@@ -19,19 +21,14 @@ func TestBinaryVersion(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"go.mod": "module example.org/daemon\n", "main.go": "package main\n\nfunc main() {}\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
 	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=") // Debian builds so; with -trimpath a binary does not tell its flags
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "daemon"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(dir, "daemon")))(t)
 	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
 	p := program{module: "example.org/daemon", ask: true}
 	if a := l.version(t.Context(), "/usr/bin/x", p); a != "1.7.24" {

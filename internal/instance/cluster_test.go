@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func asInstance() *instance.Instance {
@@ -24,10 +25,7 @@ func asInstance() *instance.Instance {
 // TestAskCluster asks EKS and EC2, as the role, and shows what was asked.
 func TestAskCluster(t *testing.T) {
 	f, n := in(t, "aws", ec2())
-	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"}))(t)
 	want := &instance.Cluster{
 		Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"},
 		Version: "1.34", From: "DescribeCluster", PrivateDNS: "ip-10-0-1-2.ec2.internal", ENIs: 2, IPv4PerENI: 50,
@@ -51,10 +49,7 @@ func TestAskClusterIPv6(t *testing.T) {
 // TestAskClusterNever has all that is needed nearer than AWS: nothing is asked.
 func TestAskClusterNever(t *testing.T) {
 	f, n := in(t, "aws", ec2())
-	i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 	before := len(f.Requests())
 	c, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{NodeName: "gpu-1"})
 	if err != nil || c.From != "user data" || c.Server == "" {
@@ -114,20 +109,12 @@ func TestKept(t *testing.T) { synctest.Test(t, testKept) }
 func testKept(t *testing.T) {
 	f, n := in(t, "aws", ec2())
 	i := asInstance()
-	first, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "gpus"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := first.Keep(i, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "gpus"}))(t)
+	data := must.Get(first.Keep(i, ""))(t)
 	const at = "/etc/cluster.json"
 	write := func(data []byte) {
 		t.Helper()
-		if err := n.WriteFile(at, data, host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(at, data, host.Attr{Mode: 0o644}))
 	}
 	write(data)
 	ref := instance.ClusterRef{Name: "gpus", Kept: at}
@@ -253,9 +240,7 @@ func TestToken(t *testing.T) {
 	now := n.Now()
 	f.Now = func() time.Time { return now }
 	token, expires, err := instance.Token(t.Context(), n.View(), "gpus", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := f.CheckToken(token); err != nil {
 		t.Error(err)
 	}

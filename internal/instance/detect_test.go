@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -30,10 +31,7 @@ func made(t testing.TB, files ...string) *simhost.Node {
 			archive.WriteString(data + "\n")
 		}
 	}
-	n, err := simhost.New([]byte(archive.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive.String())))(t)
 	return n
 }
 
@@ -113,14 +111,8 @@ func TestDetectHosts(t *testing.T) {
 
 func recorded(t testing.TB, name string) *simhost.Node {
 	t.Helper()
-	archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
+	n := must.Get(simhost.New(archive))(t)
 	return n
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -25,9 +26,7 @@ func TestTokenOfEachPartition(t *testing.T) {
 	} {
 		_, n := in(t, "aws", ec2())
 		token, _, err := instance.Token(t.Context(), n.View(), "gpus", region)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		url, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))
 		if want := "https://sts." + region + "." + at + "/?"; err != nil || !strings.HasPrefix(string(url), want) {
 			t.Errorf("%s: not %s", region, want)
@@ -44,10 +43,7 @@ func TestDomainIsTheSDKs(t *testing.T) {
 		"sa-east-1", "cn-north-1", "cn-northwest-1", "us-gov-west-1", "us-gov-east-1", "us-iso-east-1", "us-iso-west-1", "us-isob-east-1",
 		"us-isob-west-1", "eu-isoe-west-1", "us-isof-east-1", "us-isof-south-1", "eusc-de-east-1", "zz-new-9", "us-new-1", "eu-new-1",
 	} {
-		at, err := resolver.ResolveEndpoint(t.Context(), eks.EndpointParameters{Region: &region})
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must.Get(resolver.ResolveEndpoint(t.Context(), eks.EndpointParameters{Region: &region}))(t)
 		if got := "eks." + region + "." + instance.AWSDomain(region); got != at.URI.Host {
 			t.Errorf("%s: %s, the SDK has %s", region, got, at.URI.Host)
 		}
@@ -68,10 +64,7 @@ func TestReachEKSOfEachPartition(t *testing.T) {
 		"zz-new-9":       "eks.zz-new-9.amazonaws.com", // one that this SDK does not know yet
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			n, err := simhost.New(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(simhost.New(nil))(t)
 			now := n.Now()
 			n.Serve(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path != "/clusters" {
@@ -86,10 +79,7 @@ func TestReachEKSOfEachPartition(t *testing.T) {
 		})
 	}
 	for _, region := range []string{"evil.example/", "a b"} {
-		n, err := simhost.New(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New(nil))(t)
 		if err := instance.ReachEKS(t.Context(), n, region, host.Via{}); err == nil || !strings.Contains(err.Error(), "no region of AWS") {
 			t.Errorf("%q: %v", region, err)
 		}

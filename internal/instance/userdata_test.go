@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestUserData reads the cluster out of user data in all its wrappings.
@@ -20,12 +21,8 @@ func TestUserData(t *testing.T) {
 	zip := func(s string) string {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
-		if _, err := z.Write([]byte(s)); err != nil {
-			t.Fatal(err)
-		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(z.Write([]byte(s)))(t)
+		must.OK(t, z.Close())
 		return b.String()
 	}
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
@@ -62,10 +59,7 @@ func TestUserData(t *testing.T) {
 			m := ec2()
 			m.UserData = c.data
 			_, n := in(t, "aws", m)
-			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 			if d := cmp.Diff(c.want, i.UserCluster); d != "" {
 				t.Errorf("(-want +got)\n%s", d)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func doc(t testing.TB, text string) *jsonedit.Doc {
@@ -128,10 +129,7 @@ func FuzzSet(f *testing.F) {
 		if !json.Valid(out) {
 			t.Fatalf("%q became %q", text, out)
 		}
-		is, err := jsonedit.Parse(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		is := must.Get(jsonedit.Parse(out))(t)
 		for _, k := range d.Keys() {
 			if k != key && string(d.Text(k)) != string(is.Text(k)) {
 				t.Fatalf("%q of %q became %q", k, text, is.Text(k))
@@ -152,10 +150,7 @@ func others(t *testing.T, before, after []byte) {
 	t.Helper()
 	const theirs = "made by others"
 	with := func(text []byte) []byte {
-		out, err := doc(t, string(text)).Set("1", theirs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(doc(t, string(text)).Set("1", theirs))(t)
 		return out
 	}
 	rest, left, err := jsonedit.TakeOut(before, after, with(after), nil)

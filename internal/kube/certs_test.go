@@ -13,6 +13,8 @@ import (
 	"math/big"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // authority signs certificates for a test; no other program trusts it.
@@ -44,20 +46,14 @@ func (a authority) client(t testing.TB, name string, from, to time.Time) (cert, 
 func signed(t testing.TB, c *x509.Certificate, by *authority) (cert, key []byte, private *ecdsa.PrivateKey) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if by == nil {
 		by = &authority{cert: c, key: private}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, by.cert, &private.PublicKey, by.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	text, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), private
 }

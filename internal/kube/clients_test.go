@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -49,18 +50,10 @@ func TestClientsShare(t *testing.T) {
 	rounds := func(clients *Clients, n int) {
 		t.Helper()
 		for range n {
-			ask, err := clients.Ask(h, from)
-			if err != nil {
-				t.Fatal(err)
-			}
-			do, err := clients.Do(h, from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ask := must.Get(clients.Ask(h, from))(t)
+			do := must.Get(clients.Do(h, from))(t)
 			for _, c := range []*Client{ask, do} {
-				if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Node(t.Context(), "gpu-1"))(t)
 			}
 		}
 	}
@@ -86,14 +79,9 @@ func TestClientsTrust(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open("/"))(t)
 	for name, c := range map[string]struct {
 		cluster string
 		via     host.Via
@@ -105,10 +93,7 @@ func TestClientsTrust(t *testing.T) {
 		from, clients := From{Kubeconfig: filepath.Join(dir, "k"), Via: c.via}, new(Clients)
 		ask := func() *Client {
 			t.Helper()
-			made, err := clients.Ask(h, from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			made := must.Get(clients.Ask(h, from))(t)
 			return made
 		}
 		put("ca.pem", string(newAuthority(t, "before").pem))
@@ -120,9 +105,7 @@ func TestClientsTrust(t *testing.T) {
 		if ask() == first {
 			t.Errorf("%s: other authorities are trusted now, and the client is the same", name)
 		}
-		if err := os.Remove(filepath.Join(dir, "ca.pem")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(filepath.Join(dir, "ca.pem")))
 		if _, err := clients.Ask(h, from); err == nil {
 			t.Errorf("%s: no authority is trusted any more, and there is a client", name)
 		}
@@ -135,15 +118,10 @@ func asking(t *testing.T, s *httptest.Server, user string) (host.Host, func(name
 	dir := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	put("kubeconfig", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {%s}}]}", s.URL, b64(own), user))
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open("/"))(t)
 	return h, put, From{Kubeconfig: filepath.Join(dir, "kubeconfig")}
 }

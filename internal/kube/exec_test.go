@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -68,9 +69,7 @@ func TestExec(t *testing.T) {
 				},
 			})
 			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for range 2 {
 				user, _, err := c.Whoami(t.Context())
 				if tt.user == "" {
@@ -100,9 +99,7 @@ func TestExecAgain(t *testing.T) {
 		},
 	})
 	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for i, want := range []string{"one", "two"} {
 		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
 		if user, _, err := c.Whoami(t.Context()); err != nil || user != want {
@@ -145,9 +142,7 @@ func TestExecMissing(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, installHint: "apt install \nawscli"}}`))
 	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
 	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, _, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "no credentials: cannot run aws", "apt install awscli")
 }
@@ -208,9 +203,7 @@ func TestExecOfEKS(t *testing.T) {
 				})
 			}
 			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {
 				t.Errorf("a program was run: %t, and then: %v", ran, err)
 			}

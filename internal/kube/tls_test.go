@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -43,24 +44,17 @@ func TestTLS(t *testing.T) {
 	defer s.Close()
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open("/"))(t)
 	dir := t.TempDir()
 	config := filepath.Join(dir, "k")
 	try := func(server string, roots []byte) error {
 		t.Helper()
 		text := fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {client-certificate: c.pem, client-key: c.pem}}]}", server, b64(roots))
 		for name, data := range map[string]string{"k": text, "c.pem": string(cert) + string(key)} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 		}
 		c, err := Do(h, From{Kubeconfig: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		(&naps{}).in(c)
 		_, err = c.Node(t.Context(), "gpu-1")
 		return err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // plant is one secret or more as a file holds them.
@@ -20,10 +21,7 @@ type plant struct {
 
 func planted(t testing.TB) (all []plant) {
 	t.Helper()
-	data, err := os.ReadFile("testdata/planted.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/planted.txt"))(t)
 	between := regexp.MustCompile(`(?s)«(.*?)»`)
 	for _, part := range strings.Split(string(data), "\n== ")[1:] {
 		head, text, _ := strings.Cut(part, "\n")

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "write testdata/falsely.txt again")
@@ -34,10 +35,7 @@ func harmlessFiles(t testing.TB) []txtar.File {
 			t.Fatalf("%s: no files, %v", pattern, err)
 		}
 		for _, name := range names {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(os.ReadFile(name))(t)
 			if path.Ext(name) != ".txtar" {
 				all = append(all, txtar.File{Name: path.Base(name), Data: data})
 				continue
@@ -80,14 +78,9 @@ func TestMaskedFalsely(t *testing.T) {
 	const golden = "testdata/falsely.txt"
 	text := strings.Join(list, "\n") + "\n"
 	if *update {
-		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(golden, []byte(text), 0o644))
 	}
-	known, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := must.Get(os.ReadFile(golden))(t)
 	if string(known) != text {
 		t.Errorf("masked falsely:\n%s\nbut %s has\n%s", text, golden, known)
 	}
@@ -109,10 +102,7 @@ func TestSentencesStay(t *testing.T) {
 			if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/mask/") {
 				continue
 			}
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 			ast.Inspect(file, func(node ast.Node) bool {
 				lit, ok := node.(*ast.BasicLit)
 				if !ok || lit.Kind != token.STRING {

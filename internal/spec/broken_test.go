@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "write what Parse says into testdata/broken")
@@ -27,10 +28,7 @@ func TestBroken(t *testing.T) {
 		t.Fatal("no cases", err)
 	}
 	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		archive := must.Get(txtar.ParseFile(name))(t)
 		var files []spec.File
 		changed := false
 		for i, f := range archive.Files {
@@ -59,9 +57,7 @@ func TestBroken(t *testing.T) {
 			t.Errorf("%s: the last case has no want", name)
 		}
 		if changed {
-			if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(name, txtar.Format(archive), 0o644))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func node(text string) spec.File { return spec.File{Name: "node.toml", Data: []byte(text)} }
@@ -22,10 +23,7 @@ func part(n int, text string) spec.File {
 
 func parse(t *testing.T, files ...spec.File) spec.Spec {
 	t.Helper()
-	s, err := spec.Parse(files...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(files...))(t)
 	return s
 }
 
@@ -387,9 +385,7 @@ func BenchmarkParse(b *testing.B) {
 	file := node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := spec.Parse(file); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(spec.Parse(file))(b)
 	}
 }
 

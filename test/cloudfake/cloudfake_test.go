@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestContracts asks the metadata services as gpuadm's clients do not, over a real network.
@@ -26,22 +27,13 @@ func TestContracts(t *testing.T) {
 	}
 	ask := func(cloud, method, path string, header ...string) (int, string, http.Header) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, servers[cloud].URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), method, servers[cloud].URL+path, nil))(t)
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		defer answer.Body.Close()
-		body, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must.Get(io.ReadAll(answer.Body))(t)
 		return answer.StatusCode, string(body), answer.Header
 	}
 	const ttl, token = "X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token"

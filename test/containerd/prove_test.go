@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // judge is a machine with the part as its daemon.
@@ -25,10 +26,7 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 
 // TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts.
 func TestProofAcceptsOurs(t *testing.T) {
-	live, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(host.Open("/"))(t)
 	for _, in := range inputs(t) {
 		for _, p := range parts.Get(t).Containerd {
 			t.Run(in.name+"/"+p.Name, func(t *testing.T) {
@@ -56,10 +54,7 @@ func TestProofAcceptsOurs(t *testing.T) {
 // TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a
 // handler that is not one.
 func TestProofRefusesWhatKills(t *testing.T) {
-	live, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(host.Open("/"))(t)
 	const cri, cri3 = `plugins."io.containerd.grpc.v1.cri"`, `plugins."io.containerd.cri.v1.runtime"`
 	entry := "runtime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia.options]\nBinaryName = \"" + binary + "\"\n"
 	for what, c := range map[string]struct{ before, after, daemons string }{

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite table.txt")
@@ -52,10 +53,7 @@ func inputs(t *testing.T) []input {
 		if dir == "" {
 			continue
 		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := must.Get(os.ReadDir(dir))(t)
 		for _, e := range entries {
 			in := input{strings.TrimSuffix(e.Name(), ".toml"), map[string][]byte{}}
 			if dir != "corpus" {
@@ -74,9 +72,7 @@ func inputs(t *testing.T) []input {
 				in.files[path.Join(etc, name)] = data
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			all = append(all, in)
 		}
 	}
@@ -87,10 +83,7 @@ func inputs(t *testing.T) []input {
 func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
 	t.Helper()
 	dir := t.TempDir()
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
 	lay := map[string][]byte{
 		"/etc/os-release": []byte("ID=debian\n"), "/usr/bin/containerd": nil, "/var/lib/dpkg/info/containerd.list": []byte("/usr/bin/containerd\n"),
 		"/var/lib/dpkg/status": []byte("Package: containerd\nStatus: install ok installed\nVersion: " + p.Version + "\n\n"),
@@ -98,17 +91,10 @@ func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
 	maps.Copy(lay, in.files)
 	for name, data := range lay {
 		at := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(at, data, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		must.OK(t, os.WriteFile(at, data, 0o755))
 	}
-	f, err := facts.Gather(t.Context(), h, facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), h, facts.Needs{}))(t)
 	tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml"}, Globs: facts.Globs(p.Version)}
 	for _, file := range f.Engines[0].Files {
 		if file.Path == tree.Root.Path {
@@ -340,9 +326,7 @@ func golden(t *testing.T, rows map[string]string) {
 		text += rows[k] + "\n"
 	}
 	if *update {
-		if err := os.WriteFile("table.txt", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile("table.txt", []byte(text), 0o644))
 	}
 	want, err := os.ReadFile("table.txt")
 	if diff := cmp.Diff(string(want), text); err != nil || diff != "" {

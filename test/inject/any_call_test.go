@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/inject"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // scenario is a command in which something goes wrong, on a root folder that earlier commands have made of the fresh one.
@@ -125,10 +126,7 @@ func (p *prepared) each(t *testing.T, in inject.Injection, kind int) {
 // goWrong runs the command with one injection, and then each of the commands that may come next.
 func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 	root := copyTree(t, p.start)
-	r, err := inject.Run(gpuadm(t, root, p.command), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(inject.Run(gpuadm(t, root, p.command), in))(t)
 	if r.Hit != nil {
 		t.Logf("%s: %v at %s", p.command, in, strings.ReplaceAll(r.Hit.String(), root, ""))
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/inject"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // whole asks for every injection at every call; without it there is a sample.
@@ -41,9 +42,7 @@ func folder(t *testing.T) string {
 	if err == nil {
 		dir, err = os.MkdirTemp(in, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -83,10 +82,7 @@ var program = sync.OnceValues(func() (string, error) {
 // gpuadm is the program at work on a root folder. Its environment has nothing of the test's.
 func gpuadm(t *testing.T, root, command string) *exec.Cmd {
 	t.Helper()
-	name, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(program())(t)
 	cmd := exec.Command(name, append(strings.Fields(command), "--root", root)...)
 	cmd.Dir = root
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -138,9 +134,7 @@ func fresh(t *testing.T, root string) {
 		if err == nil {
 			err = os.WriteFile(place, []byte(data), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	config, program := filepath.Join(root, "etc/containerd/config.toml"), filepath.Join(root, "usr/bin/nvidia-container-runtime")
 	err := os.Chmod(config, 0o640)
@@ -155,7 +149,5 @@ func fresh(t *testing.T, root string) {
 			err = nil
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/inject"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
@@ -46,9 +47,7 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 		cmd.Env = append(cmd.Env, goesOn+"=1")
 	}
 	r, err := inject.Run(cmd, in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for i, c := range r.Calls {
 		if i >= len(steps()) {
 			t.Fatalf("counted %q beyond the last step", c)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
@@ -30,9 +31,7 @@ func TestSwappedRoot(t *testing.T) {
 	if err == nil {
 		err = os.Lchown(link, swap.UID, swap.UID)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	stop := swap.Start(t, parent, "img", "link")
 	worked, refused := 0, 0
 	for i := range 20 {

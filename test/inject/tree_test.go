@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // own is where gpuadm keeps its journal: the only folder that a run may leave different.
@@ -54,9 +56,7 @@ func readTree(t *testing.T, root string) (tree, []string) {
 		is[name], err = describe(place, info)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return is, wrong
 }
 
@@ -125,10 +125,7 @@ func copyTree(t *testing.T, from string) (to string) {
 // layOut makes a root folder of a recorded machine, without what only a running one has.
 func layOut(t *testing.T, record, root string) {
 	t.Helper()
-	archive, err := txtar.ParseFile(record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(txtar.ParseFile(record))(t)
 	for _, f := range archive.Files {
 		name, with, _ := strings.Cut(f.Name, " ")
 		if name == "sim.toml" || strings.HasPrefix(name, "proc/") || strings.HasPrefix(name, "sys/") {
@@ -138,10 +135,7 @@ func layOut(t *testing.T, record, root string) {
 		for _, w := range strings.Fields(with) {
 			switch key, value, _ := strings.Cut(w, "="); key {
 			case "mode":
-				bits, err := strconv.ParseUint(value, 8, 32)
-				if err != nil {
-					t.Fatal(err)
-				}
+				bits := must.Get(strconv.ParseUint(value, 8, 32))(t)
 				mode = fs.FileMode(bits)
 			case "link":
 				link = value
@@ -158,8 +152,6 @@ func layOut(t *testing.T, record, root string) {
 		} else if err == nil {
 			err = os.WriteFile(place, data, mode)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabBakeHindered: the disk of an image is full, and then bake is killed at up to 20 random moments. Each next bake goes on, and the
@@ -37,14 +38,10 @@ func TestLabBakeHindered(t *testing.T) {
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
 	disk := newDisk(t)
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=1g,mode=755"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=1g,mode=755"))
 	defer syscall.Unmount(disk, syscall.MNT_DETACH)
 	upper := filepath.Join(disk, "upper")
-	if err := os.Mkdir(upper, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(upper, 0o755))
 	lab.Have(t, lab.OnDisk(lab.Options{Dist: "bookworm", Headers: true}, upper, func(root string) error {
 		i := img{t: t, root: root}
 		i.furnish(deb, gpus)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabBakeModuleKey: an image for Secure Boot is refused without a key. With one its DKMS signs by it, with another one the modules
@@ -97,10 +98,7 @@ func (i img) bakesSigned() {
 		}
 	}
 	for _, name := range []string{earlier, key} {
-		secret, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		secret := must.Get(os.ReadFile(name))(t)
 		line := strings.Split(string(secret), "\n")[5]
 		argv := []string{"grep", "-rlF", "-e", line}
 		for _, dir := range []string{"etc", "var", "root", "run", "tmp", "boot", "lib/modules", "usr/src", "usr/share/gpuadm"} {
@@ -133,10 +131,7 @@ func (i img) signed(module, cert string) bool {
 	}
 	plain := filepath.Join(t.TempDir(), module+".ko")
 	i.must("sh", "-c", `case $1 in *.xz) xz -dc "$1";; *) cat "$1";; esac >"$2"`, "sh", found[0], plain)
-	data, err := os.ReadFile(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(plain))(t)
 	body, ok := bytes.CutSuffix(data, []byte("~Module signature appended~\n"))
 	if !ok {
 		return false
@@ -144,9 +139,7 @@ func (i img) signed(module, cert string) bool {
 	size := int(binary.BigEndian.Uint32(body[len(body)-4:]))
 	end := len(body) - 12
 	for name, part := range map[string][]byte{".p7s": body[end-size : end], ".body": body[:end-size]} {
-		if err := os.WriteFile(plain+name, part, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(plain+name, part, 0o600))
 	}
 	code, out := i.run("openssl", "cms", "-verify", "-binary", "-inform", "DER", "-in", plain+".p7s", "-content", plain+".body",
 		"-certfile", cert, "-nointern", "-noverify", "-out", "/dev/null")

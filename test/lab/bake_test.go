@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // img is the root folder of an image that is baked.
@@ -55,20 +56,13 @@ func (i img) must(argv ...string) string {
 func (i img) put(name, text string, mode os.FileMode) {
 	i.t.Helper()
 	place := i.root + name
-	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-		i.t.Fatal(err)
-	}
-	if err := os.WriteFile(place, []byte(text), mode); err != nil {
-		i.t.Fatal(err)
-	}
+	must.OK(i.t, os.MkdirAll(filepath.Dir(place), 0o755))
+	must.OK(i.t, os.WriteFile(place, []byte(text), mode))
 }
 
 func (i img) get(name string) string {
 	i.t.Helper()
-	data, err := os.ReadFile(i.root + name)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(i.root + name))(i.t)
 	return string(data)
 }
 
@@ -85,10 +79,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 	i.put("/lib/modules/"+i.kernel+"/modules.dep", "", 0o644) // as if the kernel were installed, too: its headers are
 	i.must("chroot", i.root, "depmod", i.kernel)
 	for from, to := range map[string]string{gpus.Tool: "/usr/local/bin/fakenvml", gpus.NvidiaSMI: "/usr/local/bin/nvidia-smi"} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			i.t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(i.t)
 		i.put(to, string(data), 0o755)
 	}
 	i.must("env", "FAKENVML_STATE="+i.root+fakeState, gpus.Tool, "new", "--gpus", "H100-80:8")
@@ -96,10 +87,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 
 	i.put("/etc/apt/sources.list", "# the lab's repositories only\n", 0o644)
 	i.must("ln", "-sfn", lab.RepoDir+"/"+string(repos.Good), i.root+repos.At)
-	key, err := os.ReadFile(deb + "/key.asc")
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile(deb + "/key.asc"))(i.t)
 	i.put("/etc/gpuadm/key.asc", string(key), 0o644)
 	of := func(section, version, url string) string {
 		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
@@ -148,28 +136,17 @@ func TestLabBake(t *testing.T) {
 // newDisk is an empty folder on the cache's file system.
 func newDisk(t *testing.T) string {
 	t.Helper()
-	cache, err := lab.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	upper, err := os.MkdirTemp(cache, ".baked-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := must.Get(lab.CacheDir())(t)
+	upper := must.Get(os.MkdirTemp(cache, ".baked-"))(t)
 	t.Cleanup(func() { os.RemoveAll(upper) })
-	if err := os.Chmod(upper, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(upper, 0o755))
 	return upper
 }
 
 // bake is the command that bakes the image.
 func (i img) bake() []string {
 	i.t.Helper()
-	gpuadm, err := filepath.Abs(filepath.Join(lab.Source(), "bin", "gpuadm"))
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	gpuadm := must.Get(filepath.Abs(filepath.Join(lab.Source(), "bin", "gpuadm")))(i.t)
 	return []string{gpuadm, "bake", "--root", i.root}
 }
 
@@ -238,9 +215,7 @@ func (i img) bakes(deb string) {
 	defer i.must("umount", i.root+lab.RepoDir)
 	bake := append(i.bake(), "--gpu", "H100-80GB")
 	spec := filepath.Join(t.TempDir(), "node.toml")
-	if err := os.WriteFile(spec, []byte(i.get(specFile)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(spec, []byte(i.get(specFile)), 0o644))
 
 	t.Log(i.must(append(bake, "--dry-run")...))
 	i.killed(bake)
@@ -291,9 +266,7 @@ func (i img) bakes(deb string) {
 func (i img) killed(bake []string) {
 	i.t.Helper()
 	cmd := exec.CommandContext(i.t.Context(), bake[0], bake[1:]...)
-	if err := cmd.Start(); err != nil {
-		i.t.Fatal(err)
-	}
+	must.OK(i.t, cmd.Start())
 	unpacked := func() bool {
 		found, _ := filepath.Glob(i.root + "/var/lib/dpkg/info/*nvidia*.list")
 		return len(found) > 0

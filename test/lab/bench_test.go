@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestBenchDriver prints how long a fresh install of driver, toolkit and containerd's configuration takes, by gpuadm and
@@ -61,10 +62,7 @@ func TestBenchDriver(t *testing.T) {
 func bootBench(t *testing.T, headers bool) driverNode {
 	t.Helper()
 	n := bootDriver(t, lab.Options{Dist: "bookworm", Headers: headers})
-	program, err := os.ReadFile(parts.Get(t, parts.CTK).CTK.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.ReadFile(parts.Get(t, parts.CTK).CTK.Path))(t)
 	n.Put("/usr/local/bin/nvidia-ctk", string(program), 0o755)
 	if headers {
 		n.Put("/lib/modules/"+headersOf(t, n.Host)+"/modules.dep", "", 0o644) // so that it counts as a kernel

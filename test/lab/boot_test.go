@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // kubelet is a fake with what matters of the real one's unit: it is enabled, and comes back by itself.
@@ -58,10 +59,7 @@ func eventually(is func() bool) bool { return lab.Until(3*time.Minute, is) }
 // monotonic reads a unit's time stamp, in microseconds since boot.
 func (n node) monotonic(unit, property string) int {
 	n.t.Helper()
-	us, err := strconv.Atoi(n.Property(unit, property))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	us := must.Get(strconv.Atoi(n.Property(unit, property)))(n.t)
 	return us
 }
 

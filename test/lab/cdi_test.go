@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -99,10 +100,7 @@ func bootCDI(t *testing.T, units map[string]string) gpuNode {
 		"/usr/bin/nvidia-ctk": p.CTK.Path, "/usr/bin/nvidia-container-runtime": p.Runtime.Path, "/usr/bin/nvidia-cdi-hook": p.Hook.Path,
 		lib + "libnvidia-ml.so.580.95.05": library, lib + "libcuda.so.580.95.05": library,
 	} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
 	n.Must("ln", "-sf", "libnvidia-ml.so.580.95.05", lib+"libnvidia-ml.so.1")

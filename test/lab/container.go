@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"os"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Container is a container that was started in a host.
@@ -25,10 +27,7 @@ func (h *Host) ContainerRun(name string) *Container {
 		if err != nil {
 			h.t.Fatalf("cannot read busybox: %v", err)
 		}
-		image, err := ociImage(imageName, busybox, nil, "/bin/sh")
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		image := must.Get(ociImage(imageName, busybox, nil, "/bin/sh"))(h.t)
 		if r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "lab", "images", "import", "-"); r.Exit != 0 {
 			h.t.Fatalf("cannot import the image: %s", r)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built for the kernel: signed
@@ -94,9 +95,7 @@ func TestLabDriverPrecompiled(t *testing.T) {
 	aptExits(t, n.Host, 0, "", append([]string{"purge"}, names(driverSet(""))...)...)
 	n.Must("rm", "/etc/apt/sources.list.d/nvidia.list")
 	home, err := os.MkdirTemp("", "gpg") // a short name: gpg's sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(home) })
 	n.publishUbuntu(home)
 	n.Must("rm", "-f", "/etc/os-release")

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Host is a booted host in a test: whatever goes wrong with the lab itself ends the test.
@@ -48,10 +50,7 @@ func (h *Host) Exec(argv ...string) Result {
 // ExecInput is Exec with a standard input.
 func (h *Host) ExecInput(stdin io.Reader, argv ...string) Result {
 	h.t.Helper()
-	r, err := h.try(stdin, argv...)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	r := must.Get(h.try(stdin, argv...))(h.t)
 	return r
 }
 
@@ -164,9 +163,7 @@ func (h *Host) Reboot() {
 // Rebooted waits until a host that a program on it reboots is up again.
 func (h *Host) Rebooted() {
 	h.t.Helper()
-	if err := h.waitOff(bootLimit); err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, h.waitOff(bootLimit))
 	h.again()
 }
 
@@ -188,9 +185,7 @@ func (h *Host) PowerLoss() {
 
 func (h *Host) again() {
 	h.t.Helper()
-	if err := h.off(); err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, h.off())
 	if err := h.boot(context.Background()); err != nil {
 		h.t.Fatalf("cannot boot %s again: %v", h.Options, err)
 	}

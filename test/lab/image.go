@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // imageName is what the image of containers that no pod has is called in the host.
@@ -72,9 +74,7 @@ func AgentArchive(t testing.TB) []byte {
 	if err != nil && os.Getenv("CI") != "true" {
 		t.Skip("the image is not built: make image")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return archive
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Wire attaches a host to a network, which else has a loopback interface alone.
@@ -185,10 +186,7 @@ func (h *Host) ImportImages() {
 	if err != nil {
 		h.t.Fatalf("cannot read busybox: %v", err)
 	}
-	pause, err := ociImage(PauseImage, busybox, nil, "/bin/sh", "-c", "trap exit TERM INT; while sleep 1; do :; done; exit")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	pause := must.Get(ociImage(PauseImage, busybox, nil, "/bin/sh", "-c", "trap exit TERM INT; while sleep 1; do :; done; exit"))(h.t)
 	var files []tarFile
 	for _, dir := range []string{"lib/", "lib64/", "usr/", "usr/lib/", "usr/local/", "usr/local/sbin/", "tmp/", "run/", "var/"} {
 		files = append(files, tarFile{name: dir, mode: 0o755})
@@ -200,10 +198,7 @@ func (h *Host) ImportImages() {
 		text := []byte(h.Must("cat", "/"+name)) // by the host: its links lead elsewhere from here
 		files = append(files, tarFile{name: name, mode: 0o755, data: text})
 	}
-	agent, err := ociImage(AgentImage, busybox, files, "/usr/local/sbin/gpuadm")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	agent := must.Get(ociImage(AgentImage, busybox, files, "/usr/local/sbin/gpuadm"))(h.t)
 	for _, image := range [][]byte{pause, agent} {
 		if r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "k8s.io", "images", "import", "-"); r.Exit != 0 {
 			h.t.Fatalf("cannot import an image: %s", r)

@@ -30,6 +30,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Dists are the distributions a host can have: Debian 12 and 13.
@@ -129,9 +131,7 @@ func Have(t testing.TB, err error) {
 	if missing := (errMissing{}); errors.As(err, &missing) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }
 
 // Boot boots a fresh host and takes it down when the test ends. It skips the test where the machine lacks what the lab

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // matrixFile has one line for each cell of the matrix; -matrix writes it.
@@ -103,15 +104,10 @@ func TestLabMatrix(t *testing.T) {
 		return
 	}
 	if *writeMatrix {
-		if err := os.WriteFile(matrixFile, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(matrixFile, []byte(text), 0o644))
 		return
 	}
-	golden, err := os.ReadFile(matrixFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden := must.Get(os.ReadFile(matrixFile))(t)
 	was := strings.Split(string(golden), "\n")
 	for _, line := range strings.Split(text, "\n") {
 		if !slices.Contains(was, line) {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabMetal: the check for machines with real GPUs changes nothing; the full one changes GPUs that no process uses, and restores them.
@@ -23,10 +25,7 @@ func TestLabMetal(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	program, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.ReadFile(binary))(t)
 	n := bootGPUs(t).with(t, "H100-80:2,A100-40,T4")
 	n.Put("/usr/local/bin/metal", string(program), 0o755)
 	n.wants(0, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 1, \"1g.10gb\" = 2 }\n[[mig.gpu]]\ndevices = [1]\nlayout = { \"7g.80gb\" = 1 }\n")

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // What mig-parted needs on the same fake library, recorded from an unmodified one: testdata/mig-parted.txt says how.
@@ -79,10 +81,7 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 	if path == "" {
 		return rows
 	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.ReadFile(path))(t)
 	n.Put("/usr/local/bin/nvidia-mig-parted", string(program), 0o755)
 	// It reads whether the kernel has the module, and on the PCI bus the fake GPUs with their memory regions.
 	for _, g := range n.dump().GPUs {

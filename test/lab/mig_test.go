@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const fakeState = "/var/lib/fakenvml.state"
@@ -33,10 +34,7 @@ func bootGPUs(t *testing.T) gpuNode {
 		parts.Tool:      "/usr/local/bin/fakenvml",
 		parts.NvidiaSMI: "/usr/bin/nvidia-smi",
 	} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
 	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
@@ -73,9 +71,7 @@ func (n gpuNode) with(t *testing.T, gpus string) gpuNode {
 
 func (n gpuNode) dump() (s fakenvml.State) {
 	n.t.Helper()
-	if err := json.Unmarshal([]byte(n.fake("dump")), &s); err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, json.Unmarshal([]byte(n.fake("dump")), &s))
 	return s
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A mirrored is a mirror's folder, and the spec of the nodes that use it.
@@ -141,10 +142,7 @@ func (m mirrored) bakes(i img) {
 		return i.must("find", i.root, "-xdev", "(", "-path", i.root+"/var/lib/gpuadm", "-o", "-path", i.root+"/srv", ")", "-prune", "-o", "!", "-type", "d", "-printf", "/%P %s %T@\n")
 	}
 	before, file := files(), i.root+"/srv/mirror/"+m.damaged
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(file))(t)
 	data[1000] ^= 1
 	i.put("/srv/mirror/"+m.damaged, string(data), 0o644)
 	code, out := i.run(bake...)

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestSlowMkosi: Debian 13's mkosi builds the recipe of images/mkosi, with the driver of the lab's repository. mkosi's scripts run
@@ -24,9 +25,7 @@ func TestSlowMkosi(t *testing.T) {
 	lab.Have(t, err)
 	deb := repos.Deb(t, repos.Recipe{})
 	upper, err := os.MkdirTemp(filepath.Dir(layers[0]), ".mkosi-") // there an overlay can be; /tmp may be one already
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = os.RemoveAll(upper) }()
 	err = lab.InChroot(layers, upper, func(c lab.Chroot) error {
 		here := img{t: t, root: c.Root}
@@ -61,7 +60,5 @@ cd /recipe; exec mkosi --local-mirror="$0" --format=directory --workspace-direct
 		says(t, lab.Result{Stdout: image.must(filepath.Join(lab.Source(), "bin/gpuadm"), "plan", "--root", image.root)}, "Nothing to do.")
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }

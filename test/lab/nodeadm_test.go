@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // nodeadmScript does of nodeadm what its units see: the config phase answers the first time in a boot only, and the run phase
@@ -84,10 +85,7 @@ func TestLabNodeadmWaits(t *testing.T) {
 // cuda has CUDA start on the host's fake GPUs, at each boot.
 func (n gpuNode) cuda() {
 	n.t.Helper()
-	library, err := os.ReadFile(fakenvml.Build(n.t).CUDA)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	library := must.Get(os.ReadFile(fakenvml.Build(n.t).CUDA))(n.t)
 	n.Put("/usr/lib/x86_64-linux-gnu/"+fakenvml.CUDASoname, string(library), 0o755)
 	n.Put("/etc/systemd/system/fake-gpus.service.d/cuda.conf", "[Service]\nExecStart=/bin/ln -sf null /dev/nvidia-uvm\n", 0o644)
 	n.Must("ln", "-sf", "null", "/dev/nvidia-uvm")

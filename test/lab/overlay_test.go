@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // overlaid is what is put beside the two functions of package stages that are renamed.
@@ -38,24 +40,16 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 // bytes. The tree is not written to: the compiler reads two files elsewhere (go help build, -overlay).
 func withLabStage(t *testing.T) string {
 	t.Helper()
-	top, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	top := must.Get(filepath.Abs(filepath.Join("..", "..")))(t)
 	dir := t.TempDir()
 	replace := map[string]string{}
 	put := func(name, text string) {
 		place := filepath.Join(dir, name)
-		if err := os.WriteFile(place, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(place, []byte(text), 0o644))
 		replace[filepath.Join(top, "stages", name)] = place
 	}
 	for name, function := range map[string]string{"sequence.go": "sequence", "kinds.go": "thingOf"} {
-		text, err := os.ReadFile(filepath.Join(top, "stages", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(top, "stages", name)))(t)
 		renamed := strings.Replace(string(text), "\nfunc "+function+"(", "\nfunc shipped"+function+"(", 1)
 		if renamed == string(text) {
 			t.Fatalf("cannot find func %s in stages/%s", function, name)
@@ -67,9 +61,7 @@ func withLabStage(t *testing.T) string {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	binary := filepath.Join(dir, "gpuadm")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./cmd/gpuadm")
 	cmd.Dir = top
@@ -77,9 +69,6 @@ func withLabStage(t *testing.T) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build gpuadm with the lab's stage: %v\n%s", err, out)
 	}
-	text, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(binary))(t)
 	return string(text)
 }

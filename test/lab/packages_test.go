@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const gateFile = "/usr/lib/systemd/system/kubelet.service.d/50-gpuadm.conf"
@@ -23,10 +24,7 @@ func packagesNode(t *testing.T, dist, suffix string) (n node, older, newer strin
 		if err != nil || len(found) != 1 {
 			t.Fatalf("packages of %s: %q, %v; make packages builds them", v, found, err)
 		}
-		name, err := filepath.Abs(found[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := must.Get(filepath.Abs(found[0]))(t)
 		files["/srv/"+v+suffix] = name
 	}
 	n = node{lab.Boot(t, lab.Options{Dist: dist, GPUs: 8, Files: files}), t}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabConvergedRatio prints how long an apply takes that has nothing to do, beside nvidia-ctk runtime configure on the
@@ -43,10 +44,7 @@ func (n node) ratio(what string) {
 		t.Skip(why)
 	}
 	for place, from := range map[string]string{"/usr/local/bin/hyperfine": hyperfine, "/usr/local/bin/nvidia-ctk": ctk.Path} {
-		program, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must.Get(os.ReadFile(from))(t)
 		n.Put(place, string(program), 0o755)
 	}
 	n.Put("/root/theirs/config.toml", n.Get(config), 0o644)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // readmeDiffers are the lines of README.md and docs/install.md that are typed otherwise here, and what is typed.
@@ -52,10 +53,7 @@ mount --bind /run/driver /proc/driver
 // blocks are the code blocks of a document's section, line by line.
 func blocks(t *testing.T, file, section string) (all [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../" + file))(t)
 	_, text2, found := strings.Cut(string(text), "\n## "+section+"\n")
 	if !found {
 		t.Fatalf("%s has no section %q", file, section)
@@ -84,10 +82,7 @@ func TestLabReadme(t *testing.T) {
 	t.Parallel()
 	wires := lab.NewSwitch(t)
 	deb := repos.Deb(t, repos.Recipe{})
-	built, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	built := must.Get(filepath.Abs("../../bin"))(t)
 	pack := "gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb"
 	laptop := node{lab.Boot(t, lab.Options{Dist: "bookworm", SSH: true, Name: "laptop", Wire: wires.Wire(10), Files: map[string]string{
 		"/home/alice/bin/gpuadm": built + "/gpuadm", "/home/alice/" + pack: built + "/packages/" + pack,
@@ -101,10 +96,7 @@ func TestLabReadme(t *testing.T) {
 		parts.Library: "/usr/local/lib/" + fakenvml.Soname, parts.CUDA: "/usr/local/lib/" + fakenvml.CUDASoname,
 		parts.Tool: "/usr/local/bin/fakenvml", parts.NvidiaSMI: "/usr/local/bin/nvidia-smi",
 	} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
 	n.Must("sh", "-c", readmeDriver)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabHostRemoved: a host that is being removed is not taken down by another process, though each process that starts one looks for remains.
@@ -36,14 +38,9 @@ func TestLabHostRemoved(t *testing.T) {
 		})
 	}
 	for range 30 {
-		m, err := newMachine(Options{Dist: "removed"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(newMachine(Options{Dist: "removed"}))(t)
 		for i := range 300 {
-			if err := os.Mkdir(m.path(fmt.Sprintf("upper/%d", i)), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Mkdir(m.path(fmt.Sprintf("upper/%d", i)), 0o755))
 		}
 		if err := m.Down(); err != nil {
 			t.Error(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // slowSpec asks for what Debian itself has.
@@ -36,14 +37,8 @@ const debianAt = "127.0.0.1:8099"
 // serveDebian answers a host's apt with this machine's Debian archive. apt checks what it gets by Debian's keys.
 func serveDebian(t *testing.T, h *lab.Host) {
 	t.Helper()
-	mirror, err := parts.DebianMirror(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := url.Parse(strings.TrimSuffix(mirror, "/debian"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mirror := must.Get(parts.DebianMirror(t.Context()))(t)
+	to := must.Get(url.Parse(strings.TrimSuffix(mirror, "/debian")))(t)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
 	}}
@@ -121,10 +116,7 @@ func (n node) compiled(kernel, version string) {
 	if out := n.Must("dkms", "status"); !strings.HasPrefix(out, "nvidia-current-open/"+version+", "+kernel+", ") || !strings.HasSuffix(out, ": installed\n") {
 		n.t.Errorf("dkms status: %s", out)
 	}
-	cert, err := x509.ParseCertificate([]byte(n.Get("/var/lib/dkms/mok.pub")))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	cert := must.Get(x509.ParseCertificate([]byte(n.Get("/var/lib/dkms/mok.pub"))))(n.t)
 	for _, part := range []string{"", "-uvm", "-modeset", "-drm", "-peermem"} {
 		name := "nvidia-current-open" + part
 		if is := modinfo(n.Host, kernel, "version", name); is != version {
@@ -159,7 +151,5 @@ func makeSlow(t *testing.T, place string) {
 	n.long(40*time.Minute, "apply")
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
 	n.Must("apt-get", "clean")
-	if err := n.Save(t.Context(), place); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Save(t.Context(), place))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabWholeNode is the main job, in one apply on a machine that has a container engine and nothing of NVIDIA's: driver
@@ -26,10 +27,7 @@ func TestLabWholeNode(t *testing.T) {
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime") // the lab's own
 	for from, to := range map[string]string{gpus.Tool: "/usr/local/bin/fakenvml", gpus.NvidiaSMI: "/usr/local/bin/nvidia-smi"} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
 	kernel := strings.TrimSpace(n.Must("ls", "/lib/modules"))

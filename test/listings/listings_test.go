@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const small = `# listing: debian12 debian 535.309.01-security
@@ -23,10 +25,7 @@ absent: libnvidia-gpucomp
 `
 
 func TestParse(t *testing.T) {
-	l, err := Parse(small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Parse(small))(t)
 	if l.String() != "debian12 debian 535.309.01-security" || l.Version != "535.309.01" || l.Pocket != "security" || !l.Complete {
 		t.Errorf("it reads as %v", l)
 	}
@@ -34,10 +33,7 @@ func TestParse(t *testing.T) {
 		l.Transitional["old"] != "new" || !strings.HasPrefix(l.Depends["libcuda1"], "nvidia-alternative (= ") || l.Notes[0] != "a word" {
 		t.Errorf("it reads as %v", l)
 	}
-	part, err := Parse(strings.Replace(small, "pocket (", "part (", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	part := must.Get(Parse(strings.Replace(small, "pocket (", "part (", 1)))(t)
 	for _, c := range []struct {
 		of         Listing
 		name       string
@@ -125,10 +121,7 @@ func TestAll(t *testing.T) {
 
 // TestKnowsNothingOfUs: what gpuadm is held against must not come from gpuadm.
 func TestKnowsNothingOfUs(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output())(t)
 	const us = "github.com/gpuadm/gpuadm/"
 	for name := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(name, us) && name != us+"test/listings" {

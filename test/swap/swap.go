@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // UID owns the folder, and is the user that the process runs as where the test is root.
@@ -54,32 +56,19 @@ func Child() {
 // names are as they were when stop has returned.
 func Start(t testing.TB, folder, a, b string) (stop func()) {
 	t.Helper()
-	dir, err := os.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.Open(folder))(t)
 	defer dir.Close()
 	child := exec.Command("/proc/self/exe")
 	child.Env = append(os.Environ(), names+"="+a+"/"+b)
 	child.ExtraFiles = []*os.File{dir}
 	child.Stderr = os.Stderr
 	if os.Geteuid() == 0 {
-		if err := dir.Chown(UID, UID); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, dir.Chown(UID, UID))
 		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: UID, Gid: UID}}
 	}
-	in, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(child.StdinPipe())(t)
+	out := must.Get(child.StdoutPipe())(t)
+	must.OK(t, child.Start())
 	says := bufio.NewReader(out)
 	if output, err := says.ReadString('\n'); output != "swapping\n" {
 		t.Fatalf("nothing is swapped: %q (%v)", output, err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestVMBaked is a node's first day on a baked image: its own kernel, its own systemd, a driver's modules that the kernel loads, GPUs
@@ -59,9 +60,7 @@ func becomesReady(t *testing.T, p *pc) {
 	is.says("status", 0, "converged")
 	is.ordered()
 	var gpus fakenvml.State
-	if err := json.Unmarshal([]byte(is.has["gpus"].text), &gpus); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(is.has["gpus"].text), &gpus))
 	for i, gpu := range gpus.GPUs {
 		if len(gpu.Instances) != 7 {
 			t.Errorf("GPU %d has %d partitions", i, len(gpu.Instances))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // image is what a machine boots.
@@ -29,10 +30,7 @@ func slowLayers(t *testing.T) []string {
 	t.Helper()
 	below, err := lab.Rootfs("bookworm")
 	lab.Have(t, err)
-	found, err := filepath.Glob(filepath.Join(filepath.Dir(below[0]), "slow-*-"+filepath.Base(below[0])))
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(filepath.Glob(filepath.Join(filepath.Dir(below[0]), "slow-*-"+filepath.Base(below[0]))))(t)
 	if len(found) == 0 {
 		missing(t, "no host in the cache on which gpuadm has installed a driver for Debian's kernel: make lab-slow makes one")
 	}
@@ -54,17 +52,13 @@ func makeImage(t *testing.T) (m image) {
 	t.Helper()
 	layers := slowLayers(t)
 	upper, err := os.MkdirTemp(filepath.Dir(layers[0]), ".vm-") // there an overlay can be; /tmp may be one already
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = os.RemoveAll(upper) }()
 	err = lab.InChroot(layers, upper, func(c lab.Chroot) (err error) {
 		m, err = disk{c, t}.image()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return m
 }
 

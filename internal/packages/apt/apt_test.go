@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // crowded is a machine with more processors than its memory has room for compilers.
@@ -36,9 +38,7 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 		t.Fatal("the script did not fail")
 	}
 	m.write("/opt/fine", "")
-	if err := a.Repair(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.Repair(t.Context(), c))
 	if jobs, err := os.ReadFile(m.dir + "/opt/jobs"); err != nil || string(jobs) != "1\n1\n" {
 		t.Errorf("compilers at once: %q, %v", jobs, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const status = `Package: dpkg
@@ -53,14 +54,8 @@ func TestDpkgDatabase(t *testing.T) {
 	put(t, dir+dpkgUpdates+"/0000", "Package: fresh\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 4\n", 0o644)
 	put(t, dir+dpkgUpdates+"/tmp.i", "#padding\n", 0o644)
 	put(t, dir+aptExtStates, "Package: libfoo\nArchitecture: i386\nAuto-Installed: 1\n\nPackage: gone\nArchitecture: amd64\nAuto-Installed: 1\n", 0o644)
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := readDpkg(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
+	d := must.Get(readDpkg(h))(t)
 	got := map[string]string{}
 	for name, p := range d.packages {
 		got[name] = string(p.String())
@@ -90,14 +85,8 @@ func TestReadStates(t *testing.T) {
 		if i%3 > 0 {
 			put(t, dir+dpkgArch, "amd64\ni386\n", 0o644)
 		}
-		h, err := host.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := readDpkg(h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(host.Open(dir))(t)
+		want := must.Get(readDpkg(h))(t)
 		if got, err := readStates(host.Snapshot(h)); err != nil || !reflect.DeepEqual(got, want.packages) {
 			t.Errorf("text %d: %d states, not %d (%v)", i, len(got), len(want.packages), err)
 		}
@@ -158,21 +147,12 @@ func FuzzDpkg(f *testing.F) {
 func BenchmarkDatabase(b *testing.B) {
 	dir := b.TempDir()
 	for name, text := range realDatabase(700) {
-		if err := os.MkdirAll(filepath.Dir(dir+name), 0o755); err != nil {
-			b.Fatal(err)
-		}
-		if err := os.WriteFile(dir+name, []byte(text), 0o644); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, os.MkdirAll(filepath.Dir(dir+name), 0o755))
+		must.OK(b, os.WriteFile(dir+name, []byte(text), 0o644))
 	}
-	h, err := host.Open(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := New().Installed(b.Context(), h); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(New().Installed(b.Context(), h))(b)
 	}
 }

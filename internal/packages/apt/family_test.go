@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // leaves wants some packages of the family in one version.
@@ -187,10 +188,7 @@ func TestChangeOfSource(t *testing.T) {
 		deb{name: "nvidia-firmware", version: "595.71.05-1ubuntu1", files: firmware},
 		deb{name: "nvidia-modprobe", version: "595.71.05-1ubuntu1"},
 	)
-	key, err := os.ReadFile(ubuntu.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile(ubuntu.key))(t)
 	m.write("/etc/apt/keyrings/ubuntu.gpg", string(key))
 	m.write("/etc/apt/sources.list.d/ubuntu.sources", "Types: deb\nURIs: "+ubuntu.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/ubuntu.gpg\n")
 	ubuntu.publish()

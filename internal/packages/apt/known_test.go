@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // runs is a machine with another kernel than the test's.
@@ -84,9 +85,7 @@ func TestHeadersAreAvailable(t *testing.T) {
 	if _, _, err := judged(mine); err == nil {
 		t.Error("lists younger than the kernel have neither: not refused")
 	}
-	if err := os.Remove(m.dir + "/usr/lib/modules/" + kernel + "/modules.builtin"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(m.dir+"/usr/lib/modules/"+kernel+"/modules.builtin"))
 	m.write("/usr/lib/modules/"+kernel+"/modules.builtin", "")
 	if _, later, err := judged(mine); err != nil || later == "" {
 		t.Errorf("lists older than the kernel: later %q, %v", later, err)

@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
 	put(t, dir+"/etc/apt/sources.list.d/cuda.list", "deb [signed-by=/usr/share/keyrings/cuda.gpg] https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n", 0o644)
 	if found := New().Leftovers(h); len(found) > 0 {
 		t.Errorf("on a tidy machine: %q", found)

@@ -13,14 +13,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func (m *machine) lists() converge.State {
 	m.t.Helper()
-	s, err := packages.NewLists("apt", []string{ourSource}, reading()).Look(m.t.Context(), m)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	s := must.Get(packages.NewLists("apt", []string{ourSource}, reading()).Look(m.t.Context(), m))(m.t)
 	return s
 }
 
@@ -31,10 +29,7 @@ func (m *machine) read() error {
 // touchSource lets time pass, then changes our source, so that its lists are old.
 func (m *machine) touchSource() {
 	m.t.Helper()
-	data, err := os.ReadFile(m.dir + ourSource)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(m.dir + ourSource))(m.t)
 	time.Sleep(20 * time.Millisecond) // a tick of the clock that stamps files
 	m.write(ourSource, string(data))
 }
@@ -68,9 +63,7 @@ func TestLists(t *testing.T) {
 	if err := m.read(); err != nil || m.lists() != "fresh" {
 		t.Errorf("beside a broken source: %v, %s", err, m.lists())
 	}
-	if err := os.Remove(m.dir + ourSource); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(m.dir+ourSource))
 	if got := m.lists(); got != "fresh" {
 		t.Errorf("lists of no source are %s", got)
 	}
@@ -82,10 +75,7 @@ func TestDistrustedLists(t *testing.T) {
 	m.repo.add(deb{name: "a", version: "1"})
 	m.repo.publish()
 	release := m.repo.dir + "/InRelease"
-	good, err := os.ReadFile(release)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(release))(t)
 	refused := func(what string, parts ...string) {
 		t.Helper()
 		err := m.read()
@@ -103,14 +93,8 @@ func TestDistrustedLists(t *testing.T) {
 
 	put(t, release, string(good), 0o644)
 	other := newRepo(t)
-	key, err := os.ReadFile(other.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mine, err := os.ReadFile(m.repo.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile(other.key))(t)
+	mine := must.Get(os.ReadFile(m.repo.key))(t)
 	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(key))
 	refused("wrong key", "is not accepted", "NO_PUBKEY ", "fingerprint")
 
@@ -175,19 +159,14 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, d := range []string{"/etc/apt/sources.list.d", "/var/lib/dpkg", "/etc/apt/preferences.d"} {
-		if err := os.MkdirAll(dir+d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(dir+d, 0o755))
 	}
 	for i := range 8 {
 		put(t, fmt.Sprintf("%s/etc/apt/sources.list.d/r%d.list", dir, i), fmt.Sprintf("deb http://r%d.example/ stable main\n", i), 0o644)
 	}
 	put(t, dir+"/etc/apt/sources.list.d/gpuadm-driver.sources", "Types: deb\nURIs: http://x.example/\nSuites: /\n", 0o644)
 	put(t, dir+packages.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
 	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
 	c := counting{h, map[string]int{}}
 	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})
@@ -214,9 +193,7 @@ func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 	m.must("apt-get", "-q", "update")
 	want := func(*packages.Set) []converge.Want {
 		wants, err := reading().Repositories("apt", []packages.Repository{{ID: "driver", About: "x", Pins: []packages.Pin{packages.KeepAt("580.95.05", "*nvidia*")}}}, host.Via{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return wants
 	}
 	if said := m.refusal(want); said != "" {

@@ -14,15 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // gathers fills the folder of a mirror with a package in any version, and all that it depends on.
 func (m *machine) gathers(into string, names ...string) []string {
 	m.t.Helper()
-	key, err := os.ReadFile(m.repo.key)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile(m.repo.key))(m.t)
 	m.write("/root/key.gpg", string(key))
 	g := packages.Gathering{
 		Repos: []packages.Repository{{ID: "driver", About: "test", URL: m.repo.url, Key: "/root/key.gpg", Fingerprint: m.fingerprint()}},
@@ -89,13 +87,8 @@ func TestMirror(t *testing.T) {
 	}
 
 	signer, _, err := things.NewSigner()
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := signer.Public()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	public := must.Get(signer.Public())(t)
 	m.write("/srv/mirror/key.asc", string(public))
 	if _, err := m.apt.Sign(m, "/srv/mirror", signer); err != nil {
 		t.Fatal(wordsOf(err))
@@ -159,10 +152,7 @@ func TestLock(t *testing.T) {
 	m.write("/srv/mirror/b", "two")
 	var lock packages.Lock
 	for _, name := range []string{"a", "b"} {
-		is, err := packages.Digest(m, "/srv/mirror/"+name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		is := must.Get(packages.Digest(m, "/srv/mirror/"+name))(t)
 		lock.Files = append(lock.Files, is)
 	}
 	check := func(says string) {

@@ -13,15 +13,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // kept are the packages in our own folder.
 func (m *machine) kept() (names []string) {
 	m.t.Helper()
-	files, err := filepath.Glob(m.dir + packages.Store + "/*.deb")
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(m.dir + packages.Store + "/*.deb"))(m.t)
 	for _, f := range files {
 		names = append(names, filepath.Base(f))
 	}

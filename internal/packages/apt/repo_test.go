@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // repo is a flat repository, as NVIDIA's are, signed with a key of its own, and served over HTTP.
@@ -90,9 +92,7 @@ func (r *repo) add(debs ...deb) {
 
 func (r *repo) drop(name, version string) {
 	r.t.Helper()
-	if err := os.Remove(filepath.Join(r.dir, name+"_"+version+"_"+r.arch+".deb")); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, os.Remove(filepath.Join(r.dir, name+"_"+version+"_"+r.arch+".deb")))
 }
 
 // publish indexes and signs what there is.
@@ -101,10 +101,7 @@ func (r *repo) publish() {
 	debs, _ := filepath.Glob(r.dir + "/*.deb")
 	var index strings.Builder
 	for _, d := range debs {
-		data, err := os.ReadFile(d)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(d))(r.t)
 		fmt.Fprintf(&index, "%sFilename: ./%s\nSize: %d\nSHA256: %x\n\n", r.run("dpkg-deb", "-f", d), filepath.Base(d), len(data), sha256.Sum256(data))
 	}
 	put(r.t, r.dir+"/Packages", index.String(), 0o644)
@@ -123,8 +120,6 @@ func (r *repo) sign(release string) {
 	r.edition++
 	at := time.Now().Add(time.Duration(r.edition-100) * time.Minute)
 	for _, name := range []string{"/InRelease", "/Packages"} {
-		if err := os.Chtimes(r.dir+name, at, at); err != nil {
-			r.t.Fatal(err)
-		}
+		must.OK(r.t, os.Chtimes(r.dir+name, at, at))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // driver adds one version of a small driver: a metapackage with members in lockstep, and a library of others that it
@@ -64,14 +65,8 @@ func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
 	var pending []converge.Change
 	all := wants(newSet(ourSource))
 	for _, w := range all {
-		found, err := w.Look(m.t.Context(), m)
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		to, err := w.To(found)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		found := must.Get(w.Look(m.t.Context(), m))(m.t)
+		to := must.Get(w.To(found))(m.t)
 		pending = append(pending, converge.Change{Ref: converge.Ref{Kind: w.Kind(), Name: w.Name()}, Before: found, After: to})
 	}
 	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
@@ -90,10 +85,7 @@ func (m *machine) undo() {
 
 func (m *machine) state(name string) packages.State {
 	m.t.Helper()
-	s, err := packages.New(name, reading()).Look(m.t.Context(), m)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	s := must.Get(packages.New(name, reading()).Look(m.t.Context(), m))(m.t)
 	return packages.Parse(s)
 }
 

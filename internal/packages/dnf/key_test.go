@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -68,15 +69,10 @@ func inRPM(t *testing.T, name string) string {
 // TestKeyOfRPMByFile: where only the file says the fingerprint, that is what rpm is asked for.
 func TestKeyOfRPMByFile(t *testing.T) {
 	const file = "/etc/pki/rpm-gpg/x.asc"
-	n, err := simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n")))(t)
 	key := fileOf(t, "../../things/testdata/ed25519.asc")
 	put := func(data []byte) {
-		if err := n.WriteFile(file, data, host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(file, data, host.Attr{Mode: 0o644}))
 	}
 	read := new(packages.Reading)
 	for _, trusted := range []string{"sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file} {
@@ -91,9 +87,7 @@ func TestKeyOfRPMByFile(t *testing.T) {
 		if f, err := k.fingerprints(n); err != nil || !slices.Equal(f, []string{"F22CC24F7F742054127646D9354FB98A5B4AF876"}) {
 			t.Errorf("%s: %v, %v", trusted, f, err)
 		}
-		if err := n.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.Remove(file))
 	}
 	put([]byte("another"))
 	if f, err := (rpmKey{read, "sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file}).fingerprints(n); len(f) != 0 || err != nil {
@@ -103,9 +97,6 @@ func TestKeyOfRPMByFile(t *testing.T) {
 
 func fileOf(t *testing.T, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(name))(t)
 	return data
 }

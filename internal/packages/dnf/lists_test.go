@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestParseRepos(t *testing.T) {
@@ -40,10 +41,7 @@ func TestDnfLeftovers(t *testing.T) {
 	write(t, dir+dnfRepos+"/cuda-rhel9.repo", strings.ReplaceAll(cuda, "%s", "cuda"))
 	write(t, dir+dnfRepos+"/gpuadm-driver.repo", strings.ReplaceAll(cuda, "%s", "gpuadm-driver"))
 	write(t, dir+dnfRepos+"/old.repo", "[old]\nbaseurl=https://nvidia.github.io/nvidia-docker/centos7/x86_64\n")
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
 	found := packages.NewReading(New()).Leftovers(h)
 	if len(found) != 2 || !strings.Contains(found[0], "cuda-rhel9.repo, /etc/yum.repos.d/gpuadm-driver.repo: each names") || !strings.Contains(found[1], "old.repo: nvidia-docker") {
 		t.Errorf("found %q", found)
@@ -52,10 +50,6 @@ func TestDnfLeftovers(t *testing.T) {
 
 func write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must.OK(t, os.WriteFile(name, []byte(text), 0o644))
 }

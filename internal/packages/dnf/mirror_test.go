@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -49,10 +50,7 @@ func TestMirrored(t *testing.T) {
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-toolkit.repo --\n[gpuadm-toolkit]\nbaseurl=https://x\n" + lock:    false,
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-crb.repo --\n[gpuadm-crb]\nbaseurl=https://x\nenabled=0\n" + lock: true,
 	} {
-		n, err := simhost.New([]byte(files))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(files)))(t)
 		if got := slices.Contains(New().(dnf).options(n), alone); got != want {
 			t.Errorf("other repositories are left out: %v, want %v, with\n%s", got, want, files)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -50,10 +51,7 @@ func TestCutShort(t *testing.T) {
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\n/usr/bin/python3 /usr/bin/dnf install x\n": false,
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
 	} {
-		n, err := simhost.New([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(text)))(t)
 		if got := !cutShort(n).IsZero(); got != cut {
 			t.Errorf("%q: cut short: %v", text, got)
 		}

@@ -10,23 +10,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestStream(t *testing.T) {
-	h, err := host.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(t.TempDir()))(t)
 	for _, dir := range []string{"/etc", "/etc/dnf", moduleFolder} {
-		if err := h.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, h.Mkdir(dir, host.Attr{Mode: 0o755}))
 	}
 	w := Stream("580-open", "")
 	for _, to := range []converge.State{"580-open", "590-open", ""} {
-		if err := w.Make(t.Context(), h, to); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.Make(t.Context(), h, to))
 		if is, err := w.Look(t.Context(), h); err != nil || is != to {
 			t.Errorf("made %q, found %q, %v", to, is, err)
 		}

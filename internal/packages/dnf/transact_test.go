@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -33,10 +34,7 @@ func (down) Now() time.Time { return time.Time{} }
 // With a repository that is down dnf keeps nothing of what gets replaced, and says so. What the plan has called lost already is
 // not said again, and a run that was stopped ends there.
 func TestDnfKeepsWhatItCan(t *testing.T) {
-	n, err := simhost.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New(nil))(t)
 	var h host.Host = down{n}
 	name, newer := "kmod-nvidia", packages.State{Version: "3:590.1-1.el9"}
 	change := converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: newer.String(), After: "3:580.1-1.el9"}

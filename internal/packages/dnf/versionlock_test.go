@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -56,10 +57,7 @@ func FuzzVersionlock(f *testing.F) {
 			return
 		}
 		alloc.Most(t, 400, len(text)+len(name), func() {
-			l, err := readLocks(simulated(t, lockList, text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(readLocks(simulated(t, lockList, text)))(t)
 			p := rpmPackage{name, "3:580.95.05-1.el9", "x86_64"}
 			ours := l.with(p)
 			if !ours.holds(p) {
@@ -85,9 +83,7 @@ func simulated(t *testing.T, name, text string) host.View {
 	if err == nil {
 		err = n.WriteFile("/x", nil, host.Attr{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return oneFile{n, name, text}
 }
 

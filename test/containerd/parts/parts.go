@@ -28,6 +28,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Part is one binary that is there to be run.
@@ -74,10 +76,7 @@ func Names() []string {
 // reason and the command that gets it, and fails if CI=true.
 func Get(t testing.TB, names ...string) Parts {
 	t.Helper()
-	wanted, err := choose(names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wanted := must.Get(choose(names))(t)
 	cache, err := CacheDir()
 	if err != nil {
 		missing(t, err.Error())

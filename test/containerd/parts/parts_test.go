@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // fakeTB records how a test ended instead of ending it.
@@ -49,21 +51,15 @@ func TestCache(t *testing.T) {
 	t.Setenv("GPUADM_TEST_PARTS", cache)
 	entry := filepath.Join(cache, table()[0].from[1].key("1.6"))
 	for name, text := range map[string]string{"containerd": "#!/bin/sh\n", versionFile: "1.6.36\n"} {
-		if err := os.MkdirAll(entry, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(entry, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(entry, 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(entry, name), []byte(text), 0o755))
 	}
 	want := Part{
 		Name: "1.6", Version: "1.6.36", Origin: "Go module github.com/containerd/containerd@v1.6.36",
 		Path: filepath.Join(entry, "containerd"),
 	}
 	var steps []Step
-	if err := Fetch(t.Context(), func(s Step) { steps = append(steps, s) }, "1.6"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Fetch(t.Context(), func(s Step) { steps = append(steps, s) }, "1.6"))
 	if len(steps) != 1 || !steps[0].Cached || steps[0].Part != want {
 		t.Errorf("Fetch: %+v", steps)
 	}
@@ -77,10 +73,7 @@ func TestCache(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	held, err := Lock(path, syscall.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(Lock(path, syscall.LOCK_EX))(t)
 	second := make(chan error)
 	go func() {
 		held, err := Lock(path, syscall.LOCK_EX)
@@ -95,9 +88,7 @@ func TestLock(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	_ = held.Close()
-	if err := <-second; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-second)
 }
 
 func TestLay(t *testing.T) {

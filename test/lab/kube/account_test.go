@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -30,10 +31,7 @@ func allow(c *kube.T) {
 func (n gpuHost) account() {
 	n.t.Helper()
 	allow(n.c)
-	text, err := n.c.BearerConfig(kube.Server, n.c.Account("gpuadm", "gpuadm", n.Name))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	text := must.Get(n.c.BearerConfig(kube.Server, n.c.Account("gpuadm", "gpuadm", n.Name)))(n.t)
 	n.Put(accountFile, text, 0o600)
 }
 

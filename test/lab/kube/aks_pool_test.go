@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
@@ -49,10 +50,7 @@ WantedBy=multi-user.target
 func (n gpuHost) aksPool() {
 	n.t.Helper()
 	token := n.c.Token()
-	bootstrap, err := n.c.BearerConfig(kube.Server, token)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	bootstrap := must.Get(n.c.BearerConfig(kube.Server, token))(n.t)
 	engine := n.Get("/etc/containerd/config.toml")
 	const rendered = "/opt/azure/rendered"
 	for name, text := range map[string]string{

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -41,10 +43,7 @@ func (t *T) PodsRequests(account, node string) []string {
 
 func (t *T) requests(user, node string) (list []string) {
 	t.Helper()
-	text, err := os.ReadFile(t.file(auditLog))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(t.file(auditLog)))(t)
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Verb, RequestURI, UserAgent string

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -35,9 +37,7 @@ func (n gpuHost) cheap() {
 	ticks := func() (t int) { // of 10 ms, user and system
 		for _, word := range strings.Fields(n.Must("sh", "-c", pid+`cut -d' ' -f14,15 $p/stat`)) {
 			var some int
-			if _, err := fmt.Sscan(word, &some); err != nil {
-				n.t.Fatal(err)
-			}
+			must.Get(fmt.Sscan(word, &some))(n.t)
 			t += some
 		}
 		return t

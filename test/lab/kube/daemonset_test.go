@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeDaemonSet: where nothing holds kubelet back, the pod of images/daemonset looks after the node. After a reboot it
@@ -156,10 +157,7 @@ func (n gpuHost) agent(spec string) {
 // agentEvery is agent with the time between two looks.
 func (n gpuHost) agentEvery(pause, spec string) {
 	n.t.Helper()
-	objects, err := kube.Documents(manifest(n.t, "onprem"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	objects := must.Get(kube.Documents(manifest(n.t, "onprem")))(n.t)
 	for _, o := range objects {
 		name := "gpuadm-" + n.Name
 		kube.At(o, "metadata").(kube.Object)["name"] = name

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -54,9 +55,7 @@ func nodeConfig(c *kube.T, of cloudfake.Cluster, kubelet kube.Object, engine str
 		"cluster": kube.Object{"name": of.Name, "apiServerEndpoint": of.Server, "certificateAuthority": c.CA(), "cidr": of.ServiceCIDR},
 		"kubelet": kubelet, "containerd": kube.Object{"config": engine},
 	}})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c, err)
 	return string(text) + "\n"
 }
 
@@ -203,14 +202,9 @@ func (n gpuHost) golden(name string, lines []string) {
 	file := "testdata/" + name + ".txt"
 	text := strings.ReplaceAll(strings.Join(lines, "\n")+"\n", n.Name[:strings.Index(n.Name, ".")], "NAME")
 	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			n.t.Fatal(err)
-		}
+		must.OK(n.t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(file))(n.t)
 	if text != string(want) {
 		n.t.Errorf("the cloud was asked\n%s\nnot as %s has it\n%s", text, file, want)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeFormerTaint: a startup taint waits for a device plugin that does not tolerate it, and that is said with the fix;
@@ -36,10 +37,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	}
 
 	t.Log("an identity that may nothing")
-	text, err := c.BearerConfig(kube.Server, c.Account("gpuadm", "default", n.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(c.BearerConfig(kube.Server, c.Account("gpuadm", "default", n.Name)))(t)
 	n.Put(accountFile, text, 0o600)
 	spec := "[runtime]\nset_as_default = true\n[node]\nstartup_taint = \"none\"\n" + account
 	n.wants(spec, join)

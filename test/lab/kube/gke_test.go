@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // gkeScript replaces GKE's configure-helper.sh: at each boot it writes the files of kubelet and of the container engine, and
@@ -33,10 +34,7 @@ const gkeRegisters = "--node-labels=cloud.google.com/gke-accelerator=nvidia-h100
 // gkePool makes of a host a node of a GKE pool with Ubuntu's image, which GKE has joined.
 func (n gpuHost) gkePool() {
 	n.t.Helper()
-	kubeconfig, err := n.c.NodeConfig(kube.Server, n.Name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	kubeconfig := must.Get(n.c.NodeConfig(kube.Server, n.Name))(n.t)
 	engine := n.Get("/etc/containerd/config.toml")
 	const rendered = "/home/kubernetes/rendered"
 	for name, text := range map[string]string{

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -46,10 +47,7 @@ func bootGPU(t *testing.T, c *kube.T, name, dist string) gpuHost {
 		parts.Tool:      "/usr/local/bin/fakenvml",
 		parts.NvidiaSMI: "/usr/bin/nvidia-smi",
 	} {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(from))(t)
 		n.Put(to, string(data), 0o755)
 	}
 	const state = "/var/lib/fakenvml.state"

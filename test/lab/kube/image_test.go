@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeShipped: the shipped manifests and image, with the digest of the image in its place, take two nodes with GPUs from
@@ -28,10 +29,7 @@ func TestLabKubeShipped(t *testing.T) {
 	})
 	apply := func(text string) {
 		t.Helper()
-		objects, err := kube.Documents([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := must.Get(kube.Documents([]byte(text)))(t)
 		c.Apply(objects...)
 	}
 	apply(string(daemonset.RBAC))

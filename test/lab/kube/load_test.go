@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -74,18 +75,9 @@ func TestBenchKubeLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	real, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := os.ReadFile("../../hosts/mig-h100-a100-t4.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	real := must.Get(host.Open("/"))(t)
+	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
+	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
 	for _, again := range []bool{false, true} {
 		figures, err := c.Load(t.Context(), kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
 			config, err := c.NodeConfig(c.Local, node)
@@ -105,9 +97,7 @@ func TestBenchKubeLoad(t *testing.T) {
 			}
 			return bringUp(ctx, h, wanted)
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		t.Logf("applied twice: %t: %s", again, figures)
 		// One GET, one PATCH, and an Event for the stage that changed something; then one GET.
 		budget := 3.01 // a retry may be among thousands

@@ -13,15 +13,13 @@ import (
 
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // manifest is a cloud's file of images/daemonset.
 func manifest(t testing.TB, cloud string) []byte {
 	t.Helper()
-	text, err := daemonset.Manifests.ReadFile(cloud + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(daemonset.Manifests.ReadFile(cloud + ".yaml"))(t)
 	return text
 }
 
@@ -75,9 +73,7 @@ func gpuTaint(key string) kube.Object {
 func TestLabKubeManifests(t *testing.T) {
 	t.Parallel()
 	admission := filepath.Join(t.TempDir(), "admission.yaml")
-	if err := os.WriteFile(admission, []byte(gkeAdmission), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(admission, []byte(gkeAdmission), 0o600))
 	plane := &kube.Shared{Flags: []string{"--admission-control-config-file=" + admission}}
 	c := plane.Run(t)
 	t.Cleanup(func() {
@@ -96,10 +92,7 @@ func TestLabKubeManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	account, err := kube.Documents(daemonset.RBAC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := must.Get(kube.Documents(daemonset.RBAC))(t)
 	c.Apply(account...)
 	if err := c.Admin.DryRun(t.Context(), account...); err != nil {
 		t.Error(err)
@@ -108,10 +101,7 @@ func TestLabKubeManifests(t *testing.T) {
 		t.Fatal("pods come without a quota: this is not GKE")
 	}
 	for _, cloud := range []string{"gke", "eks", "aks", "onprem"} { // the quota is GKE's, and the others need it here too
-		objects, err := kube.Documents(manifest(t, cloud))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := must.Get(kube.Documents(manifest(t, cloud)))(t)
 		if err := c.Admin.DryRun(t.Context(), objects...); err != nil {
 			t.Errorf("%s: %v", cloud, err)
 		}
@@ -135,10 +125,7 @@ func TestLabKubeManifests(t *testing.T) {
 
 // refusedByQuota applies GKE's DaemonSet without its quota, and says whether an event tells that its pods are refused.
 func refusedByQuota(c *kube.T) bool {
-	objects, err := kube.Documents(manifest(c, "gke"))
-	if err != nil {
-		c.Fatal(err)
-	}
+	objects := must.Get(kube.Documents(manifest(c, "gke")))(c)
 	for _, o := range objects {
 		if o["kind"] != "ResourceQuota" {
 			c.Apply(o)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Cloud is the one that a host is in: what its firmware says of it, its metadata service, and its API.
@@ -41,10 +42,7 @@ const (
 // All of it is in the host's own network, and so seen by this host and its pods alone.
 func (n *Node) Cloud(c Cloud) {
 	n.t.Helper()
-	text, err := json.MarshalIndent(c.Setup, "", "  ")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	text := must.Get(json.MarshalIndent(c.Setup, "", "  "))(n.t)
 	n.Put(cloudDir+"/setup.json", string(text), 0o600)
 	n.Must("rm", "-rf", cloudDir+"/firmware")
 	for name, output := range firmware(c.Setup) {
@@ -53,10 +51,7 @@ func (n *Node) Cloud(c Cloud) {
 	if !n.clouded {
 		n.clouded = true
 		n.trust(c.Machine.Region)
-		program, err := n.t.clouds.get()
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		program := must.Get(n.t.clouds.get())(n.t)
 		n.Put(cloudProg, program, 0o755)
 		n.t.Cleanup(func() {
 			if n.t.Failed() {
@@ -137,14 +132,9 @@ func firmware(s cloudfake.Setup) map[string]string {
 // trust has the host take the certificates of the cloud's APIs, and find them by their names.
 func (n *Node) trust(region string) {
 	n.t.Helper()
-	ca, err := newAuthority("a cloud")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	ca := must.Get(newAuthority("a cloud"))(n.t)
 	key, err := keyPEM(ca.key)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, err)
 	n.Put(cloudDir+"/ca.crt", string(ca.pem), 0o644)
 	n.Put(cloudDir+"/ca.key", string(key), 0o600)
 	n.Put(bundle, n.Exec("cat", bundle).Stdout+string(ca.pem), 0o644) // where the distribution has none, it is all that is trusted

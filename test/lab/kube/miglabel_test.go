@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -123,9 +124,7 @@ func (n gpuHost) changed(layout, state, want string) {
 func (n gpuHost) gpus() []fakenvml.GPU {
 	n.t.Helper()
 	var s fakenvml.State
-	if err := json.Unmarshal([]byte(n.Must("fakenvml", "dump")), &s); err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, json.Unmarshal([]byte(n.Must("fakenvml", "dump")), &s))
 	return s.GPUs
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Node is a host on the cluster's network, with kubelet on its disk. Whether it joins is up to the test.
@@ -33,10 +34,7 @@ const devplug = "/usr/lib/gpuadm-lab/devplug"
 // kubelet: there is no unit, and no configuration. Host and Node object go when the test ends.
 func (t *T) Boot(name string, o lab.Options) *Node {
 	t.Helper()
-	parts, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := must.Get(Find())(t)
 	t.mutex.Lock()
 	t.hosts++
 	octet := 10 + t.hosts%200
@@ -129,10 +127,7 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 `,
 	}
 	if k.Token != "" {
-		text, err := n.t.BearerConfig(Server, k.Token)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		text := must.Get(n.t.BearerConfig(Server, k.Token))(n.t)
 		files["/etc/kubernetes/bootstrap-kubelet.conf"] = text
 	}
 	for name, text := range files {

@@ -11,18 +11,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestModule wants all of Kubernetes' modules at one version: go get moves some of them alone.
 func TestModule(t *testing.T) {
 	version, found, err := places()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(moduleDir(), "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	text := must.Get(os.ReadFile(filepath.Join(moduleDir(), "go.mod")))(t)
 	staging := strings.Replace(version, "v1.", "v0.", 1)
 	lines := regexp.MustCompile(`(?m)^\tk8s.io/\S+ => \S+ (\S+)$`).FindAllStringSubmatch(string(text), -1)
 	if len(lines) < 20 {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // policyRequest is one change of a Node by gpuadm's ServiceAccount, which RBAC alone allows.
@@ -150,10 +151,7 @@ func policyObjects(t testing.TB, more string) []kube.Object {
 	if strings.Count(string(daemonset.RBAC), first) != 1 {
 		t.Fatalf("rbac.yaml has not one %s", first)
 	}
-	objects, err := kube.Documents([]byte(strings.Replace(string(daemonset.RBAC), first, first+" "+more, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(kube.Documents([]byte(strings.Replace(string(daemonset.RBAC), first, first+" "+more, 1))))(t)
 	return objects
 }
 
@@ -181,9 +179,7 @@ func policyNode(c *kube.T, name string) {
 			{"key": "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "value": "pending", "effect": "NoSchedule"},
 		}},
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c, err)
 	c.Merge(path+"/status", kube.Object{"status": kube.Object{
 		"capacity": kube.Object{"cpu": "8"}, "allocatable": kube.Object{"cpu": "8"},
 		"conditions": []kube.Object{
@@ -216,9 +212,7 @@ func policySend(t *testing.T, c *kube.T, as *kube.Client, r policyRequest) error
 			ops = append(ops, kube.Object{"op": "add", "path": "/" + part, "value": node[part]})
 		}
 		body, err := json.Marshal(ops)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, err = as.Do(t.Context(), http.MethodPatch, path+r.at, "application/json-patch+json", body)
 		if kube.StatusOf(err) != http.StatusConflict {
 			return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeRestriction tests what a kubelet's own identity may do to its Node and what not: gpuadm's
@@ -16,10 +17,7 @@ import (
 func TestLabKubeRestriction(t *testing.T) {
 	c := cluster.Run(t)
 	const own, other = "/api/v1/nodes/restricted", "/api/v1/nodes/other"
-	kubelet, err := c.Node("restricted")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubelet := must.Get(c.Node("restricted"))(t)
 	t.Cleanup(func() { c.Delete(own); c.Delete(other) })
 	c.Apply(kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": "other"}})
 	taints := func(keys ...string) kube.Object {

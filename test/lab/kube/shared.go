@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Shared is a control plane for all tests of a package: the first that asks starts it.
@@ -62,18 +63,13 @@ func (s *Shared) Close() error {
 // Apply makes objects be there as stated.
 func (t *T) Apply(objects ...Object) {
 	t.Helper()
-	if err := t.Admin.Apply(t.Context(), objects...); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, t.Admin.Apply(t.Context(), objects...))
 }
 
 // Get gets the object at a path, which has to be there.
 func (t *T) Get(path string) Object {
 	t.Helper()
-	o, err := t.Admin.Get(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(t.Admin.Get(t.Context(), path))(t)
 	return o
 }
 
@@ -90,9 +86,7 @@ func (t *T) Look(path string) Object {
 // Merge changes the object at a path.
 func (t *T) Merge(path string, change Object) {
 	t.Helper()
-	if _, err := t.Admin.Merge(t.Context(), path, change); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(t.Admin.Merge(t.Context(), path, change))(t)
 }
 
 // Delete deletes the object at a path, if it is there. It may also be called when the test ends.
@@ -115,10 +109,7 @@ func (t *T) Until(what string, ask func() (wrong string)) {
 // Token makes a bootstrap token that is good for an hour.
 func (t *T) Token() string {
 	t.Helper()
-	token, err := t.BootstrapToken(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := must.Get(t.BootstrapToken(t.Context(), time.Hour))(t)
 	return token
 }
 
@@ -137,15 +128,10 @@ func (t *T) Account(namespace, account, node string) string {
 				"containers": []Object{{"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never"}},
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		pod = Pod{Text(made, "metadata", "name"), Text(made, "metadata", "uid")}
 		t.Cleanup(func() { t.Delete("/api/v1/namespaces/" + namespace + "/pods/" + pod.Name + "?gracePeriodSeconds=0") })
 	}
-	token, err := t.AccountToken(t.Context(), namespace, account, pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := must.Get(t.AccountToken(t.Context(), namespace, account, pod))(t)
 	return token
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeTroubles: what may go wrong between a machine and its cluster ends with the exit code that says what to do, with
@@ -104,10 +105,7 @@ func TestLabKubeApproval(t *testing.T) {
 		"subjects": []kube.Object{{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}},
 	})
 	join := n.join() + "cluster_dns = [\"10.96.0.10\"]\n"
-	token, err := c.GroupToken(t.Context(), time.Hour, group)
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := must.Get(c.GroupToken(t.Context(), time.Hour, group))(t)
 	n.Put(tokenFile, token+"\n", 0o600)
 	n.wants("[runtime]\n[node]\n", join)
 	const approve = "kubectl certificate approve "
@@ -139,10 +137,7 @@ func (n gpuHost) wire() {
 // expired puts the place of the node's certificate one that has run out, by the clock: of the day it was made.
 func (n gpuHost) expired() {
 	n.t.Helper()
-	text, err := n.c.Expired(n.Name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	text := must.Get(n.c.Expired(n.Name))(n.t)
 	current := strings.TrimSpace(n.Must("readlink", "-f", "/var/lib/kubelet/pki/kubelet-client-current.pem"))
 	n.Put(current, text, 0o600)
 }

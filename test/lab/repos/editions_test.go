@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // sets are all packages of a distribution's repositories, by NAME VERSION.
@@ -15,16 +17,10 @@ func sets(t *testing.T, distro string) []Package {
 	t.Helper()
 	var list []Package
 	if slices.Contains([]string{"rhel8", "rhel9", "rhel10", "amzn2023", "azl3"}, distro) {
-		groups, err := parts{}.rpmGroups(distro)
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups := must.Get(parts{}.rpmGroups(distro))(t)
 		return slices.Concat(groups...)
 	}
-	pools, err := parts{}.aptPools(distro)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pools := must.Get(parts{}.aptPools(distro))(t)
 	for _, pool := range pools {
 		list = append(list, pool...)
 	}
@@ -134,10 +130,7 @@ func TestVirtualPackage(t *testing.T) {
 
 // TestNotOfTheCatalog: what gpuadm is tested with does not come from gpuadm.
 func TestNotOfTheCatalog(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output())(t)
 	const us = "github.com/gpuadm/gpuadm/"
 	for name := range strings.FieldsSeq(string(out)) {
 		if of, ok := strings.CutPrefix(name, us); ok && !strings.HasPrefix(of, "test/") {

@@ -8,18 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLibrary: the library can be read, and says its name.
 func TestLibrary(t *testing.T) {
-	text, err := library("libx.so.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := elf.NewFile(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(library("libx.so.1"))(t)
+	file := must.Get(elf.NewFile(strings.NewReader(text)))(t)
 	if file.Type != elf.ET_DYN || len(file.Progs) != 2 || file.Progs[1].Type != elf.PT_DYNAMIC {
 		t.Errorf("no library: %+v", file)
 	}

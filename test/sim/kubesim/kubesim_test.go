@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -25,10 +26,7 @@ func send(t *testing.T, s *kubesim.Server, token, method, path, form, body strin
 	}
 	rec := httptest.NewRecorder()
 	s.ServeHTTP(rec, r)
-	text, err := io.ReadAll(rec.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(rec.Body))(t)
 	var o kubesim.Object
 	if json.Unmarshal(text, &o) != nil {
 		o = kubesim.Object{"text": string(text)}

@@ -51,92 +51,6 @@ func layout(g host.GPU) string {
 	return strings.Join(all, " ")
 }
 
-func TestPartition(t *testing.T) {
-	n, ctx := node(t, "-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\ncount = 2\n"), t.Context()
-	if _, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 0, Size: 4}); code(t, err) != "NOT_SUPPORTED" {
-		t.Errorf("an instance with MIG off: %v", err)
-	}
-	must(t, n.SetMIGMode(ctx, first, true))
-	if d := driver(t, n); !d.GPUs[0].Mode || !d.GPUs[0].Pending || d.GPUs[1].Mode {
-		t.Error("Hopper does not switch at once, or the other GPU does too")
-	}
-	before := n.Touches()
-	for _, step := range []struct {
-		profile int
-		at      host.Span
-		id      int
-		code    string
-	}{
-		{9, host.Span{Start: 4, Size: 4}, 2, ""},
-		{19, host.Span{Start: 6, Size: 1}, 0, "INSUFFICIENT_RESOURCES"}, // it overlaps
-		{9, host.Span{Start: 2, Size: 4}, 0, "INVALID_ARGUMENT"},
-		{99, host.Span{Start: 0, Size: 1}, 0, "INVALID_ARGUMENT"},
-		{20, host.Span{Start: 0, Size: 1}, 7, ""},
-		{20, host.Span{Start: 1, Size: 1}, 0, "INSUFFICIENT_RESOURCES"}, // one with media engines
-		{14, host.Span{Start: 2, Size: 2}, 4, ""},
-	} {
-		if id, err := n.CreateInstance(ctx, first, step.profile, step.at); id != step.id || code(t, err) != step.code {
-			t.Errorf("profile %d at %v: id %d, %v", step.profile, step.at, id, err)
-		}
-	}
-	if n.Touches() != before+7 {
-		t.Errorf("%d touches, want 7", n.Touches()-before)
-	}
-	if id, err := n.CreateCompute(ctx, first, 2, 1, host.Span{}); id != 0 || err != nil {
-		t.Errorf("%d, %v", id, err)
-	}
-	if _, err := n.CreateCompute(ctx, first, 2, 1, host.Span{}); code(t, err) != "INSUFFICIENT_RESOURCES" {
-		t.Errorf("two times two of three slices: %v", err)
-	}
-	if id, err := n.CreateCompute(ctx, first, 2, 0, host.Span{Start: 2, Size: 1}); id != 1 || err != nil {
-		t.Errorf("%d, %v", id, err)
-	}
-	if err := n.DestroyInstance(ctx, first, 2); code(t, err) != "IN_USE" || len(n.Violations()) != 1 {
-		t.Errorf("%v, %q", err, n.Violations())
-	}
-	must(t, n.DestroyCompute(ctx, first, 2, 0))
-	if got, want := layout(driver(t, n).GPUs[0]), "3g.40gb@4=2+2:1 2g.20gb@2=4 1g.10gb+me@0=7"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if err := n.SetMIGMode(ctx, first, false); code(t, err) != "IN_USE" {
-		t.Errorf("MIG off over instances: %v", err)
-	}
-	if err := n.DestroyInstance(ctx, "0000:99:00.0", 2); code(t, err) != "NOT_FOUND" {
-		t.Error(err)
-	}
-}
-
-// TestGPUBoot: Ampere's mode outlives a boot, later GPUs forget theirs. Instances are always forgotten.
-func TestGPUBoot(t *testing.T) {
-	for model, want := range map[string]struct{ atOnce, booted bool }{"A100-40": {true, true}, "A30": {true, true}, "H200": {true, false}, "RTX-PRO-6000": {true, false}} {
-		n, ctx := node(t, "-- sim.toml --\n[[gpu]]\nmodel = \""+model+"\"\npersistent = true\nclients = [7]\n"), t.Context()
-		mode := func() (now, pending bool) { g := driver(t, n).GPUs[0]; return g.Mode, g.Pending }
-		if err := n.SetMIGMode(ctx, first, true); code(t, err) != "IN_USE" {
-			t.Errorf("%s: mode of a GPU in use: %v", model, err)
-		}
-		n.Use(first, -1)
-		must(t, n.SetMIGMode(ctx, first, true))
-		if now, pending := mode(); now != want.atOnce || !pending {
-			t.Errorf("%s: mode %t, pending %t", model, now, pending)
-		}
-		if err := n.ResetGPUs(ctx, first); err == nil {
-			t.Errorf("%s: reset in persistence mode", model)
-		}
-		must(t, n.SetPersistence(ctx, first, false))
-		must(t, n.ResetGPUs(ctx, first))
-		if now, _ := mode(); !now {
-			t.Errorf("%s: no MIG mode after a reset", model)
-		}
-		p := driver(t, n).GPUs[0].Profiles[0]
-		_, err := n.CreateInstance(ctx, first, p.ID, p.Places[1])
-		must(t, err)
-		n.Reboot()
-		if now, pending := mode(); now != want.booted || pending != want.booted || len(driver(t, n).GPUs[0].Instances) > 0 {
-			t.Errorf("%s: mode %t, pending %t after a boot", model, now, pending)
-		}
-	}
-}
-
 func TestGPUPower(t *testing.T) {
 	n, ctx := node(t, "-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\nmode = true\ncount = 2\n"), t.Context()
 	n.Fail(1, &host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: first, Code: "UNKNOWN"})
@@ -236,24 +150,8 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 	}
 }
 
-// TestModels holds the tables against rules: names as nvidia-smi makes them up, places on the grid, as many as there may be.
-func TestModels(t *testing.T) {
-	for _, model := range []string{"A30", "A100-40", "A100-80", "H100-80", "H200", "B200", "RTX-PRO-6000"} {
-		g := driver(t, node(t, "-- sim.toml --\n[[gpu]]\nmodel = \""+model+"\"\n")).GPUs[0]
-		for _, p := range g.Profiles {
-			if name := host.ProfileName(p, g.Memory); name != p.Name {
-				t.Errorf("%s: %s would be %s", model, p.Name, name)
-			}
-			if p.Max > len(p.Places) || p.Compute[len(p.Compute)-1].Slices != p.Slices {
-				t.Errorf("%s: %+v", model, p)
-			}
-			for i, at := range p.Places {
-				if i > 0 && at.Start <= p.Places[i-1].Start || at.Start%at.Size != 0 {
-					t.Errorf("%s: %s at %v", model, p.Name, at)
-				}
-			}
-		}
-	}
+// TestBadGPUs: a table that names no GPU, profile or place of its own is refused.
+func TestBadGPUs(t *testing.T) {
 	for _, wrong := range []string{
 		"model = \"H1000\"", "count = 2", "model = \"T4\"\nmode = true\n[[gpu.instance]]\nprofile = \"1g.5gb\"",
 		"model = \"A100-40\"\n[[gpu.instance]]\nprofile = \"1g.5gb\"", "model = \"A100-40\"\nmode = true\n[[gpu.instance]]\nprofile = \"3g.20gb\"\nstart = 1",
