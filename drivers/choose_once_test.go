@@ -19,7 +19,7 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := New()
-	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{pci("2330", "030200")}, Modules: &facts.Modules{}}
+	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{function("2330", "030200")}, Modules: &facts.Modules{}}
 	plan := func(f facts.Facts) {
 		t.Helper()
 		_, _, _ = d.Choose(s, f)

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-func pci(device, class string) facts.PCI {
+func function(device, class string) facts.PCI {
 	return facts.PCI{Vendor: "10de", Device: device, Class: class}
 }
 
@@ -27,14 +27,14 @@ func TestFabricOf(t *testing.T) {
 		gpus []facts.PCI
 		want string
 	}{
-		{[]facts.PCI{pci("2330", "030200")}, ""}, // an H100 in a virtual machine
-		{[]facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, FabricSwitch},
-		{[]facts.PCI{pci("2901", "030200")}, FabricNVLink5}, // B200
-		{[]facts.PCI{pci("3182", "030200")}, FabricNVLink5}, // B300
-		{[]facts.PCI{pci("2941", "030200")}, FabricRack},    // GB200
-		{[]facts.PCI{pci("31C2", "030200")}, FabricRack},    // GB300
+		{[]facts.PCI{function("2330", "030200")}, ""}, // an H100 in a virtual machine
+		{[]facts.PCI{function("2330", "030200"), function("22a3", "068000")}, FabricSwitch},
+		{[]facts.PCI{function("2901", "030200")}, FabricNVLink5}, // B200
+		{[]facts.PCI{function("3182", "030200")}, FabricNVLink5}, // B300
+		{[]facts.PCI{function("2941", "030200")}, FabricRack},    // GB200
+		{[]facts.PCI{function("31C2", "030200")}, FabricRack},    // GB300
 		{[]facts.PCI{{Vendor: "8086", Device: "2901", Class: "030200"}}, ""},
-		{[]facts.PCI{pci("2901", "040300")}, ""}, // no GPU, but a function beside it
+		{[]facts.PCI{function("2901", "040300")}, ""}, // no GPU, but a function beside it
 		{nil, ""},
 	} {
 		if got := FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}); got != x.want {
@@ -43,7 +43,7 @@ func TestFabricOf(t *testing.T) {
 	}
 	for _, row := range c.GPUs {
 		for _, id := range row.IDs {
-			got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{pci(id, "030200")}})
+			got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{function(id, "030200")}})
 			if want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]; got != want {
 				t.Errorf("%s (%s): %q, want %q", id, row.Name, got, want)
 			}
@@ -58,12 +58,12 @@ func TestServices(t *testing.T) {
 		fm    string
 		units string
 	}{
-		{"no switch", []facts.PCI{pci("2330", "030200")}, "auto", "nvidia-persistenced.service"},
-		{"HGX H100", []facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-		{"HGX H100, off", []facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, "off", "nvidia-persistenced.service"},
-		{"HGX B200", []facts.PCI{pci("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-		{"HGX B300", []facts.PCI{pci("3182", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-		{"GB200", []facts.PCI{pci("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
+		{"no switch", []facts.PCI{function("2330", "030200")}, "auto", "nvidia-persistenced.service"},
+		{"HGX H100", []facts.PCI{function("2330", "030200"), function("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"HGX H100, off", []facts.PCI{function("2330", "030200"), function("22a3", "068000")}, "off", "nvidia-persistenced.service"},
+		{"HGX B200", []facts.PCI{function("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"HGX B300", []facts.PCI{function("3182", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"GB200", []facts.PCI{function("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
 	} {
 		f := facts.Facts{Live: true, GPUs: c.gpus}
 		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
@@ -80,7 +80,7 @@ func TestServices(t *testing.T) {
 			t.Errorf("%s: %s", c.name, got)
 		}
 	}
-	alone := facts.Facts{Live: true, GPUs: []facts.PCI{pci("2330", "030200")}}
+	alone := facts.Facts{Live: true, GPUs: []facts.PCI{function("2330", "030200")}}
 	for _, s := range []Services{{FabricManager: "on"}, {FabricManager: "auto", IMEX: "host"}, {FabricManager: "on", Fabric: FabricRack}} {
 		_, err := ServiceWants(s, alone)
 		if tr := (*trouble.Error)(nil); !errors.As(err, &tr) || len(tr.Try) == 0 {
@@ -92,7 +92,7 @@ func TestServices(t *testing.T) {
 // What keeps the fabric manager from starting is found before it is started, also where it has failed already.
 func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	s := Services{Version: "580.95.05", Fabric: FabricNVLink5, FabricManager: "auto", ManagerPackage: "nvidia-fabricmanager-580"}
-	wants, _ := ServiceWants(s, facts.Facts{Live: true, GPUs: []facts.PCI{pci("2901", "030200")}})
+	wants, _ := ServiceWants(s, facts.Facts{Live: true, GPUs: []facts.PCI{function("2901", "030200")}})
 	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
 	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
 	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
@@ -144,7 +144,7 @@ func TestInfinibandModules(t *testing.T) {
 		{"H100", "ubuntu", "24.04", "2330", nil, false, "auto", "", ""},
 	} {
 		f := facts.Facts{
-			Live: true, OS: facts.OS{ID: x.id, Version: x.version}, GPUs: []facts.PCI{pci(x.device, "030200")},
+			Live: true, OS: facts.OS{ID: x.id, Version: x.version}, GPUs: []facts.PCI{function(x.device, "030200")},
 			Kernel:  facts.Kernel{Running: kernel, Installed: []string{kernel}},
 			Modules: &facts.Modules{Kernels: []facts.KernelModules{{Kernel: kernel, Infiniband: x.has, Extra: x.extra}}},
 		}

@@ -124,7 +124,7 @@ func TestIMEXNodesKnown(t *testing.T) {
 // The spec's word decides about the module's channel and what is said; a parameter of the spec wins.
 func TestIMEXParameterAndNotes(t *testing.T) {
 	f := facts.Facts{
-		Live: true, Arch: "arm64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{pci("2941", "030200")},
+		Live: true, Arch: "arm64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{function("2941", "030200")},
 		Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{},
 	}
 	const theirs = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/imex.sock\n"

@@ -54,7 +54,7 @@ func TestUndoReloadsModule(t *testing.T) {
 			)
 		}})
 		n.Install("seed", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
-			return nil, errors.Join(lay(f, broughtVersion, nil), folders(f, "/lib/modules/6.8.0/updates/dkms"), f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia"),
+			return nil, errors.Join(lay(f, broughtVersion, nil), folders(f, "/lib/modules/6.8.0/updates/dkms"), lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 				lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})
 		if _, err := n.Do(context.Background(), "seed"); err != nil {

@@ -37,12 +37,9 @@ kernel/fs/ext4.ko:
 -- usr/sbin/update-initramfs --
 -- usr/src/nvidia-580.95.05/dkms.conf --
 -- var/lib/dkms/nvidia/580.95.05/source link=/usr/src/nvidia-580.95.05 --
--- sys/bus/pci/devices/0000:17:00.0/vendor --
-0x10de
--- sys/bus/pci/devices/0000:17:00.0/class --
-0x030200
--- sys/bus/pci/devices/0000:17:00.0/device --
-0x2330
+-- sys/bus/pci/devices/0000:17:00.0/uevent --
+PCI_CLASS=30200
+PCI_ID=10DE:2330
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +79,7 @@ kernel/fs/ext4.ko:
 		return nil, errors.Join(
 			lay(f, "/sys/module/"+name+"/refcnt", []byte("0\n")), lay(f, "/sys/module/nvidia/version", []byte("580.95.05\n")),
 			lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")),
-			f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia"),
+			lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 		)
 	}})
 	n.Install("rmmod", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {

@@ -24,12 +24,9 @@ const ownedNode = `
 -- proc/sys/kernel/osrelease --
 6.8.0
 -- lib/modules/6.8.0/modules.dep --
--- sys/bus/pci/devices/0000:17:00.0/vendor --
-0x10de
--- sys/bus/pci/devices/0000:17:00.0/class --
-0x030200
--- sys/bus/pci/devices/0000:17:00.0/device --
-0x2330
+-- sys/bus/pci/devices/0000:17:00.0/uevent --
+PCI_CLASS=30200
+PCI_ID=10DE:2330
 -- sys/module/nvidia/version --
 580.95.05
 `
@@ -135,16 +132,12 @@ func TestLeftAlone(t *testing.T) {
 	for name, later := range map[string]func(*simhost.Node) error{
 		"a driver container comes": func(n *simhost.Node) error { return lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1")) },
 		"the GPU falls off the bus": func(n *simhost.Node) error {
-			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/vendor", []byte("0x1234\n"), host.Attr{Mode: 0o644})
+			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=1234:2330\n"), host.Attr{Mode: 0o644})
 		},
 	} {
 		n := installerNode(t, &message)
-		for file, text := range map[string]string{"vendor": "0x10de\n", "class": "0x030200\n", "device": "0x2330\n"} {
-			if err := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/"+file, []byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := errors.Join(lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)); err != nil {
+		gpu := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=10DE:2330\n"))
+		if err := errors.Join(gpu, lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)); err != nil {
 			t.Fatal(err)
 		}
 		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})

@@ -92,7 +92,7 @@ func Needs(s spec.Spec) facts.Needs {
 		n.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
 	if n.Modules {
-		n.Files, n.Units = append([]string{overlay}, packages.SourceFolders()...), []string{PersistencedUnit}
+		n.Files = append([]string{overlay}, packages.SourceFolders()...)
 	}
 	return n
 }

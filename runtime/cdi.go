@@ -22,12 +22,6 @@ var Toolkit = converge.Stage{
 	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
 		return append(configWants(s), cdiWants(s)...), nil
 	},
-	Needs: func(s spec.Spec) facts.Needs {
-		if len(cdiWants(s)) == 0 {
-			return facts.Needs{}
-		}
-		return facts.Needs{Units: []string{things.CDIUnit, things.CDIPath}}
-	},
 	Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
 		return append(configNotes(s), cdiNotes(v, s)...)
 	},

@@ -39,12 +39,9 @@ VERSION_ID="24.04"
 -- proc/sys/kernel/osrelease --
 6.8.0-1042-nvidia-64k
 -- usr/lib/modules/6.8.0-1042-nvidia-64k/modules.dep --
--- sys/bus/pci/devices/0008:01:00.0/vendor --
-0x10de
--- sys/bus/pci/devices/0008:01:00.0/device --
-0x2941
--- sys/bus/pci/devices/0008:01:00.0/class --
-0x030200
+-- sys/bus/pci/devices/0008:01:00.0/uevent --
+PCI_CLASS=30200
+PCI_ID=10DE:2941
 -- sys/module/nvidia/version --
 580.95.05
 -- etc/nvidia-imex/config.cfg --

@@ -17,9 +17,7 @@ import (
 // TestJoinWaitsForGPUs: where kubelet is held back until the GPUs work, an apply that waits for them does not start it.
 func TestJoinWaitsForGPUs(t *testing.T) {
 	machine := strings.Replace(joins.Machine, "[[unit]]", "[[gpu]]\nmodel = \"H100-80\"\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nenabled = \"enabled\"\nactive = \"active\"\n[[unit]]", 1)
-	for name, text := range map[string]string{"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "subsystem_vendor": "0x10de", "subsystem_device": "0x16c1"} {
-		machine += "-- sys/bus/pci/devices/0000:17:00.0/" + name + " --\n" + text + "\n"
-	}
+	machine += "-- sys/bus/pci/devices/0000:17:00.0/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\n"
 	j := startJoin(t, machine, "")
 	j.n.CUDAAnswers(func([]string) host.CUDA { return host.CUDA{Code: host.CUDASystemNotReady} })
 	kubelet := func() string {

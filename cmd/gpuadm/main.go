@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	_ "github.com/gpuadm/gpuadm/internal/oneprocessor"
 )
 
 func main() {

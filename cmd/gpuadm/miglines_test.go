@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -21,8 +20,7 @@ func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
 	bus := ""
 	for _, address := range []string{"0000:17:00.0", "0000:2a:00.0"} {
 		text += "[[gpu]]\nmodel = \"H100-80\"\n"
-		dir := "-- sys/bus/pci/devices/" + address
-		bus += fmt.Sprintf("%s/vendor --\n0x10de\n%s/device --\n0x2330\n%s/class --\n0x030200\n", dir, dir, dir)
+		bus += "-- sys/bus/pci/devices/" + address + "/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"
 	}
 	n, err := simhost.New([]byte(text + bus + "-- etc/gpuadm/node.toml --\nformat = 1\n" + toml))
 	if err != nil {

@@ -32,7 +32,7 @@ func TestNewProcessHasTheTimeLeft(t *testing.T) { startsNewProcess(t, "1h") }
 
 func startsNewProcess(t *testing.T, deadline string) {
 	for _, again := range []bool{true, false} {
-		n, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\n-- sys/bus/pci/devices/0000:17:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:17:00.0/device --\n0x2330\n-- sys/bus/pci/devices/0000:17:00.0/class --\n0x030200\n-- etc/gpuadm/node.toml --\nformat = 1\n[[mig.gpu]]\n"))
+		n, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\n-- sys/bus/pci/devices/0000:17:00.0/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n-- etc/gpuadm/node.toml --\nformat = 1\n[[mig.gpu]]\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

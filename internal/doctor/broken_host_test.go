@@ -47,7 +47,7 @@ func working(t *testing.T) *recorded {
 	r.module("6.8.0-88-generic", "580.95.05")
 	for i, address := range r.gpus() {
 		r.put("sys/bus/pci/devices/"+address+"/config nonl", "\xde\x10\x30\x23\n")
-		r.put("sys/bus/pci/devices/"+address+"/driver link=../../../bus/pci/drivers/nvidia", "")
+		r.bind(address, "nvidia")
 		r.put(fmt.Sprintf("dev/nvidia%d type=char", i), "")
 		r.settings(fmt.Sprintf("\n[[gpu]]\nmodel = \"H100-80\"\naddress = %q\n", address))
 	}
@@ -67,11 +67,21 @@ func working(t *testing.T) *recorded {
 // gpus are the addresses of the machine's GPUs, in order.
 func (r *recorded) gpus() (all []string) {
 	for _, f := range r.all.Files {
-		if address, ok := strings.CutSuffix(strings.TrimPrefix(f.Name, "sys/bus/pci/devices/"), "/class"); ok && strings.HasPrefix(string(f.Data), "0x0302") {
+		if address, ok := strings.CutSuffix(strings.TrimPrefix(f.Name, "sys/bus/pci/devices/"), "/uevent"); ok && bytes.Contains(f.Data, []byte("PCI_CLASS=302")) {
 			all = append(all, address)
 		}
 	}
 	return all
+}
+
+// bind gives a GPU to a kernel driver; "" takes it away.
+func (r *recorded) bind(address, driver string) {
+	f := r.find("sys/bus/pci/devices/" + address + "/uevent")
+	lines := slices.DeleteFunc(strings.SplitAfter(string(f.Data), "\n"), func(l string) bool { return strings.HasPrefix(l, "DRIVER=") })
+	if driver != "" {
+		lines = append(lines, "DRIVER="+driver+"\n")
+	}
+	f.Data = []byte(strings.Join(lines, ""))
 }
 
 // put writes a file with its markers in the place of the one with that path.
@@ -138,7 +148,7 @@ func (r *recorded) unloaded() {
 	r.remove("dev/nvidiactl")
 	r.remove("dev/nvidia-uvm")
 	for i, address := range r.gpus() {
-		r.remove("sys/bus/pci/devices/" + address + "/driver")
+		r.bind(address, "")
 		r.remove(fmt.Sprintf("dev/nvidia%d", i))
 	}
 	r.silent("DRIVER_NOT_LOADED", "the kernel module nvidia is not loaded")

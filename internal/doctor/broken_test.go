@@ -54,7 +54,7 @@ var broken = []struct {
 	{"nouveau", "https://github.com/NVIDIA/gpu-operator/issues/8", func(r *recorded) {
 		r.unloaded()
 		for _, address := range r.gpus() {
-			r.put("sys/bus/pci/devices/"+address+"/driver link=../../../bus/pci/drivers/nouveau", "")
+			r.bind(address, "nouveau")
 		}
 	}, "DRV-006"},
 	{"Secure Boot", "https://github.com/NVIDIA/gpu-operator/issues/1726", func(r *recorded) {
@@ -189,7 +189,7 @@ var broken = []struct {
 	}, "GPU-006 XID-119"},
 	{"two faults: nouveau and a half-configured package", "", func(r *recorded) {
 		r.unloaded()
-		r.put("sys/bus/pci/devices/0000:18:00.0/driver link=../../../bus/pci/drivers/nouveau", "")
+		r.bind("0000:18:00.0", "nouveau")
 		r.package_("man-db", "install ok half-configured")
 	}, "PKG-002 DRV-006"},
 }

@@ -16,10 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pci"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
-
-const bus = "/sys/bus/pci/devices/"
 
 // offBus reads the configuration space, which all may read the first 64 bytes of: a device that is gone reads as ones. The other
 // attributes in sysfs are what the kernel has kept. Sources: Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base
@@ -27,7 +26,7 @@ const bus = "/sys/bus/pci/devices/"
 func offBus(m *Machine) (found []Finding) {
 	for _, p := range m.GPUs() {
 		var vendor [4]byte
-		n, err := m.View.ReadAt(bus+p.Address+"/config", vendor[:], 0)
+		n, err := m.View.ReadAt(pci.Bus+"/"+p.Address+"/config", vendor[:], 0)
 		if (err == nil || n == len(vendor)) && bytes.Equal(vendor[:], []byte{0xff, 0xff, 0xff, 0xff}) {
 			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s (%s) does not answer on the PCI bus", p.Address, p.Model)})
 		}
@@ -119,7 +118,7 @@ func narrow(m *Machine) (found []Finding) {
 		return nil
 	}
 	for _, p := range m.GPUs() {
-		dev, err := m.View.Resolve(bus + p.Address)
+		dev, err := m.View.Resolve(pci.Bus + "/" + p.Address)
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/internal/pci"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -72,7 +74,6 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
-	Units   []string // no facts: things look at these units, so that systemd is asked about them while facts are gathered
 	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
 
 	Instance bool                 // what the cloud's metadata service says
@@ -86,7 +87,7 @@ func (n Needs) And(o Needs) Needs {
 		cluster = o.Cluster
 	}
 	return Needs{
-		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files), Units: slices.Concat(n.Units, o.Units),
+		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files),
 		Signed:   cmp.Or(n.Signed, o.Signed),
 		Instance: n.Instance || o.Instance, Cluster: cluster,
 	}
@@ -130,21 +131,8 @@ func (k Kernel) Targets(live bool) []string {
 // Newer says whether a kernel's release is newer than the one that runs.
 func (k Kernel) Newer(release string) bool { return newer(release, k.Running) > 0 }
 
-// PCI is one PCI function. Source: /sys/bus/pci/devices.
-type PCI struct {
-	Address   string `json:"address"`             // 0000:17:00.0
-	Vendor    string `json:"vendor"`              // 10de
-	Device    string `json:"device"`              // 2330
-	Class     string `json:"class"`               // 030200
-	Subsystem string `json:"subsystem,omitempty"` // 10de:16c1
-	Driver    string `json:"driver,omitempty"`    // the kernel driver bound to it: nvidia, nouveau, vfio-pci
-	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
-}
-
-// Display says whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB function.
-func (p PCI) Display() bool {
-	return len(p.Class) >= 4 && (p.Class[:4] == "0300" || p.Class[:4] == "0302")
-}
+// PCI is one PCI function.
+type PCI = pci.Function
 
 // Engine is one container engine found on the machine.
 type Engine struct {

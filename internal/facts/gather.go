@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -32,16 +30,7 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
-	var beside sync.WaitGroup
-	if f.Live { // most machines have this engine, and systemd takes a while to answer
-		beside.Go(func() {
-			for _, name := range append([]string{containerdUnit}, needs.Units...) {
-				if _, err := l.v.Unit(ctx, name); err != nil {
-					return // the next look reports it, or waits as long
-				}
-			}
-		})
-		runtime.Gosched() // on one processor it would begin when the rest waits for it
+	if f.Live {
 		f.Virt, f.GPUs = l.virt(), c.gpus
 		if c.gpus = nil; f.GPUs == nil {
 			f.GPUs = l.pci()
@@ -53,7 +42,6 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	beside.Wait()
 	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/pci"
 )
 
 // VGPU is what a virtual GPU says of the driver on the hypervisor that cut it out of a real one.
@@ -69,7 +71,7 @@ func (l *look) vgpu(virt string, gpus []PCI) *VGPU {
 	}
 	for _, p := range gpus {
 		var config [256]byte // the part with the capabilities; only root gets more than 64 bytes
-		n, err := l.v.ReadAt("/sys/bus/pci/devices/"+p.Address+"/config", config[:], 0)
+		n, err := l.v.ReadAt(pci.Bus+"/"+p.Address+"/config", config[:], 0)
 		if err != nil && !errors.Is(err, io.EOF) {
 			continue
 		}

@@ -76,7 +76,7 @@ func TestModules(t *testing.T) {
 		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05":                 "x",
 	}, map[string]string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"}}
 	l := &look{v: v}
-	gpus := []PCI{{Address: "0000:17:00.0", Vendor: nvidia, Class: "030200", Driver: "nouveau"}}
+	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
 	m := l.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
 	if l.err != nil {
 		t.Fatal(l.err)

@@ -39,10 +39,9 @@ options nvidia NVreg_Dwords="a=1; b=2"
 # ours
 nvidia
 nvidia-uvm
--- sys/bus/pci/devices/0000:17:00.0/vendor --
-0x10de
--- sys/bus/pci/devices/0000:17:00.0/class --
-0x030200
+-- sys/bus/pci/devices/0000:17:00.0/uevent --
+PCI_CLASS=30200
+PCI_ID=10DE:2330
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +96,7 @@ nvidia-uvm
 			}
 		}
 		if name == "nvidia" {
-			return nil, f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia")
+			return nil, f.WriteFile("/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"), host.Attr{Mode: 0o444})
 		}
 		return nil, nil
 	}})
@@ -256,7 +255,7 @@ func TestModuleRejected(t *testing.T) {
 }
 
 func TestModuleServesNotAll(t *testing.T) {
-	n := simulated(t, "-- sys/bus/pci/devices/0000:2a:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:2a:00.0/class --\n0x030200\n")
+	n := simulated(t, "-- sys/bus/pci/devices/0000:2a:00.0/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")
 	n.Install("journalctl", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
 		return []byte("usb 1-1: new device\nNVRM: Xid (PCI:0000:2a:00): 79, GPU has fallen off the bus.\n"), nil
 	}})

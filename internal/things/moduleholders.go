@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/pci"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -145,29 +146,22 @@ func podNames(v host.View) map[string]string {
 // UnboundGPUs says which GPUs on the bus the module nvidia does not serve, and why that may be: the wrong flavour binds
 // none of a new or an old architecture. GPUs that are handed to virtual machines count as served.
 func UnboundGPUs(v host.View) (problem string, err error) {
-	const bus = "/sys/bus/pci/devices"
-	names, err := v.ReadDir(bus)
-	if missing(err) {
-		return "", nil
-	} else if err != nil {
+	functions, err := pci.Functions(v)
+	if err != nil {
 		return "", err
 	}
 	var unbound []string
 	all := 0
-	for _, address := range names {
-		dev := path.Join(bus, address)
-		class := oneLine(v, dev+"/class")
-		if oneLine(v, dev+"/vendor") != "0x10de" || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
+	for _, f := range functions {
+		if f.Vendor != pci.Nvidia || !f.Display() {
 			continue
 		}
 		all++
-		switch driver, err := v.Readlink(dev + "/driver"); {
-		case missing(err):
-			unbound = append(unbound, address)
-		case err != nil:
-			return "", err
-		case path.Base(driver) == "nouveau":
-			unbound = append(unbound, address+" (nouveau holds it)")
+		switch f.Driver {
+		case "":
+			unbound = append(unbound, f.Address)
+		case "nouveau":
+			unbound = append(unbound, f.Address+" (nouveau holds it)")
 		}
 	}
 	if len(unbound) == 0 {

@@ -26,4 +26,3 @@ func JoinLines(lines [][]byte, eol string) []byte {
 	}
 	return bytes.Join(lines, nil)
 }
-

@@ -36,16 +36,14 @@ func (m *Machine) furnish(binary string) error {
 	}
 	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
-		bus, devices, err := PCI(m.Options.Kind, m.Options.GPUs)
+		devices, err := PCI(m.Options.Kind, m.Options.GPUs)
 		if err != nil {
 			return err
 		}
-		put(ours+"/pci/devices", bus, 0o444)
 		for name, text := range devices {
 			put(ours+"/pci/sys/"+name, text, 0o444)
 		}
 		fmt.Fprintf(unit, "ExecStart=/usr/bin/mount --bind %s/pci/sys /sys/bus/pci/devices\n", ours)
-		fmt.Fprintf(unit, "ExecStart=/usr/bin/mount --bind %s/pci/devices /proc/bus/pci/devices\n", ours)
 	}
 	put(ourUnit, unit.String(), 0o644)
 	link := m.path("upper") + ourWants
@@ -151,25 +149,21 @@ func functions(kind string, n int) ([]pciFunction, error) {
 	return list, nil
 }
 
-// PCI is the bus of a machine with n GPUs of a kind: what /proc/bus/pci/devices says, and the files in the folders of
-// /sys/bus/pci/devices. gpuadm reads these and no others.
-func PCI(kind string, n int) (list string, files map[string]string, err error) {
+// PCI is the bus of a machine with n GPUs of a kind: the files in the folders of /sys/bus/pci/devices. gpuadm reads uevent, other programs
+// the rest.
+func PCI(kind string, n int) (files map[string]string, err error) {
 	fs, err := functions(kind, n)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	list, files = pciBus(fs)
-	return list, files, nil
+	return pciBus(fs), nil
 }
 
-// pciBus makes what /proc/bus/pci/devices and the folders of /sys/bus/pci/devices say of a machine with a host bridge
-// and some functions, each on a bus of its own.
-func pciBus(functions []pciFunction) (list string, files map[string]string) {
-	files = map[string]string{}
+// pciBus makes the files of a machine with a host bridge and some functions, each on a bus of its own.
+func pciBus(functions []pciFunction) map[string]string {
+	files := map[string]string{}
 	add := func(bus int, f pciFunction) {
 		address := fmt.Sprintf("0000:%02x:00.0", bus)
-		// Bus, device and function, vendor and device, interrupt, 7 addresses, 7 sizes: drivers/pci/proc.c in the kernel's tree.
-		list += fmt.Sprintf("%02x00\t%s%s\t0%s\n", bus, f.vendor, f.device, strings.Repeat("\t               0", 14))
 		for name, text := range map[string]string{
 			"vendor": "0x" + f.vendor, "device": "0x" + f.device, "class": "0x" + f.class,
 			"subsystem_vendor": "0x" + f.vendor, "subsystem_device": "0x" + f.subsystem, "numa_node": "-1",
@@ -182,7 +176,7 @@ func pciBus(functions []pciFunction) (list string, files map[string]string) {
 	for i, f := range functions {
 		add(0x18+0x10*i, f)
 	}
-	return list, files
+	return files
 }
 
 // event is a function's uevent file without a driver: pci_uevent in drivers/pci/pci-driver.c in the kernel's tree. Of the host bridge
@@ -201,10 +195,9 @@ func (h *Host) SetGPUs(kind string, n int) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	bus, devices := pciBus(fs)
 	script := &strings.Builder{}
-	fmt.Fprintf(script, "set -e\ncd %s/pci\ncat >devices <<'E'\n%sE\nrm -rf sys/*\n", ours, bus)
-	for name, text := range devices {
+	fmt.Fprintf(script, "set -e\ncd %s/pci\nrm -rf sys/*\n", ours)
+	for name, text := range pciBus(fs) {
 		fmt.Fprintf(script, "mkdir -p sys/%s; printf '%%s' '%s' >sys/%s\n", filepath.Dir(name), text, name)
 	}
 	h.Must("sh", "-c", script.String())

@@ -162,14 +162,13 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 		if kind == "H100" {
 			named = ""
 		}
-		bus, devices, perr := lab.PCI(named, 8)
-		err = errors.Join(err, perr, n.put(labDir+"/"+kind+"/devices", bus, 0o444))
+		devices, perr := lab.PCI(named, 8)
+		err = errors.Join(err, perr)
 		for name, text := range devices {
-			name = labDir + "/" + kind + "/sys/" + name
-			err = errors.Join(err, n.put(name, text, 0o444))
-			if strings.HasSuffix(name, "/vendor") && text == "0x10de\n" { // the module nvidia has taken it
-				err = errors.Join(err, os.Symlink("/sys/bus/pci/drivers/nvidia", n.path(filepath.Dir(name)+"/driver")))
+			if strings.HasSuffix(name, "/uevent") && strings.Contains(text, "PCI_ID=10DE:") { // the module nvidia has taken it
+				text = "DRIVER=nvidia\n" + text
 			}
+			err = errors.Join(err, n.put(labDir+"/"+kind+"/sys/"+name, text, 0o444))
 		}
 	}
 	return err

@@ -33,10 +33,10 @@ rm -f /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl
 cd /usr/lib/gpuadm-lab/pci
 for bus in 18:17 28:1f; do
   from=0000:${bus%:*}:00.0 to=0000:${bus#*:}:00.0
-  [ ! -e sys/$from ] || { mv sys/$from sys/$to; sed -i s/$from/$to/ sys/$to/uevent; sed s/^${bus%:*}00/${bus#*:}00/ devices >new; cat new >devices; }
+  [ ! -e sys/$from ] || { mv sys/$from sys/$to; sed -i s/$from/$to/ sys/$to/uevent; }
 done
 for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
-  dir=/usr/lib/gpuadm-lab/pci/sys/$(basename $(dirname $gpu)); rm -f $dir/driver; sed -i /^DRIVER=/d $dir/uevent
+  dir=/usr/lib/gpuadm-lab/pci/sys/$(basename $(dirname $gpu)); sed -i /^DRIVER=/d $dir/uevent
 done
 [ -n "$1" ] || exit 0
 mkdir -p /run/driver/nvidia /sys/module/nvidia /sys/module/nvidia_uvm
@@ -47,7 +47,7 @@ cp /sys/module/nvidia/* /sys/module/nvidia_uvm/
 minor=0
 for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
   name=$(basename $(dirname $gpu)); dir=/usr/lib/gpuadm-lab/pci/sys/$name
-  echo DRIVER=nvidia >>$dir/uevent; ln -s ../../../../bus/pci/drivers/nvidia $dir/driver
+  echo DRIVER=nvidia >>$dir/uevent
   mkdir -p /run/driver/nvidia/gpus/$name; echo "Bus Location: 	 $name" >/run/driver/nvidia/gpus/$name/information
   mknod -m 666 /dev/nvidia$minor c 195 $minor; minor=$((minor+1))
 done
