@@ -263,7 +263,7 @@ func served(k KernelSide) converge.Want {
 	}
 	return things.Check("every GPU is served", look, "the driver serves all GPUs on the bus",
 		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them",
-		"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them")
+		things.FaultOf("DRV-008").Fix)
 }
 
 // Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.

@@ -50,33 +50,7 @@ func gpusAsBefore(session *node.Session, s spec.Spec, f facts.Facts) converge.Wa
 		return "", nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		append([]string{"dmesg shows PCI errors"}, power(f)...)...)
-}
-
-// power says how to recover a GPU that fell off the bus. A reboot does not help: it does not power cycle the GPU.
-func power(f facts.Facts) []string {
-	if f.Cloud.Name != "" {
-		return []string{
-			"stop the instance and start it, which usually moves it to other hardware, or replace it; a reboot does not help",
-			"first save your data on its " + localDisks(f.Cloud.Name) + ": a stop deletes it",
-		}
-	}
-	return []string{"power the machine off and on; if that does not help, check the GPU's seating, cables and power"}
-}
-
-// localDisks are the disks that lie in the hardware which a cloud's instance gives back when it stops, by their name there.
-// Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html,
-// https://cloud.google.com/compute/docs/disks/local-ssd, https://learn.microsoft.com/azure/virtual-machines/states-billing.
-func localDisks(cloud string) string {
-	switch cloud {
-	case "aws":
-		return "instance store volumes (local NVMe)"
-	case "gce":
-		return "Local SSD disks"
-	case "azure":
-		return "temporary disk and local NVMe disks"
-	}
-	return "local disks"
+		"dmesg shows PCI errors", things.FaultOf("GPU-001").Fix)
 }
 
 func gpuCount(f facts.Facts) (n int) {
@@ -107,5 +81,5 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		return problem + things.OrTry(meant), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "gpu_count in [driver]",
-		append([]string{"lspci -d 10de: lists them, and dmesg shows PCI errors"}, power(f)...)...)
+		"lspci -d 10de: lists them, and dmesg shows PCI errors", things.FaultOf("GPU-001").Fix)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -37,8 +38,11 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	for _, c := range checks {
 		var by []string
 		for _, e := range Edges() {
-			if e.Explains == c.Code && !slices.Contains(by, e.By) {
-				by = append(by, e.By)
+			if code, _, _ := strings.Cut(e.Explains, " "); code != c.Code {
+				continue
+			}
+			if code, _, _ := strings.Cut(e.By, " "); code != c.Code && !slices.Contains(by, code) {
+				by = append(by, code)
 			}
 		}
 		slices.Sort(by)
@@ -52,6 +56,12 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 			fmt.Fprintf(&b, "- no root cause beside: %s\n", strings.Join(by, ", "))
 		}
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
+		if c.Code == xidCode {
+			b.WriteString("\n| Xid | about | means | what to do |\n|---|---|---|---|\n")
+			for _, x := range things.Xids() {
+				fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", x.Number, x.Of, x.Means, x.Action())
+			}
+		}
 	}
 	if *update {
 		if err := os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644); err != nil {

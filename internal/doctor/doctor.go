@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Check is one question to the machine. All but Find is data, which docs/doctor.md lists.
@@ -23,15 +24,12 @@ type Check struct {
 
 	Reads      string // which files and answers it reads
 	Meaning    string // what the fault does to the node
-	Fix        string // what to do, in one sentence
+	Fix        string // what to do, in one sentence; "" where things.Faults has it
 	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
 	RPM        string // the command where packages are rpm's; "" where it is the same
 	Interrupts string // what the fix interrupts
 	NoRepair   string // why gpuadm repair cannot fix it; "" where it can
 	Sources    []string
-
-	// Note says that the fault is not the machine's: alone it is a note, and no cause.
-	Note bool
 
 	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
 	Find func(*Machine) []Finding
@@ -41,12 +39,15 @@ type Check struct {
 type Finding struct {
 	Object  string // a PCI address, a package, a file, a unit; "" is the machine itself
 	What    string // one sentence with the values found
+	Part    string // what of the object it is about, where an Edge must know
+	Fix     string // in the place of the check's
 	Command string // in the place of the check's, where it names the object
+	Note    bool   // the fault is not the machine's: alone it is a note, and no cause
 }
 
 // Edge says that one fault brings another one with it.
 type Edge struct {
-	By, Explains string // codes
+	By, Explains string // codes, with the part of the finding where it has one
 	Of           scope
 }
 
@@ -65,6 +66,7 @@ func Checks() []Check {
 	why := noRepair()
 	for i := range all {
 		all[i].NoRepair = why[all[i].Code]
+		all[i].Fix = cmp.Or(things.FaultOf(all[i].Code).Fix, all[i].Fix)
 	}
 	return all
 }

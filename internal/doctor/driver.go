@@ -80,10 +80,10 @@ func loadChecks() []Check {
 	return []Check{
 		{
 			Code: "DRV-006", Title: "nouveau holds a GPU",
-			Reads:   "the driver link of each GPU in /sys/bus/pci/devices",
-			Meaning: "NVIDIA's module does not get the GPU",
-			Fix:     "keep nouveau from loading, in the initramfs too, and reboot", Interrupts: "the node, while it reboots",
-			Find: nouveau,
+			Reads:      "the driver link of each GPU in /sys/bus/pci/devices",
+			Meaning:    "NVIDIA's module does not get the GPU",
+			Interrupts: "the node, while it reboots",
+			Find:       nouveau,
 			Sources: []string{
 				"https://github.com/NVIDIA/gpu-operator/issues/8",
 				"https://github.com/kubernetes-sigs/image-builder/issues/1468",
@@ -114,7 +114,6 @@ func loadChecks() []Check {
 			Code: "DRV-008", Title: "the GPU needs the other kind of modules",
 			Reads:   kernel,
 			Meaning: "open modules serve Turing and newer, proprietary ones serve nothing from Blackwell on",
-			Fix:     "install the other kind of the same version: modules in [driver], then " + trouble.Command("apply"),
 			Command: trouble.Command("plan driver"), Interrupts: restarts, Find: otherFlavour,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules", "https://github.com/awslabs/amazon-eks-ami/issues/1697",
@@ -129,7 +128,6 @@ func startChecks() []Check {
 			Code: "DRV-016", Title: "the firmware of the machine gave a GPU no room for its memory",
 			Reads:   kernel,
 			Meaning: "this GPU cannot be used",
-			Fix:     "switch on \"Above 4G Decoding\" and large BARs in the firmware; of a virtual machine, give it more room for PCI devices",
 			Command: "lspci -vv -d 10de: | grep -E 'controller|Region'", Interrupts: "the node, while it reboots",
 			Find: noBAR,
 			Sources: []string{
@@ -139,9 +137,9 @@ func startChecks() []Check {
 		},
 		{
 			Code: "DRV-009", Title: "the GSP firmware is missing",
-			Reads:   "the files that the module asks for below /lib/firmware; the kernel log",
-			Meaning: "the GPU's own processor cannot be started",
-			Fix:     "install the driver's firmware package of the same version", Command: trouble.Command("plan driver"),
+			Reads:      "the files that the module asks for below /lib/firmware; the kernel log",
+			Meaning:    "the GPU's own processor cannot be started",
+			Command:    trouble.Command("plan driver"),
 			Interrupts: restarts, Find: noFirmware,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/789",
@@ -152,7 +150,6 @@ func startChecks() []Check {
 			Code: "DRV-017", Title: "the driver cannot start a GPU",
 			Reads:   kernel,
 			Meaning: "this GPU cannot be used",
-			Fix:     "power the machine off and on; if it comes again, have the board replaced",
 			Command: "journalctl --dmesg --grep NVRM --lines=30", Interrupts: "the node", Find: noAdapter,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1104",
@@ -163,7 +160,6 @@ func startChecks() []Check {
 			Code: "DRV-014", Title: "kernel module and libraries are of different versions",
 			Reads:   "/sys/module/nvidia/version, the files that libcuda.so.1 and libnvidia-ml.so.1 lead to, dpkg's log",
 			Meaning: "each new program fails with \"Driver/library version mismatch\"; those that run go on",
-			Fix:     "load the module of the new version: reboot, or stop what uses the GPUs and load it again",
 			Command: "reboot", Interrupts: "programs on the GPUs; by a reboot the node", Find: mismatch,
 			Sources: []string{
 				"https://github.com/NVIDIA/gpu-operator/issues/898",

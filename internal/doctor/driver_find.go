@@ -10,10 +10,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
@@ -165,7 +167,7 @@ func otherFlavour(m *Machine) []Finding {
 	if _, ok := m.NVML(); ok && !m.someMissing() {
 		return nil
 	}
-	if line := said(m.sinceLoad(), "is not supported by open", "requires use of the NVIDIA open kernel modules", "require use of the NVIDIA open kernel modules"); line != "" {
+	if line := said(m.sinceLoad(), things.FaultOf("DRV-008").Says...); line != "" {
 		return []Finding{{What: "the driver says: " + line}}
 	}
 	return nil
@@ -212,10 +214,8 @@ func (m *Machine) eachMissing(what string, texts ...string) (found []Finding) {
 }
 
 func noBAR(m *Machine) []Finding {
-	const text = "This PCI I/O region assigned to your NVIDIA device is invalid"
-	if m.someMissing() && said(m.sinceLoad(), text) != "" {
-		lines := m.sinceLoad()
-		at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
+	lines := m.sinceLoad()
+	if at := slices.IndexFunc(lines, things.FaultOf("DRV-016").In); at >= 0 && m.someMissing() {
 		near := strings.Join(lines[at:min(at+3, len(lines))], " ") // the next line names the device: nv-pci.c
 		return []Finding{{Object: m.gpuIn(near), What: "the driver says: " + strings.TrimSpace(near)}}
 	}
@@ -237,7 +237,7 @@ func noFirmware(m *Machine) []Finding {
 }
 
 func noAdapter(m *Machine) []Finding {
-	return m.eachMissing("the driver says", "RmInitAdapter failed", "rm_init_adapter failed")
+	return m.eachMissing("the driver says", things.FaultOf("DRV-017").Says...)
 }
 
 func mismatch(m *Machine) []Finding {

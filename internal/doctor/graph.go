@@ -3,7 +3,11 @@
 
 package doctor
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // fault is a finding and its check.
 type fault struct {
@@ -11,15 +15,18 @@ type fault struct {
 	Finding
 }
 
+// code is what an Edge calls the fault: its check's code, with the part that the finding is about.
+func (f fault) code() string { return strings.TrimSpace(f.check.Code + " " + f.Part) }
+
 // explains says whether a fault brings another one with it, by one edge.
 func (f fault) explains(o fault, edges []Edge) bool {
 	return slices.ContainsFunc(edges, func(e Edge) bool {
-		return e.By == f.check.Code && e.Explains == o.check.Code && (e.Of == anyObject || f.Object == o.Object)
+		return e.By == f.code() && e.Explains == o.code() && (e.Of == anyObject || f.Object == o.Object)
 	})
 }
 
 // causes picks the faults that no other one explains, and puts below each of them all that it explains, directly or not. A fault with two
-// roots is below both. Root causes of one check are one Cause; those that are no fault
+// roots is below both. Root causes of one check with one fix are one Cause; those that are no fault
 // of the machine are notes.
 func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 	list = []Cause{}
@@ -27,14 +34,17 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 		if slices.ContainsFunc(faults, func(o fault) bool { return o.explains(f, edges) }) {
 			continue
 		}
-		if f.check.Note {
+		if f.Note {
 			notes = append(notes, Found{f.check.Code, f.Object, f.What})
 			continue
 		}
-		if n := len(list); n == 0 || list[n-1].Code != f.check.Code {
-			list = append(list, newCause(f.check))
+		fix := cmp.Or(f.Fix, f.check.Fix)
+		at := slices.IndexFunc(list, func(c Cause) bool { return c.Code == f.check.Code && c.Fix == fix })
+		if at < 0 {
+			at = len(list)
+			list = append(list, newCause(f.check, fix))
 		}
-		c := &list[len(list)-1]
+		c := &list[at]
 		c.add(f)
 		for _, o := range explained(i, faults, edges) {
 			c.explain(o)

@@ -45,7 +45,7 @@ func nodeChecks() []Check {
 			Find:    offersFewer,
 		},
 		{
-			Code: "KUB-011", Title: "the Node takes no new pods", Note: true,
+			Code: "KUB-011", Title: "the Node takes no new pods",
 			Reads:   "the Node's spec.unschedulable, with kubelet's identity",
 			Meaning: "an operator or a controller has cordoned the Node, most often for maintenance",
 			Fix:     "once the maintenance is over: kubectl uncordon NODE", Interrupts: "nothing",
@@ -60,12 +60,7 @@ func nodeEdges() []Edge {
 	for _, code := range []string{"RUN-001", "RUN-002", "RUN-004", "GPU-001", "GPU-002", "GPU-003", "GPU-005", "GPU-006", "GPU-007", "FAB-001", "FAB-002", "FAB-003", "MIG-001", "MIG-002"} {
 		edges = append(edges, Edge{By: code, Explains: "KUB-010"}) // the plugin does not offer what does not work
 	}
-	for _, x := range xids() {
-		if !x.program { // the plugin ignores those
-			edges = append(edges, Edge{By: x.code(), Explains: "KUB-010"})
-		}
-	}
-	return append(edges, Edge{By: "XID-154", Explains: "KUB-010"})
+	return edges
 }
 
 // registration is what the cluster says of this machine.
@@ -130,7 +125,10 @@ func cordoned(m *Machine) []Finding {
 	if !ok || r.node == nil || !r.node.Spec.Unschedulable {
 		return nil
 	}
-	return []Finding{{Object: r.name, What: fmt.Sprintf("the Node %s is cordoned and takes no new pods; once its maintenance is over: kubectl uncordon %s", r.name, r.name)}}
+	return []Finding{{
+		Object: r.name, Note: true,
+		What: fmt.Sprintf("the Node %s is cordoned and takes no new pods; once its maintenance is over: kubectl uncordon %s", r.name, r.name),
+	}}
 }
 
 // repelling are the taints that can keep a device plugin's pods away. Each DaemonSet tolerates those of the Node's conditions, and

@@ -27,8 +27,8 @@ func noRepair() map[string]string {
 	for codes, text := range map[string]string{
 		"DRV-001 DRV-002 DRV-003 DRV-008 DRV-009 DRV-011 DRV-013 DRV-018 FAB-001 FAB-004 PKG-003": apply,
 		"GPU-004 GPU-007 GPU-008 GPU-009":                                 board,
-		"GPU-003 GPU-005 GPU-006 FAB-003 MIG-002 XID-154":                 drain,
-		"DRV-015 DRV-017 GPU-001 GPU-002 SYS-006 XID-079":                 reboot,
+		"GPU-003 GPU-005 GPU-006 FAB-003 MIG-002 GPU-011":                 drain,
+		"DRV-015 DRV-017 GPU-001 GPU-002 SYS-006":                         reboot,
 		"KUB-002 KUB-003 MIG-001 RUN-003 RUN-006 RUN-009 SYS-003 SYS-005": choice,
 		"MIG-003":         "apply is the fix: it makes what [mig] in node.toml asks for",
 		"CDI-002 CDI-003": foreign,
@@ -49,16 +49,6 @@ func noRepair() map[string]string {
 	} {
 		for code := range strings.FieldsSeq(codes) {
 			why[code] = text
-		}
-	}
-	for _, x := range xids() {
-		switch {
-		case x.program:
-			why[x.code()] = "the fault is the program's, not the machine's"
-		case x.reset:
-			why[x.code()] = drain
-		case why[x.code()] == "":
-			why[x.code()] = board
 		}
 	}
 	return why

@@ -48,8 +48,8 @@ type Unread struct {
 	Why  string `json:"why"`
 }
 
-func newCause(c Check) Cause {
-	return Cause{Code: c.Code, Title: c.Title, Meaning: c.Meaning, Fix: c.Fix, Interrupts: c.Interrupts, NoRepair: c.NoRepair, Sources: c.Sources}
+func newCause(c Check, fix string) Cause {
+	return Cause{Code: c.Code, Title: c.Title, Meaning: c.Meaning, Fix: fix, Interrupts: c.Interrupts, NoRepair: c.NoRepair, Sources: c.Sources}
 }
 
 func (c *Cause) add(f fault) {

@@ -52,7 +52,7 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	return &trouble.Error{
 		What:    "cannot use all GPUs: " + problem,
 		Because: kernelWords(ctx, h),
-		Try:     []string{"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them"},
+		Try:     []string{FaultOf("DRV-008").Fix},
 	}
 }
 
@@ -67,7 +67,7 @@ func refusals() [][3]string {
 		{"Exec format error", "it was built for another kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
-		{"No such device", "it finds no GPU that it supports", "modules in [driver]: the open modules need Turing or newer, the proprietary ones do not know Blackwell"},
+		{"No such device", "it finds no GPU that it supports", FaultOf("DRV-008").Fix},
 		{"not found in directory", "it is not there for the running kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 	}
 }

@@ -13,12 +13,12 @@ import (
 // What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
 func TestMeanings(t *testing.T) {
 	for _, x := range []struct{ lines, first string }{
-		{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.", things.Xids()["79"].String()},
-		{"NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "Xid 79 of GPU 0000:17:00: GPU has fallen off the bus: drain the node (kubectl drain NODE "},
+		{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.", "power the machine off and on"},
+		{"NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "Xid 79 of GPU 0000:17:00.0: GPU has fallen off the bus: drain the node (kubectl drain NODE "},
 		{"NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, MMU Fault", "GPU memory page fault: find the cause in the program's own log"},
-		{"NVRM: Xid (PCI:0000:9b:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU2 GSP!", "Xid 119 of GPU 0000:9b:00: GSP RPC timeout: drain the node "},
+		{"NVRM: Xid (PCI:0000:9b:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU2 GSP!", "Xid 119 of GPU 0000:9b:00.0: GSP RPC timeout: drain the node "},
 		{"NVRM: Xid (PCI:0000:9b:00): 9999, something new", ""},
-		{"NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x62:0x40:2393)\nNVRM: GPU 0000:17:00.0: rm_init_adapter failed, device minor number 0", "could not start a GPU"},
+		{"NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x62:0x40:2393)\nNVRM: GPU 0000:17:00.0: rm_init_adapter failed, device minor number 0", "could not start a GPU: power the machine off and on"},
 		{"nvidia 0000:17:00.0: Direct firmware load for nvidia/580.95.05/gsp_ga10x.bin failed with error -2\nNVRM: RmFetchGspRmImages: No firmware image found", "(GSP) could not be started"},
 		{"NVRM: GPU 0000:17:00.0: GSP firmware could not be read\nNVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x61:0x56:1697)", "could not start a GPU"},
 		{"NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:1db6)\nNVRM: nvidia.ko because it does not include the required GPU: it is not supported by open nvidia.ko", `modules = "proprietary"`},
@@ -40,17 +40,42 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestXids: what interrupts comes after the drain, and each action can be typed.
+// TestXids: each number is there once, what interrupts comes after the drain, and each action can be typed.
 func TestXids(t *testing.T) {
-	for number, x := range things.Xids() {
-		drain := strings.Index(x.Action, "kubectl drain NODE")
+	seen := map[int]bool{}
+	for _, x := range things.Xids() {
+		if seen[x.Number] {
+			t.Errorf("Xid %d is there twice", x.Number)
+		}
+		seen[x.Number] = true
+		action := x.Action()
+		drain := strings.Index(action, "kubectl drain NODE")
 		for _, step := range []string{"reset the GPU", "sudo reboot", "power the machine off"} {
-			if at := strings.Index(x.Action, step); at >= 0 && (drain < 0 || at < drain) {
-				t.Errorf("Xid %s: %q comes before the drain: %s", number, step, x.Action)
+			if at := strings.Index(action, step); at >= 0 && (drain < 0 || at < drain) {
+				t.Errorf("Xid %d: %q comes before the drain: %s", x.Number, step, action)
 			}
 		}
-		if !strings.Contains(x.Action, "(") && !strings.Contains(x.Action, "sudo ") {
-			t.Errorf("Xid %s: nothing can be typed: %s", number, x.Action)
+		if !strings.Contains(action, "(") && !strings.Contains(action, "sudo ") {
+			t.Errorf("Xid %d: nothing can be typed: %s", x.Number, action)
 		}
+	}
+}
+
+// TestFaults: each fault says something that no other one before it has, so that its advice can be reached.
+func TestFaults(t *testing.T) {
+	for i, f := range things.Faults() {
+		for _, text := range f.Says {
+			for _, before := range things.Faults()[:i] {
+				if before.In(text) {
+					t.Errorf("%q of %s counts as %s", text, f.Code, before.Code)
+				}
+			}
+		}
+		if got := things.FaultOf(f.Code); got.Fix != f.Fix || got.Fix == "" || got.Means == "" {
+			t.Errorf("%s: %+v", f.Code, got)
+		}
+	}
+	if things.FaultOf("").Fix != "" {
+		t.Error("a fault that is none has a fix")
 	}
 }
