@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -32,19 +33,13 @@ func tempDir(t *testing.T) string {
 func openFolder(t *testing.T) (host.Host, string) {
 	t.Helper()
 	dir := tempDir(t)
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(dir))(t)
 	return h, dir
 }
 
 func simulated(t *testing.T, archive string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	return n
 }
 
@@ -62,17 +57,9 @@ func ownedBySelf(mode fs.FileMode) host.Attr {
 	return host.Attr{Mode: mode, UID: os.Getuid(), GID: os.Getgid()}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func read(t *testing.T, h host.View, name string) string {
 	t.Helper()
-	data, err := h.ReadFile(name)
-	must(t, err)
+	data := must.Get(h.ReadFile(name))(t)
 	return string(data)
 }
 
@@ -98,8 +85,8 @@ func TestSameDisk(t *testing.T) {
 		real, dir := openFolder(t)
 		likeSimulated(t, real, dir)
 		sim := simulated(t, "-- sim.toml --\nlive = false\n")
-		must(t, real.Mkdir("/w", ownedBySelf(0o755)))
-		must(t, sim.Mkdir("/w", ownedBySelf(0o755)))
+		must.OK(t, real.Mkdir("/w", ownedBySelf(0o755)))
+		must.OK(t, sim.Mkdir("/w", ownedBySelf(0o755)))
 		var log []string
 		for range 60 {
 			name, do := randomWork(r)
@@ -115,11 +102,11 @@ func TestSameDisk(t *testing.T) {
 
 // likeSimulated gives a root folder what a simulated node always has.
 func likeSimulated(t *testing.T, h host.Host, dir string) {
-	must(t, os.Chmod(dir, 0o755))
+	must.OK(t, os.Chmod(dir, 0o755))
 	for _, name := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "usr/bin", "usr/lib", "var", "var/lib", "var/log"} {
-		must(t, h.Mkdir("/"+name, ownedBySelf(0o755)))
+		must.OK(t, h.Mkdir("/"+name, ownedBySelf(0o755)))
 	}
-	must(t, h.SetAttr("/tmp", ownedBySelf(fs.ModeSticky|0o777)))
+	must.OK(t, h.SetAttr("/tmp", ownedBySelf(fs.ModeSticky|0o777)))
 }
 
 func randomPath(r *rand.Rand) string {
@@ -167,20 +154,20 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 func TestResolve(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
 		for _, dir := range []string{"/d", "/d/e", "/d/e/f"} {
-			must(t, h.Mkdir(dir, ownedBySelf(0o755)))
+			must.OK(t, h.Mkdir(dir, ownedBySelf(0o755)))
 		}
-		must(t, h.WriteFile("/d/file", []byte("x"), ownedBySelf(0o644)))
+		must.OK(t, h.WriteFile("/d/file", []byte("x"), ownedBySelf(0o644)))
 		for name, target := range map[string]string{
 			"/abs": "/d/e", "/rel": "d/e", "/deep": "/d/e/f", "/d/up": "..", "/d/out": "../../../../d/e", "/top": "/",
 			"/over": "../../../../../../../..", "/loop": "/pool", "/pool": "loop", "/self": "self", "/d/dot": ".", "/dangling": "d/none",
 			"/lost": "/none/none", "/d/e/tofile": "../file", "/twice": "/abs/f", "/slashes": "//d///e//", "/empty": "x/../..",
 		} {
-			must(t, h.Symlink(name, target))
+			must.OK(t, h.Symlink(name, target))
 		}
 		previous := "/d/file"
 		for i := range 41 {
 			name := fmt.Sprintf("/hop%02d", i+1)
-			must(t, h.Symlink(name, previous))
+			must.OK(t, h.Symlink(name, previous))
 			previous = name
 		}
 		for _, c := range []struct{ name, leads, err string }{
@@ -228,12 +215,12 @@ func TestResolve(t *testing.T) {
 
 func TestWriteKeepsLinks(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", ownedBySelf(0o755)))
-		must(t, h.WriteFile("/d/file", []byte("old"), ownedBySelf(0o600)))
-		must(t, h.Symlink("/link", "/d/file"))
-		must(t, h.Symlink("/dangling", "d/new"))
-		must(t, h.WriteFile("/link", []byte("new"), ownedBySelf(0o640)))
-		must(t, h.WriteFile("/dangling", []byte("made"), ownedBySelf(0o400)))
+		must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
+		must.OK(t, h.WriteFile("/d/file", []byte("old"), ownedBySelf(0o600)))
+		must.OK(t, h.Symlink("/link", "/d/file"))
+		must.OK(t, h.Symlink("/dangling", "d/new"))
+		must.OK(t, h.WriteFile("/link", []byte("new"), ownedBySelf(0o640)))
+		must.OK(t, h.WriteFile("/dangling", []byte("made"), ownedBySelf(0o400)))
 		for name, want := range map[string]string{"/d/file": "new", "/d/new": "made"} {
 			if got := read(t, h, name); got != want {
 				t.Errorf("%s is %q, want %q", name, got, want)
@@ -247,7 +234,7 @@ func TestWriteKeepsLinks(t *testing.T) {
 		if i, _ := h.Stat("/link"); i.Mode != 0o640 {
 			t.Errorf("mode is %v", i.Mode)
 		}
-		must(t, h.Remove("/link"))
+		must.OK(t, h.Remove("/link"))
 		if _, err := h.Stat("/d/file"); err != nil {
 			t.Error("removing a link took its target")
 		}
@@ -259,7 +246,7 @@ func TestWriteKeepsLinks(t *testing.T) {
 
 func TestNotRegular(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", ownedBySelf(0o755)))
+		must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
 		_, err := h.ReadFile("/d")
 		for what, err := range map[string]error{
 			"read": err, "write": h.WriteFile("/d", nil, ownedBySelf(0o644)), "append": h.Append("/d", nil), "link": h.Symlink("/d", "x"),
@@ -268,7 +255,7 @@ func TestNotRegular(t *testing.T) {
 				t.Errorf("%s a folder: %v", what, err)
 			}
 		}
-		must(t, h.WriteFile("/d/x", nil, ownedBySelf(0o644)))
+		must.OK(t, h.WriteFile("/d/x", nil, ownedBySelf(0o644)))
 		if err := h.Remove("/d"); !errors.Is(err, syscall.ENOTEMPTY) || err.Error() != "cannot remove /d: directory not empty" {
 			t.Error(err)
 		}
@@ -277,9 +264,9 @@ func TestNotRegular(t *testing.T) {
 
 func TestAppend(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Append("/log", []byte("one\n")))
-		must(t, h.Append("/log", []byte("two, to")))
-		must(t, h.Append("/log", []byte("three\n")))
+		must.OK(t, h.Append("/log", []byte("one\n")))
+		must.OK(t, h.Append("/log", []byte("two, to")))
+		must.OK(t, h.Append("/log", []byte("three\n")))
 		if got := read(t, h, "/log"); got != "one\ntwo, to\nthree\n" {
 			t.Errorf("%q", got)
 		}
@@ -291,22 +278,22 @@ func TestAppend(t *testing.T) {
 
 func TestAttr(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", ownedBySelf(0o750|fs.ModeSetgid)))
-		must(t, h.WriteFile("/d/x", []byte("x"), ownedBySelf(0o755|fs.ModeSetuid)))
+		must.OK(t, h.Mkdir("/d", ownedBySelf(0o750|fs.ModeSetgid)))
+		must.OK(t, h.WriteFile("/d/x", []byte("x"), ownedBySelf(0o755|fs.ModeSetuid)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | fs.ModeSetgid | 0o750, "/d/x": fs.ModeSetuid | 0o755} {
 			if i, err := h.Stat(name); err != nil || i.Mode != want || i.UID != os.Getuid() {
 				t.Errorf("%s is %v of %d (%v), want %v", name, i.Mode, i.UID, err, want)
 			}
 		}
-		must(t, h.SetAttr("/d/x", ownedBySelf(0o600)))
-		must(t, h.SetAttr("/d", ownedBySelf(0o700)))
+		must.OK(t, h.SetAttr("/d/x", ownedBySelf(0o600)))
+		must.OK(t, h.SetAttr("/d", ownedBySelf(0o700)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | 0o700, "/d/x": 0o600} {
 			if i, err := h.Stat(name); err != nil || i.Mode != want {
 				t.Errorf("%s is %v (%v), want %v", name, i.Mode, err, want)
 			}
 		}
 		if os.Getuid() == 0 {
-			must(t, h.WriteFile("/d/x", []byte("x"), host.Attr{Mode: 0o755 | fs.ModeSetuid, UID: 7, GID: 8}))
+			must.OK(t, h.WriteFile("/d/x", []byte("x"), host.Attr{Mode: 0o755 | fs.ModeSetuid, UID: 7, GID: 8}))
 			if i, err := h.Stat("/d/x"); err != nil || i.Mode != fs.ModeSetuid|0o755 || i.UID != 7 || i.GID != 8 {
 				t.Errorf("%+v (%v)", i, err)
 			}
@@ -326,7 +313,7 @@ func TestXattrs(t *testing.T) {
 		if errors.Is(err, syscall.ENOTSUP) {
 			t.Skip("the file system of the test has no user xattrs:", err)
 		}
-		must(t, err)
+		must.OK(t, err)
 		has := func(want map[string]string) {
 			t.Helper()
 			if i, err := h.Lstat("/x"); err != nil || fmt.Sprint(i.Xattrs) != fmt.Sprint(want) {
@@ -334,13 +321,13 @@ func TestXattrs(t *testing.T) {
 			}
 		}
 		has(want.Xattrs)
-		must(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o600))) // nil keeps
+		must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o600))) // nil keeps
 		has(want.Xattrs)
 		want.Xattrs = map[string]string{"user.b": "2"}
-		must(t, h.SetAttr("/x", want))
+		must.OK(t, h.SetAttr("/x", want))
 		has(want.Xattrs)
 		want.Xattrs = map[string]string{} // empty takes off
-		must(t, h.WriteFile("/x", []byte("z"), want))
+		must.OK(t, h.WriteFile("/x", []byte("z"), want))
 		has(nil)
 	})
 }

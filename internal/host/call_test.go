@@ -14,16 +14,14 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // daemon answers gRPC on a socket as a real one does, or worse.
 func daemon(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", socket))(t)
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	s := &http.Server{Handler: answer, Protocols: p}
@@ -84,9 +82,7 @@ func TestCall(t *testing.T) {
 func TestScratchIsPrivateAndGone(t *testing.T) {
 	l := newLive(diskAt("/"))
 	out, err := l.AskAbout(t.Context(), map[string][]byte{"/a/b": []byte("at " + Scratch + "/a")}, "sh", "-c", "cat "+Scratch+"/a/b; stat -c %a "+Scratch+"; echo "+Scratch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	lines := strings.Split(string(out), "\n")
 	_, err = l.Lstat(lines[1])
 	if !strings.HasPrefix(lines[0], "at /") || !strings.HasSuffix(lines[0], "/a700") || err == nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // cudaChild lets this binary be the child that starts CUDA.
@@ -42,10 +43,7 @@ type cudaTest struct {
 func newCUDATest(t *testing.T, gpus string) *cudaTest {
 	t.Helper()
 	c := &cudaTest{t: t, fake: fakenvml.New(t, gpus)}
-	disk, err := openRoot("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	disk := must.Get(openRoot("/"))(t)
 	dir := t.TempDir()
 	c.cudaDoor = newCUDA(NewFiles(disk))
 	c.question = cudaQuestion{[]string{filepath.Join(dir, "none.so"), c.fake.CUDA}, []string{filepath.Join(dir, "none"), "/dev/null"}}
@@ -59,17 +57,12 @@ func newCUDATest(t *testing.T, gpus string) *cudaTest {
 // goes says what goes wrong from now on.
 func (c *cudaTest) goes(wrong string) {
 	c.t.Helper()
-	if err := os.WriteFile(c.fake.State+".cuda", []byte(wrong+"\n"), 0o644); err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, os.WriteFile(c.fake.State+".cuda", []byte(wrong+"\n"), 0o644))
 }
 
 func (c *cudaTest) asked(of string, shown ...[]string) []CUDA {
 	c.t.Helper()
-	got, err := c.ask(c.t.Context(), of, shown)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	got := must.Get(c.ask(c.t.Context(), of, shown))(c.t)
 	return got
 }
 
@@ -122,9 +115,7 @@ func TestCUDALacks(t *testing.T) {
 	if got := c.asked("", whole)[0]; got.Works() || got.NoUVM != "no such file or directory" || got.Devices != 1 {
 		t.Errorf("without the device: %+v", got)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	if got := c.asked("", whole)[0]; got.Works() || got.NoUVM != "it is no device" {
 		t.Errorf("with a file in its place: %+v", got)
 	}
@@ -195,9 +186,7 @@ func TestCUDAPartitions(t *testing.T) {
 	c := newCUDATest(t, "H100-80:3")
 	t.Setenv("FAKENVML_STATE", c.fake.State)
 	h, ctx := LiveWithNVML(c.fake.Library, nil), t.Context()
-	if err := h.SetMIGMode(ctx, "0000:17:00.0", true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.SetMIGMode(ctx, "0000:17:00.0", true))
 	whole, mig := c.uuids()
 	if len(whole) != 2 || len(mig) != 0 {
 		t.Fatal(whole, mig)
@@ -211,9 +200,7 @@ func TestCUDAPartitions(t *testing.T) {
 		if err == nil {
 			_, err = h.CreateCompute(ctx, "0000:17:00.0", id, 0, Span{})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	if whole, mig = c.uuids(); len(mig) != 2 {
 		t.Fatal(mig)
@@ -259,23 +246,15 @@ func TestCUDARemembered(t *testing.T) {
 	looks("other devices", 2, true, "590", whole, whole[:1])
 	looks("the same", 0, true, "590", whole, whole[:1])
 
-	text, err := os.ReadFile(c.record)
-	if err != nil {
-		t.Fatal(err)
-	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(c.record))(t)
+	boot := must.Get(os.ReadFile("/proc/sys/kernel/random/boot_id"))(t)
 	spoil := func(what, old, now string) {
 		t.Helper()
 		bad := strings.Replace(string(text), old, now, 1)
 		if bad == string(text) {
 			t.Fatalf("%s: %q is not in %s", what, old, text)
 		}
-		if err := os.WriteFile(c.record, []byte(bad), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(c.record, []byte(bad), 0o644))
 		looks(what, 2, true, "590", whole, whole[:1])
 	}
 	spoil("another boot", strings.TrimSpace(string(boot)), "00000000-0000-4000-8000-000000000000")
@@ -287,13 +266,9 @@ func TestCUDARemembered(t *testing.T) {
 
 	c.goes("init 802") // all that is read again is as it was, so nothing is started
 	looks("remembered", 0, true, "590", whole, whole[:1])
-	if err := os.Chmod(c.record, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(c.record, 0o666))
 	looks("a record that all users can write to", 2, false, "590", whole, whole[:1])
-	if err := os.Chmod(c.record, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(c.record, 0o644))
 	looks("a record again", 0, true, "590", whole, whole[:1])
 	c.question.UVM = []string{filepath.Join(t.TempDir(), "gone")}
 	looks("without the device", 2, false, "590", whole, whole[:1])

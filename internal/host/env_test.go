@@ -7,13 +7,11 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestWithEnv(t *testing.T) {
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open("/"))(t)
 	out, err := h.Ask(host.WithEnv(t.Context(), "GPUADM_TEST=a b", "LC_ALL=C.UTF-8"), "printenv", "GPUADM_TEST", "LC_ALL", "HOME")
 	if err != nil || string(out) != "a b\nC.UTF-8\n/root\n" {
 		t.Errorf("got %q, %v", out, err)

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // quick is a runner with small limits.
@@ -152,10 +154,7 @@ func TestDaemonKeepsPipe(t *testing.T) {
 
 func TestInherits(t *testing.T) {
 	lock := runLock{}
-	unlock, err := lock.take(filepath.Join(t.TempDir(), "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(lock.take(filepath.Join(t.TempDir(), "lock")))(t)
 	defer unlock()
 	look := sh("readlink /proc/$$/fd/*; true")
 	if out, err := quick().do(t.Context(), look, lock.file()); err != nil || !strings.Contains(string(out), "/lock\n") {

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func digest(s string) string {
@@ -29,10 +31,7 @@ func digest(s string) string {
 func folderAt(t *testing.T) (Host, string) {
 	t.Helper()
 	dir := t.TempDir()
-	h, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(Open(dir))(t)
 	return h, dir
 }
 
@@ -51,9 +50,7 @@ func TestFetch(t *testing.T) {
 		}
 	}))
 	defer web.Close()
-	if err := os.WriteFile(filepath.Join(dir, "local"), []byte("local"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "local"), []byte("local"), 0o600))
 	for _, tt := range []struct {
 		what string
 		r    Request
@@ -96,9 +93,7 @@ func TestDownload(t *testing.T) {
 		t.Errorf("left after a wrong digest: %v", left)
 	}
 	r.SHA256 = digest("driver")
-	if err := h.Download(context.Background(), r, "/run", attr); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Download(context.Background(), r, "/run", attr))
 	if got, _ := os.ReadFile(filepath.Join(dir, "run")); string(got) != "driver" {
 		t.Errorf("got %q", got)
 	}
@@ -131,9 +126,7 @@ func TestFetchTrustsTheGivenCA(t *testing.T) {
 		t.Errorf("a certificate of an unknown authority: %v", err)
 	}
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
-	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600))
 	via := Via{CAFile: "/ca.pem"}
 	if got, err := h.Fetch(context.Background(), Request{URL: web.URL, Max: 10, Via: via}); err != nil || string(got) != "ok" {
 		t.Errorf("%q, %v", got, err)

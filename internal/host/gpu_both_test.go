@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -66,8 +67,7 @@ func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 		}
 		archive += fmt.Sprintf("[[gpu]]\nmodel = %q\ncount = %s\npassthrough = %t\n", model, count, passed)
 	}
-	n, err := simhost.New([]byte(archive))
-	must(t, err)
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	return n
 }
 
@@ -75,8 +75,7 @@ func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 // (1_SLICE_REV1, 7_SLICE_NVL), which NVML offers on Hopper, do not count.
 func alike(t *testing.T, h host.View) []host.GPU {
 	t.Helper()
-	d, err := h.Driver(t.Context())
-	must(t, err)
+	d := must.Get(h.Driver(t.Context()))(t)
 	for i := range d.GPUs {
 		g := &d.GPUs[i]
 		g.UUID, g.Serial, g.Fabric.Cluster, g.Fabric.Clique = "", "", "", 0

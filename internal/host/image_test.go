@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // imageRoot is a root folder with this machine's programs, and nothing else of it.
@@ -23,20 +25,14 @@ func imageRoot(t *testing.T) string {
 	}
 	root := t.TempDir()
 	for _, dir := range []string{"etc", "proc", "sys", "dev", "run", "tmp", "usr/sbin", "usr/bin", "usr/lib"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	for _, name := range []string{"bin", "lib"} {
-		if err := os.Symlink("usr/"+name, filepath.Join(root, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink("usr/"+name, filepath.Join(root, name)))
 		bind(t, "/usr/"+name, filepath.Join(root, "usr", name))
 	}
 	if _, err := os.Stat("/lib64"); err == nil {
-		if err := os.Mkdir(filepath.Join(root, "lib64"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(filepath.Join(root, "lib64"), 0o755))
 		bind(t, "/lib64", filepath.Join(root, "lib64"))
 	}
 	return root
@@ -44,9 +40,7 @@ func imageRoot(t *testing.T) string {
 
 func bind(t *testing.T, source, target string) {
 	t.Helper()
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -57,19 +51,14 @@ func bind(t *testing.T, source, target string) {
 func openImage(t *testing.T, root string) Host {
 	t.Helper()
 	h, done, err := Image(root, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(done)
 	return h
 }
 
 func mounts(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
 	return string(data)
 }
 
@@ -81,10 +70,7 @@ func TestImageRunsPrograms(t *testing.T) {
 	if h.Live() || !h.Runs() {
 		t.Errorf("live %t, runs %t", h.Live(), h.Runs())
 	}
-	unlock, err := h.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(h.Lock())(t)
 	const script = `set -e
 test ! -e /work; test -c /dev/null; echo x >/dev/null; test -d /proc/self; test -z "$(ls -A /run/systemd 2>/dev/null)"
 test "$(readlink /proc/1/root)" != no
@@ -95,9 +81,7 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 	if err != nil || readErr == nil && string(out) != string(resolv) {
 		t.Fatalf("%q, %v", out, err)
 	}
-	if _, err := h.ReadDir("/proc"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(h.ReadDir("/proc"))(t)
 	if names, _ := h.ReadDir("/proc"); len(names) > 0 {
 		t.Error("files of the image are seen with what is mounted for programs")
 	}
@@ -118,10 +102,7 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 // An image's programs can neither load nor remove modules of the kernel that runs here.
 func TestImageLeavesTheKernelAlone(t *testing.T) {
 	h := openImage(t, imageRoot(t))
-	out, err := h.Do(t.Context(), "sh", "-c", "grep ^CapBnd: /proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(h.Do(t.Context(), "sh", "-c", "grep ^CapBnd: /proc/self/status"))(t)
 	if missing := missingCapabilities(field(string(out), "CapBnd")); !slices.Contains(missing, "CAP_SYS_MODULE") || slices.Contains(missing, "CAP_SYS_ADMIN") {
 		t.Errorf("programs of an image lack %v", missing)
 	}
@@ -143,14 +124,9 @@ func TestImageAskAbout(t *testing.T) {
 func TestImageModuleKey(t *testing.T) {
 	root := imageRoot(t)
 	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(done)
-	unlock, err := h.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(h.Lock())(t)
 	const script = `set -e; umask 0; . /etc/dkms/framework.conf.d/zz-gpuadm.conf
 test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "$mok_certificate"`
 	for range 2 {
@@ -183,17 +159,12 @@ func TestImagePlaceholders(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := openImage(t, root)
-	if _, err := killed.Do(context.Background(), "true"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(killed.Do(context.Background(), "true"))(t)
 	left := filepath.Join(root, "usr/sbin/policy-rc.d")
 	if i, err := os.Stat(left); err != nil || i.Size() != 0 || i.Mode()&0o111 != 0 {
 		t.Errorf("a killed bake leaves %v, %v", i, err)
 	}
-	unlock, err := openImage(t, root).Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(openImage(t, root).Lock())(t)
 	unlock()
 	if _, err := os.Stat(left); err == nil {
 		t.Error("the next bake leaves it, too")
@@ -208,13 +179,9 @@ func TestImageLinkedPolicy(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		root := imageRoot(t)
 		if there {
-			if err := os.WriteFile(filepath.Join(root, "etc/policy"), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(root, "etc/policy"), []byte("#!/bin/sh\nexit 0\n"), 0o755))
 		}
-		if err := os.Symlink("/etc/policy", filepath.Join(root, "usr/sbin/policy-rc.d")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink("/etc/policy", filepath.Join(root, "usr/sbin/policy-rc.d")))
 		_, err := openImage(t, root).Do(context.Background(), "sh", "-c", "/usr/sbin/policy-rc.d; test $? = 101")
 		if there && err != nil {
 			t.Error(err)
@@ -233,9 +200,7 @@ func TestImageKeepsNoMount(t *testing.T) {
 		source, kind string
 		flags        uintptr
 	}{{place, "", unix.MS_BIND}, {"", "", unix.MS_SHARED}, {"tmpfs", "tmpfs", 0}} {
-		if err := unix.Mount(m.source, place, m.kind, m.flags, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Mount(m.source, place, m.kind, m.flags, ""))
 	}
 	defer unix.Unmount(place, unix.MNT_DETACH)
 	h := openImage(t, root)
@@ -243,9 +208,7 @@ func TestImageKeepsNoMount(t *testing.T) {
 	if out, err := h.Ask(context.Background(), "sh", "-c", is); err != nil {
 		t.Fatalf("%q, %v", out, err)
 	}
-	if err := unix.Unmount(place, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Unmount(place, 0))
 	if out, err := h.Ask(context.Background(), "sh", "-c", is); err == nil {
 		t.Errorf("still mounted: %q", out)
 	}
@@ -290,10 +253,7 @@ func TestBakeExcludesApply(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make a mount namespace")
 	}
-	unlock, err := new(runLock).take(lockFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(new(runLock).take(lockFile))(t)
 	defer unlock()
 	if unlock, err := openImage(t, "/").Lock(); !errors.As(err, new(*Busy)) {
 		if err == nil {

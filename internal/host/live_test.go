@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLive works on the units of the machine it runs on, so it runs only in a machine that is thrown away after it:
@@ -21,11 +22,11 @@ func TestLive(t *testing.T) {
 		t.Skip("changes the machine it runs on: set GPUADM_TEST_LIVE=1 in one to throw away")
 	}
 	h, err := host.Open("/")
-	must(t, err)
+	must.OK(t, err)
 	const folder = "/etc/systemd/system/"
 	write := func(name, text string) {
 		t.Helper()
-		must(t, h.WriteFile(folder+name, []byte(text), host.Attr{Mode: 0o644}))
+		must.OK(t, h.WriteFile(folder+name, []byte(text), host.Attr{Mode: 0o644}))
 	}
 	set := func(name, file, job string) error {
 		return h.SetUnit(t.Context(), name, host.UnitChange{File: file, Job: job})
@@ -33,7 +34,7 @@ func TestLive(t *testing.T) {
 	unit := func(name string) host.Unit {
 		t.Helper()
 		u, err := h.Unit(t.Context(), name)
-		must(t, err)
+		must.OK(t, err)
 		return u
 	}
 	says := func(err error, want string) {
@@ -55,7 +56,7 @@ func TestLive(t *testing.T) {
 
 	write("gpuadm-x.service", "[Service]\nExecStart=/bin/sleep 1000\nExecReload=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
 	before := time.Now()
-	must(t, set("gpuadm-x.service", "enable", "start"))
+	must.OK(t, set("gpuadm-x.service", "enable", "start"))
 	u := unit("gpuadm-x.service")
 	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.PID == 0 || len(u.Files) != 1 || u.Files[0] != folder+"gpuadm-x.service" || u.Outdated {
 		t.Errorf("enabled and started: %+v", u)
@@ -64,18 +65,18 @@ func TestLive(t *testing.T) {
 		t.Errorf("times: %+v", u)
 	}
 	i, err := h.Stat(u.Files[0])
-	must(t, err)
+	must.OK(t, err)
 	if gap := u.Started.Sub(i.Ctime); gap < 0 || gap > 30*time.Second {
 		t.Errorf("started %v after its file changed", gap)
 	}
 
-	must(t, h.Mkdir(folder+"gpuadm-x.service.d", host.Attr{Mode: 0o755}))
+	must.OK(t, h.Mkdir(folder+"gpuadm-x.service.d", host.Attr{Mode: 0o755}))
 	time.Sleep(20 * time.Millisecond)
 	write("gpuadm-x.service.d/a.conf", "[Service]\nEnvironment=A=1\n")
 	if u := unit("gpuadm-x.service"); !u.Outdated || len(u.Files) != 2 {
 		t.Errorf("a new drop-in: %+v", u)
 	}
-	must(t, set("gpuadm-x.service", "", "restart"))
+	must.OK(t, set("gpuadm-x.service", "", "restart"))
 	if again := unit("gpuadm-x.service"); again.Outdated || len(again.Files) != 2 || again.PID == u.PID || again.Since <= u.Since {
 		t.Errorf("restarted: %+v", again)
 	}
@@ -83,19 +84,19 @@ func TestLive(t *testing.T) {
 	if u := unit("gpuadm-x.service"); !u.Outdated || len(u.Files) != 2 {
 		t.Errorf("a changed drop-in: %+v", u)
 	}
-	must(t, set("gpuadm-x.service", "", "restart"))
+	must.OK(t, set("gpuadm-x.service", "", "restart"))
 	if out, err := h.Ask(t.Context(), "systemctl", "show", "-p", "Environment", "gpuadm-x.service"); err != nil || string(out) != "Environment=A=2\n" {
 		t.Errorf("%s (%v)", out, err)
 	}
 	for range 8 { // more than StartLimitBurst
-		must(t, set("gpuadm-x.service", "", "restart"))
+		must.OK(t, set("gpuadm-x.service", "", "restart"))
 	}
-	must(t, set("gpuadm-x.service", "", "reload"))
-	must(t, set("gpuadm-x.service", "disable", "stop"))
+	must.OK(t, set("gpuadm-x.service", "", "reload"))
+	must.OK(t, set("gpuadm-x.service", "disable", "stop"))
 	if u := unit("gpuadm-x.service"); u.Enabled != "disabled" || u.Active != "inactive" || u.PID != 0 || !u.Started.IsZero() {
 		t.Errorf("disabled and stopped: %+v", u)
 	}
-	must(t, set("gpuadm-x.service", "", "stop"))
+	must.OK(t, set("gpuadm-x.service", "", "stop"))
 	says(set("gpuadm-x.service", "", "reload"), "cannot reload gpuadm-x.service")
 	says(set("gpuadm-x.service", "mask", ""), "cannot mask gpuadm-x.service")
 
@@ -105,8 +106,8 @@ func TestLive(t *testing.T) {
 	}
 	says(set("gpuadm-fails.service", "enable", ""), "no [Install] section")
 	write("gpuadm-fails.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
-	must(t, set("gpuadm-fails.service", "", "start")) // fixed, and its many failures do not count
-	must(t, set("gpuadm-fails.service", "", "stop"))
+	must.OK(t, set("gpuadm-fails.service", "", "start")) // fixed, and its many failures do not count
+	must.OK(t, set("gpuadm-fails.service", "", "stop"))
 
 	write("gpuadm-never.service", "[Unit]\nConditionPathExists=/none\n[Service]\nExecStart=/bin/sleep 1000\n")
 	says(set("gpuadm-never.service", "", "start"), "a condition in its unit file does not hold")
@@ -116,7 +117,7 @@ func TestLive(t *testing.T) {
 	write("gpuadm-once.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n")
 	says(set("gpuadm-needs.service", "", "start"), "a unit it needs did not start")
 	write("gpuadm-once.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n")
-	must(t, set("gpuadm-once.service", "", "start"))
+	must.OK(t, set("gpuadm-once.service", "", "start"))
 	if u := unit("gpuadm-once.service"); u.Active != "active" || u.PID != 0 || u.Started.IsZero() || u.Since == 0 {
 		t.Errorf("a oneshot that remains: %+v", u)
 	}
@@ -130,17 +131,17 @@ func TestLive(t *testing.T) {
 	if u := unit("dbus.socket"); u.Active != "active" || u.Started.IsZero() {
 		t.Errorf("a socket: %+v", u)
 	}
-	must(t, set("containerd.service", "mask", ""))
+	must.OK(t, set("containerd.service", "mask", ""))
 	if u := unit("containerd.service"); u.Load != "masked" || u.Enabled != "masked" {
 		t.Errorf("masked: %+v", u)
 	}
-	must(t, set("containerd.service", "unmask", "restart"))
+	must.OK(t, set("containerd.service", "unmask", "restart"))
 	t.Logf("containerd: %+v", unit("containerd.service"))
 
 	unlock, err := h.Lock()
-	must(t, err)
+	must.OK(t, err)
 	other, err := host.Open("/")
-	must(t, err)
+	must.OK(t, err)
 	if _, err := other.Lock(); !errors.As(err, new(*host.Busy)) {
 		t.Errorf("locked twice: %v", err)
 	}

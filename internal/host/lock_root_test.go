@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
@@ -46,23 +47,12 @@ func lockChild() {
 // TestLockFolder: a root folder has one lock, nothing of it lies in the folder, and nothing of it stays.
 func TestLockFolder(t *testing.T) {
 	dir := t.TempDir()
-	one, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(Open(dir))(t)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
-	two, err := Open(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(dir, link))
+	two := must.Get(Open(link))(t)
 	for range 2 {
-		unlock, err := one.Lock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		unlock := must.Get(one.Lock())(t)
 		for _, h := range []Host{one, two} {
 			_, err := h.Lock()
 			if busy := (*Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
@@ -91,32 +81,18 @@ func TestLockFolder(t *testing.T) {
 // lockOf is the name of a root folder's lock.
 func lockOf(t *testing.T, dir string) string {
 	t.Helper()
-	name, err := nameOfLock(diskAt(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(nameOfLock(diskAt(dir)))(t)
 	return name
 }
 
 // TestOthersDoNotLock: another user who can read a root folder can lock the folder itself, and that keeps no run of gpuadm out.
 func TestOthersDoNotLock(t *testing.T) {
 	dir := t.TempDir()
-	dirFile, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirFile := must.Get(os.Open(dir))(t)
 	defer dirFile.Close()
-	if err := unix.Flock(int(dirFile.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	h, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := h.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Flock(int(dirFile.Fd()), unix.LOCK_EX))
+	h := must.Get(Open(dir))(t)
+	unlock := must.Get(h.Lock())(t)
 	unlock()
 }
 
@@ -126,10 +102,7 @@ func TestLockFileOfOthers(t *testing.T) {
 		t.Skip("only root can make a file of another user's")
 	}
 	dir := t.TempDir()
-	h, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(Open(dir))(t)
 	name := lockOf(t, dir)
 	link := func() error { return os.Symlink(filepath.Join(dir, "none"), name) }
 	for what, put := range map[string]func() error{
@@ -143,21 +116,14 @@ func TestLockFileOfOthers(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			defer os.Remove(name)
 			defer os.Remove(name + ".other")
-			if err := put(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, put())
 			user := 0
 			switch what {
 			case "locked":
 				user = swap.UID
-				f, err := os.Open(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				f := must.Get(os.Open(name))(t)
 				defer f.Close()
-				if err := errors.Join(f.Chown(swap.UID, swap.UID), unix.Flock(int(f.Fd()), unix.LOCK_EX)); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, errors.Join(f.Chown(swap.UID, swap.UID), unix.Flock(int(f.Fd()), unix.LOCK_EX)))
 			case "a link":
 				user = swap.UID
 			}
@@ -170,10 +136,7 @@ func TestLockFileOfOthers(t *testing.T) {
 			}
 		})
 	}
-	unlock, err := h.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(h.Lock())(t)
 	unlock()
 }
 
@@ -183,9 +146,7 @@ func TestOneHasTheLock(t *testing.T) {
 	for i := range 200 {
 		one, two := &runLock{comes: true}, &runLock{comes: true}
 		unlock, err := one.take(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var fds [2]int
 		for i := range fds {
 			if fds[i], err = open(unix.AT_FDCWD, name, unix.O_RDWR, 0); err != nil {
@@ -207,9 +168,7 @@ func TestOneHasTheLock(t *testing.T) {
 			waited <- err
 		}()
 		unlock()
-		if err := <-waited; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, <-waited)
 		if i%2 == 1 { // another file with its name
 			if unlock, err = two.take(name); err != nil {
 				t.Fatal(err)
@@ -237,30 +196,17 @@ func startLocker(t *testing.T, dir string) locker {
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: swap.UID, Gid: swap.UID}}
 	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	said, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
+	said := must.Get(bufio.NewReader(out).ReadString('\n'))(t)
 	return locker{cmd, in, strings.TrimSpace(said)}
 }
 
 // TestLockWithoutRoot: two runs of a user who is not root see each other, and what a killed one has left is taken over.
 func TestLockWithoutRoot(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(filepath.Dir(dir), 0o755))
 	end := func(l locker) {
 		t.Helper()
 		l.in.Close()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
@@ -38,9 +39,7 @@ func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	helper := exec.Command(os.Args[0], "the-helper")
 	helper.Env = append(os.Environ(), "GPUADM_TEST_LOCK="+path)
-	if err := helper.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, helper.Start())
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(path + ".started"); err == nil {
 			break
@@ -93,9 +92,7 @@ func TestLockInOneProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
 	unlock, err := one.take(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if i, err := os.Stat(path); err != nil || i.Mode() != 0o600 {
 		t.Errorf("%v (%v)", i.Mode(), err)
 	}
@@ -118,13 +115,9 @@ func TestUnlockReleasesChildren(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
 	unlock, err := one.take(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	out, err := quick().do(t.Context(), sh("setsid sleep 30 >/dev/null 2>&1 & echo $!"), one.file())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
 	unlock()
 	if unlock, err = two.take(path); err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -28,8 +29,7 @@ const gpu0, gpu1 = "0000:17:00.0", "0000:1f:00.0"
 
 func readDriver(t *testing.T, v host.View) host.Driver {
 	t.Helper()
-	d, err := v.Driver(t.Context())
-	must(t, err)
+	d := must.Get(v.Driver(t.Context()))(t)
 	return d
 }
 
@@ -42,11 +42,11 @@ func TestNVMLRead(t *testing.T) {
 	h.fake.Do("set", "--gpu", "0", "clock_reasons=200") // power brake 0x80, heat 0x40, the sum of both 0x8
 	h.fake.Do("set", "--gpu", "1", "clock_reasons=72")
 	h.fake.Do("set", "--gpu", "2", "clock_reasons=5") // idle, and the power cap
-	must(t, h.SetMIGMode(t.Context(), gpu0, true))
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
-	must(t, err)
+	must.OK(t, err)
 	_, err = h.CreateCompute(t.Context(), gpu0, id, 2, host.Span{})
-	must(t, err)
+	must.OK(t, err)
 	h.fake.Hold(0, id, 4242)
 	h.fake.Hold(1, -1, 99)
 	h.fake.Hold(1, -1, 12)
@@ -102,7 +102,7 @@ func TestNVMLLost(t *testing.T) {
 	fake := fakenvml.New(t, "H100-80:3")
 	t.Setenv("FAKENVML_STATE", fake.State)
 	proc, err := simhost.New([]byte("-- proc/driver/nvidia/gpus/0000:17:00.0/x --\n-- proc/driver/nvidia/gpus/0000:1f:00.0/x --\n-- proc/driver/nvidia/gpus/0000:27:00.0/x --\n"))
-	must(t, err)
+	must.OK(t, err)
 	h := host.LiveWithNVML(fake.Library, proc.Files)
 	lost := func(why string) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestNVMLRefuses(t *testing.T) {
 		}
 	}
 	h.fake.Init("SUCCESS")
-	must(t, h.SetMIGMode(t.Context(), gpu0, true))
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	h.fake.Fail("nvmlDeviceGetGpuInstances", 0, "NO_PERMISSION")
 	if _, err := h.Driver(t.Context()); !errors.As(err, &none) || !strings.Contains(none.Try, "root") {
 		t.Errorf("%v", err)
@@ -184,7 +184,7 @@ func TestNVMLRefuses(t *testing.T) {
 func TestNVMLLate(t *testing.T) {
 	h := openFake(t, "A30")
 	h.fake.Set(0, "self_reset=1")
-	must(t, h.SetMIGMode(t.Context(), gpu0, true))
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	if !readDriver(t, h).GPUs[0].Mode {
 		t.Error("A GPU that resets itself has no MIG mode")
 	}
@@ -215,8 +215,7 @@ func TestNVMLOld(t *testing.T) {
 		return
 	}
 	fake := fakenvml.New(t, "A100-40")
-	data, err := os.ReadFile(fake.Library)
-	must(t, err)
+	data := must.Get(os.ReadFile(fake.Library))(t)
 	for _, symbol := range newer {
 		old := bytes.Clone(data)
 		// The name in the table of names; its hash stays, so the loader looks here and finds another name.
@@ -226,7 +225,7 @@ func TestNVMLOld(t *testing.T) {
 		}
 	}
 	old := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	must(t, os.WriteFile(old, data, 0o755))
+	must.OK(t, os.WriteFile(old, data, 0o755))
 	child := exec.Command(os.Args[0], "-test.run=^TestNVMLOld$", "-test.v")
 	child.Env = append(os.Environ(), "GPUADM_TEST_OLD_NVML="+old, "FAKENVML_STATE="+fake.State)
 	said, err := child.CombinedOutput()
@@ -245,7 +244,7 @@ func oldNVML(t *testing.T, h host.Host) {
 			t.Errorf("%+v", p)
 		}
 	}
-	must(t, h.SetMIGMode(t.Context(), gpu0, true))
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	refused := (*host.GPUError)(nil)
 	if err := h.SetPersistence(t.Context(), gpu0, true); !errors.As(err, &refused) || refused.Code != "FUNCTION_NOT_FOUND" {
 		t.Errorf("%v", err)
@@ -260,9 +259,7 @@ func BenchmarkDriver(b *testing.B) {
 			h.fake.Forget()
 			readings := 0
 			for b.Loop() {
-				if _, err := h.Driver(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(h.Driver(b.Context()))(b)
 				readings++
 			}
 			calls := 0
@@ -276,9 +273,7 @@ func BenchmarkDriver(b *testing.B) {
 		h := openFake(b, "H100-80:8")
 		fill(b, h)
 		for b.Loop() {
-			if _, err := h.Driver(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(h.Driver(b.Context()))(b)
 		}
 	})
 }
@@ -294,7 +289,5 @@ func fill(b *testing.B, h host.Host) {
 			err = errors.Join(err, made, within)
 		}
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -33,8 +34,7 @@ func TestNoDriver(t *testing.T) {
 		{"nothing is known", "", "LIB_RM_VERSION_MISMATCH", "driver an unknown version and the library of an unknown version", "reboot"},
 		{"a strange module", "-- sys/module/nvidia/version --\n\x1b[31m1\n", "DRIVER_NOT_LOADED", "nvidia [31m1 is loaded", "nvidia-modprobe"},
 	} {
-		n, err := simhost.New([]byte(c.files))
-		must(t, err)
+		n := must.Get(simhost.New([]byte(c.files)))(t)
 		if none := host.Because(n.Files, c.code); !strings.Contains(none.Why, c.why) || !strings.Contains(none.Try, c.try) {
 			t.Errorf("%s: %q, try %q", c.name, none.Why, none.Try)
 		} else if none.Again != (c.try == "run gpuadm again") {

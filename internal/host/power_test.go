@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -99,22 +100,20 @@ func show(t *testing.T, h host.View, name string) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "nothing"
 	}
-	must(t, err)
+	must.OK(t, err)
 	s := fmt.Sprintf("%v;%d:%d;%q;", i.Mode, i.UID, i.GID, i.Xattrs)
 	switch {
 	case i.Mode.IsDir():
 		return s + "folder"
 	case i.Mode&fs.ModeSymlink != 0:
-		to, err := h.Readlink(name)
-		must(t, err)
+		to := must.Get(h.Readlink(name))(t)
 		return s + "-> " + to
 	}
 	return s + read(t, h, name) + "|"
 }
 
 func temps(t *testing.T, h host.View) (all []string) {
-	names, err := h.ReadDir("/w")
-	must(t, err)
+	names := must.Get(h.ReadDir("/w"))(t)
 	for _, name := range names {
 		if strings.HasPrefix(name, ".gpuadm-") {
 			all = append(all, name)
@@ -138,7 +137,7 @@ func TestPowerCut(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			whole := simulated(t, oldNode)
 			old := show(t, whole, w.at)
-			must(t, w.do(whole))
+			must.OK(t, w.do(whole))
 			want := show(t, whole, w.at)
 			if old == want {
 				t.Fatalf("nothing changes: %s", want)
@@ -198,7 +197,7 @@ func TestFail(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			whole := simulated(t, oldNode)
 			old := show(t, whole, w.at)
-			must(t, w.do(whole))
+			must.OK(t, w.do(whole))
 			want := show(t, whole, w.at)
 			for touch := range whole.Touches() {
 				n := simulated(t, oldNode)
@@ -218,7 +217,7 @@ func TestFail(t *testing.T) {
 				if strings.HasPrefix(w.name, "append") || got == want {
 					continue
 				}
-				must(t, w.do(n))
+				must.OK(t, w.do(n))
 				n.Boot(simhost.LoseAll)
 				if got := show(t, n, w.at); got != want {
 					t.Errorf("touch %d failed, done again, power cut: %s", touch, got)
@@ -231,24 +230,24 @@ func TestFail(t *testing.T) {
 // TestSweep finds what a killed gpuadm left and nothing else gone.
 func TestSweep(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
 		for _, name := range []string{".gpuadm-x.tmp", ".gpuadm-config", "x.tmp"} {
-			must(t, h.WriteFile("/w/"+name, nil, ownedBySelf(0o600)))
+			must.OK(t, h.WriteFile("/w/"+name, nil, ownedBySelf(0o600)))
 		}
-		must(t, h.WriteFile("/w/.gpuadm-x.tmp", nil, ownedBySelf(0o600)))
-		must(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
-		must(t, h.Symlink("/w/.gpuadm-z.tmp", "x"))
-		must(t, h.WriteFile("/w/a", nil, ownedBySelf(0o600)))
+		must.OK(t, h.WriteFile("/w/.gpuadm-x.tmp", nil, ownedBySelf(0o600)))
+		must.OK(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
+		must.OK(t, h.Symlink("/w/.gpuadm-z.tmp", "x"))
+		must.OK(t, h.WriteFile("/w/a", nil, ownedBySelf(0o600)))
 		names, err := h.ReadDir("/w")
 		if want := []string{".gpuadm-config", "a", "x.tmp"}; !slices.Equal(names, want) {
 			t.Errorf("%q (%v), want %q", names, err, want)
 		}
 		// In another folder, which it is asked for: through a link, and where none is.
-		must(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
-		must(t, h.Symlink("/l", "w"))
-		must(t, h.Sweep("/l"))
+		must.OK(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
+		must.OK(t, h.Symlink("/l", "w"))
+		must.OK(t, h.Sweep("/l"))
 		for _, none := range []string{"/none", "/w/none/none", "/w/a", "/w/a/none"} {
-			must(t, h.Sweep(none))
+			must.OK(t, h.Sweep(none))
 		}
 		if names, err := h.ReadDir("/w"); len(names) != 3 {
 			t.Errorf("%q (%v)", names, err)
@@ -294,11 +293,11 @@ func TestLabels(t *testing.T) {
 	}
 	bare := i.Attr()
 	bare.Xattrs = map[string]string{}
-	must(t, n.SetAttr("/etc/x", bare))
+	must.OK(t, n.SetAttr("/etc/x", bare))
 	if i, err := n.Lstat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
 		t.Errorf("%q (%v)", i.Xattrs, err)
 	}
-	must(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
 	if tree := n.Tree(); !strings.Contains(tree, `"new" security.selinux="label"`+"\n") {
 		t.Error(tree)
 	}
@@ -312,7 +311,7 @@ func TestNarrow(t *testing.T) {
 		err := n.SetAttr("/etc/x", host.Attr{Mode: 0o640, UID: 5, GID: 5})
 		n.Boot(simhost.LoseNothing)
 		i, err2 := n.Lstat("/etc/x")
-		must(t, err2)
+		must.OK(t, err2)
 		if i.UID == 5 && i.Mode&^0o640 != 0 {
 			t.Errorf("cut at %d: the new owner has %v", touch, i.Mode)
 		}

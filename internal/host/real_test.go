@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestSwappedFolder swaps a folder for links out of the root as fast as it can while files are written, read and removed
@@ -24,14 +25,14 @@ func TestSwappedFolder(t *testing.T) {
 	h, dir := openFolder(t)
 	outside := tempDir(t)
 	canary := filepath.Join(outside, "file")
-	must(t, os.WriteFile(canary, []byte("outside"), 0o644))
+	must.OK(t, os.WriteFile(canary, []byte("outside"), 0o644))
 	up, err := filepath.Rel(filepath.Join(dir, "d"), outside)
-	must(t, err)
-	must(t, h.Mkdir("/d", ownedBySelf(0o755)))
-	must(t, h.Mkdir("/d/real", ownedBySelf(0o755)))
+	must.OK(t, err)
+	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must.OK(t, h.Mkdir("/d/real", ownedBySelf(0o755)))
 	d := func(name string) string { return filepath.Join(dir, "d", name) }
-	must(t, os.Symlink(outside, d("absolute")))
-	must(t, os.Symlink(up, d("relative")))
+	must.OK(t, os.Symlink(outside, d("absolute")))
+	must.OK(t, os.Symlink(up, d("relative")))
 	defer swapping(t, d("real"), d("absolute"), d("relative"))()
 	wrote, failed := 0, 0
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
@@ -78,7 +79,7 @@ func swapping(t *testing.T, name string, others ...string) (stop func()) {
 func untouched(t *testing.T, canary string) {
 	t.Helper()
 	data, err := os.ReadFile(canary)
-	must(t, err)
+	must.OK(t, err)
 	if i, err := os.Stat(canary); string(data) != "outside" || err != nil || i.Mode() != 0o644 {
 		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
 	}
@@ -88,9 +89,9 @@ func untouched(t *testing.T, canary string) {
 func TestSwappedFile(t *testing.T) {
 	h, dir := openFolder(t)
 	canary := filepath.Join(tempDir(t), "file")
-	must(t, os.WriteFile(canary, []byte("outside"), 0o644))
-	must(t, h.WriteFile("/file", []byte("inside"), ownedBySelf(0o644)))
-	must(t, os.Symlink(canary, filepath.Join(dir, "link")))
+	must.OK(t, os.WriteFile(canary, []byte("outside"), 0o644))
+	must.OK(t, h.WriteFile("/file", []byte("inside"), ownedBySelf(0o644)))
+	must.OK(t, os.Symlink(canary, filepath.Join(dir, "link")))
 	defer swapping(t, filepath.Join(dir, "file"), filepath.Join(dir, "link"))()
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
 		if data, _ := h.ReadFile("/file"); string(data) == "outside" {
@@ -105,7 +106,7 @@ func TestSwappedFile(t *testing.T) {
 // TestStrangeFiles reads what must not be waited for.
 func TestStrangeFiles(t *testing.T) {
 	h, dir := openFolder(t)
-	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	must.OK(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	opened := make(chan error, 1)
 	go func() { // waits until the test opens the FIFO to read
 		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_WRONLY, 0)
@@ -113,8 +114,8 @@ func TestStrangeFiles(t *testing.T) {
 		opened <- err
 	}()
 	time.Sleep(50 * time.Millisecond)
-	must(t, os.WriteFile(filepath.Join(dir, "big"), nil, 0o600))
-	must(t, os.Truncate(filepath.Join(dir, "big"), host.MaxFile+1))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "big"), nil, 0o600))
+	must.OK(t, os.Truncate(filepath.Join(dir, "big"), host.MaxFile+1))
 	for name, want := range map[string]string{
 		"/fifo": "cannot read /fifo: it is a FIFO, not a regular file",
 		"/big":  "cannot read /big: it is bigger than 64 MiB",
@@ -128,7 +129,7 @@ func TestStrangeFiles(t *testing.T) {
 		t.Errorf("the FIFO was opened (%v)", err)
 	case <-time.After(50 * time.Millisecond):
 		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-		must(t, err)
+		must.OK(t, err)
 		<-opened
 		f.Close()
 	}
@@ -142,7 +143,7 @@ func TestStrangeFiles(t *testing.T) {
 
 func TestKernelFiles(t *testing.T) {
 	live, err := host.Open("/")
-	must(t, err)
+	must.OK(t, err)
 	if data, err := live.ReadFile("/proc/self/status"); err != nil || !strings.Contains(string(data), "Pid:") {
 		t.Errorf("%.20q (%v)", data, err)
 	}
@@ -157,7 +158,7 @@ func TestKernelFiles(t *testing.T) {
 	}
 	// Links of the kernel that lead to more than they say are taken by what they say.
 	exe, err := os.Executable()
-	must(t, err)
+	must.OK(t, err)
 	if at, err := live.Resolve("/proc/self/exe"); err != nil || at != exe {
 		t.Errorf("/proc/self/exe leads to %s (%v), want %s", at, err, exe)
 	}
@@ -167,7 +168,7 @@ func TestKernelFiles(t *testing.T) {
 func TestACL(t *testing.T) {
 	dir := t.TempDir() // a real disk: file systems in memory differ in what they have
 	h, err := host.Open(dir)
-	must(t, err)
+	must.OK(t, err)
 	// acl(5), the form in Linux: version 2, then (tag, permissions, ID) each: user, user 7, group, mask, other.
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x07\x00\x00\x00" +
 		"\x04\x00\x00\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
@@ -177,7 +178,7 @@ func TestACL(t *testing.T) {
 	if errors.Is(err, syscall.ENOTSUP) {
 		t.Skip("the file system has no ACLs:", err)
 	}
-	must(t, err)
+	must.OK(t, err)
 	has := func(name string, mode fs.FileMode, want string) {
 		t.Helper()
 		if i, err := h.Lstat(name); err != nil || i.Mode != mode || i.Xattrs["system.posix_acl_access"] != want {
@@ -185,16 +186,16 @@ func TestACL(t *testing.T) {
 		}
 	}
 	has("/x", 0o640, acl)
-	must(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
+	must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
 	has("/x", 0o640, acl)
 
 	// A folder's default is for new files only.
-	must(t, h.Mkdir("/d", ownedBySelf(0o755)))
-	must(t, h.WriteFile("/d/old", nil, ownedBySelf(0o640)))
-	must(t, h.SetAttr("/d", host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid(), Xattrs: map[string]string{"system.posix_acl_default": acl}}))
-	must(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
+	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must.OK(t, h.WriteFile("/d/old", nil, ownedBySelf(0o640)))
+	must.OK(t, h.SetAttr("/d", host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid(), Xattrs: map[string]string{"system.posix_acl_default": acl}}))
+	must.OK(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
 	has("/d/old", 0o640, "")
-	must(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
+	must.OK(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
 	if i, err := h.Lstat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
 		t.Errorf("the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
 	}
@@ -205,11 +206,11 @@ func TestACL(t *testing.T) {
 	// capability.h, revision 2: CAP_NET_BIND_SERVICE, effective.
 	bind := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	attr.Mode, attr.UID, attr.Xattrs = 0o755, 7, map[string]string{"security.capability": bind}
-	must(t, h.WriteFile("/x", []byte("x"), attr))
+	must.OK(t, h.WriteFile("/x", []byte("x"), attr))
 	if i, err := h.Lstat("/x"); err != nil || i.Mode != 0o755 || i.UID != 7 || i.Xattrs["security.capability"] != bind {
 		t.Errorf("%v %d %q (%v)", i.Mode, i.UID, i.Xattrs, err)
 	}
-	must(t, h.WriteFile("/x", []byte("y"), host.Attr{Mode: 0o755, UID: 7}))
+	must.OK(t, h.WriteFile("/x", []byte("y"), host.Attr{Mode: 0o755, UID: 7}))
 	if i, err := h.Lstat("/x"); err != nil || i.Xattrs["security.capability"] != bind {
 		t.Errorf("the capability was lost: %q (%v)", i.Xattrs, err)
 	}
@@ -219,10 +220,10 @@ func TestACL(t *testing.T) {
 func TestImmutable(t *testing.T) {
 	dir := t.TempDir()
 	h, err := host.Open(dir)
-	must(t, err)
-	must(t, h.WriteFile("/x", []byte("old"), ownedBySelf(0o644)))
+	must.OK(t, err)
+	must.OK(t, h.WriteFile("/x", []byte("old"), ownedBySelf(0o644)))
 	f, err := os.Open(filepath.Join(dir, "x"))
-	must(t, err)
+	must.OK(t, err)
 	defer f.Close()
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_IMMUTABLE); err != nil {
 		t.Skip("no immutable files here:", err)
@@ -241,11 +242,11 @@ func TestImmutable(t *testing.T) {
 	if i, err := h.Stat("/x"); i.Chattr != "i" || err != nil {
 		t.Errorf("%+v (%v)", i, err)
 	}
-	must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_APPEND))
+	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_APPEND))
 	if i, err := h.Lstat("/x"); i.Chattr != "a" || err != nil {
 		t.Errorf("%+v (%v)", i, err)
 	}
-	must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0))
+	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0))
 	if i, err := h.Lstat("/x"); i.Chattr != "" || err != nil {
 		t.Errorf("%+v (%v)", i, err)
 	}
@@ -255,13 +256,9 @@ func TestImmutable(t *testing.T) {
 func TestTimesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	written := time.Unix(1700000000, 5000)
-	if err := errors.Join(os.WriteFile(dir+"/file", nil, 0o600), os.Chtimes(dir+"/file", written, written)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.WriteFile(dir+"/file", nil, 0o600), os.Chtimes(dir+"/file", written, written)))
 	folder, err := host.FolderOf(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer folder.Close()
 	i, err := folder.Lstat("file")
 	if err != nil || !i.Mtime.Equal(written) || !i.Ctime.After(written) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -126,8 +127,7 @@ func look(t *testing.T, v host.View) string {
 	t.Helper()
 	var b strings.Builder
 	say := func(what string, answers ...any) {
-		s, err := json.Marshal(answers)
-		must(t, err)
+		s := must.Get(json.Marshal(answers))(t)
 		fmt.Fprintf(&b, "%s %s\n", what, s)
 	}
 	ctx := context.Background()
@@ -191,8 +191,7 @@ func TestRecord(t *testing.T) {
 	r = host.Record(again.View())
 	look(t, r)
 	twice := r.Txtar()
-	third, err := simhost.New(twice)
-	must(t, err)
+	third := must.Get(simhost.New(twice))(t)
 	if one, two := look(t, again), look(t, third); one != two {
 		t.Errorf("a recording of the recording differs:\n%s\n%s", one, two)
 	}

@@ -11,21 +11,20 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A process re-executes itself once: the same pid, arguments and environment.
 func TestReexec(t *testing.T) {
 	if os.Getenv("REEXEC_CHILD") != "" {
 		fmt.Printf("\npid %d %s %s\n", os.Getpid(), os.Getenv("REEXEC_CHILD"), strings.Join(os.Args[1:], " "))
-		must(t, host.Reexec())
+		must.OK(t, host.Reexec())
 		return
 	}
-	self, err := os.Executable()
-	must(t, err)
+	self := must.Get(os.Executable())(t)
 	cmd := exec.Command(self, "-test.run=^TestReexec$", "-test.count=1")
 	cmd.Env = append(os.Environ(), "REEXEC_CHILD=kept")
-	out, err := cmd.CombinedOutput()
-	must(t, err)
+	out := must.Get(cmd.CombinedOutput())(t)
 	var lines []string
 	for _, line := range strings.Split(string(out), "\n") {
 		if strings.HasPrefix(line, "pid ") {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -26,11 +27,11 @@ func seen(t *testing.T, h host.Host, name string) func(*host.Entry) bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		return func(found *host.Entry) bool { return found == nil }
 	}
-	must(t, err)
+	must.OK(t, err)
 	want := &host.Entry{}
 	if i.Mode&fs.ModeSymlink != 0 {
 		want.Link, err = h.Readlink(name)
-		must(t, err)
+		must.OK(t, err)
 	} else {
 		want.Data, want.Attr = []byte(read(t, h, name)), i.Attr()
 	}
@@ -136,13 +137,12 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 							}
 							as := seen(t, n, "/w/file")
 							n.Meddle(at, func(root host.Folder) {
-								dir, err := root.Folder("w")
-								must(t, err)
-								must(t, edit.do(dir))
+								dir := must.Get(root.Folder("w"))(t)
+								must.OK(t, edit.do(dir))
 							})
 							err := n.Replace("/w/file", with, as)
 							if !n.Meddled() {
-								must(t, err)
+								must.OK(t, err)
 								break
 							}
 							if err != nil {
@@ -177,10 +177,10 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 // TestReplace replaces, makes and removes, and refuses what is not as expected, in time and just too late.
 func TestReplace(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
 		with := &host.Entry{Data: []byte("ours\n"), Attr: ownedBySelf(0o604)}
 		for name, next := range map[string]*host.Entry{"/w/a": with, "/w/b": {Link: "ours"}, "/w/c": nil} {
-			must(t, h.WriteFile(name, []byte("old\n"), ownedBySelf(0o640)))
+			must.OK(t, h.WriteFile(name, []byte("old\n"), ownedBySelf(0o640)))
 			old := show(t, h, name)
 			what := "cannot write " + name + ": it was changed while gpuadm was writing it"
 			if next == nil {
@@ -204,7 +204,7 @@ func TestReplace(t *testing.T) {
 			if got := show(t, h, name); !errors.As(err, new(host.Changed)) || looks != 2 || !strings.HasSuffix(got, ";theirs|") {
 				t.Errorf("%s, %d looks: %v: %s", name, looks, err, got)
 			}
-			must(t, h.Replace(name, next, seen(t, h, name)))
+			must.OK(t, h.Replace(name, next, seen(t, h, name)))
 			want := "nothing"
 			if next != nil && next.Link == "" {
 				want = fmt.Sprintf("-rw----r--;%d:%d;map[];ours\n|", ownedBySelf(0).UID, ownedBySelf(0).GID)
@@ -215,8 +215,8 @@ func TestReplace(t *testing.T) {
 				t.Errorf("%s, want %s", got, want)
 			}
 		}
-		must(t, h.Replace("/w/new", with, seen(t, h, "/w/new")))
-		must(t, h.Replace("/w/b", with, seen(t, h, "/w/b"))) // a link is itself replaced
+		must.OK(t, h.Replace("/w/new", with, seen(t, h, "/w/new")))
+		must.OK(t, h.Replace("/w/b", with, seen(t, h, "/w/b"))) // a link is itself replaced
 		if err := h.Replace("/w/none", nil, agree); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("removed what is not there: %v", err)
 		}
@@ -237,21 +237,19 @@ func tamper(t *testing.T, h host.Host, name string) {
 			t.Error(err)
 		}
 		file, err := dir.Create(name[len("/w/"):])
-		must(t, err)
+		must.OK(t, err)
 		_, err = file.Write([]byte("theirs"))
-		must(t, err)
-		must(t, file.Close())
+		must.OK(t, err)
+		must.OK(t, file.Close())
 	}
 	if n, ok := h.(*simhost.Node); ok {
 		n.Meddle(0, func(root host.Folder) {
-			dir, err := root.Folder("w")
-			must(t, err)
+			dir := must.Get(root.Folder("w"))(t)
 			do(dir)
 		})
 		return
 	}
-	dir, err := host.FolderOf(h.Root() + "/w")
-	must(t, err)
+	dir := must.Get(host.FolderOf(h.Root() + "/w"))(t)
 	defer dir.Close()
 	do(dir)
 }
@@ -262,7 +260,7 @@ func TestReplaceFallsBack(t *testing.T) {
 		unix.EINVAL: true, unix.ENOSYS: true, unix.EOPNOTSUPP: true, unix.EPERM: true, unix.ENOSPC: false, unix.EIO: false, unix.EROFS: false,
 	} {
 		whole := simulated(t, oldNode)
-		must(t, whole.Replace("/w/file", replaced(), agree))
+		must.OK(t, whole.Replace("/w/file", replaced(), agree))
 		n := simulated(t, oldNode)
 		n.Fail(whole.Touches()-3, err) // then the old one is removed, and the folder synced
 		got := n.Replace("/w/file", replaced(), agree)
@@ -339,13 +337,12 @@ func TestMkdirReplacesNothing(t *testing.T) {
 		n := simulated(t, oldNode)
 		made := error(nil)
 		n.Meddle(at, func(root host.Folder) {
-			dir, err := root.Folder("w")
-			must(t, err)
+			dir := must.Get(root.Folder("w"))(t)
 			made = dir.Mkdir("new")
 		})
 		err := n.Mkdir("/w/new", host.Attr{Mode: 0o755})
 		if !n.Meddled() {
-			must(t, err)
+			must.OK(t, err)
 			return
 		}
 		if (made == nil) == (err == nil) || err != nil && !errors.Is(err, fs.ErrExist) {
@@ -357,9 +354,9 @@ func TestMkdirReplacesNothing(t *testing.T) {
 // TestRename gives another name in the folder, and never takes one.
 func TestRename(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
-		must(t, h.WriteFile("/w/a", []byte("a"), ownedBySelf(0o600)))
-		must(t, h.WriteFile("/w/b", []byte("b"), ownedBySelf(0o600)))
+		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		must.OK(t, h.WriteFile("/w/a", []byte("a"), ownedBySelf(0o600)))
+		must.OK(t, h.WriteFile("/w/b", []byte("b"), ownedBySelf(0o600)))
 		if err := h.Rename("/w/a", "/w/b"); !errors.Is(err, fs.ErrExist) || err.Error() != "cannot rename /w/a: file exists" {
 			t.Error(err)
 		}
@@ -371,7 +368,7 @@ func TestRename(t *testing.T) {
 		if err := h.Rename("/w/none", "/w/c"); !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
-		must(t, h.Rename("/w/a", "/w/c"))
+		must.OK(t, h.Rename("/w/a", "/w/c"))
 		if names, err := h.ReadDir("/w"); !slices.Equal(names, []string{"b", "c"}) || read(t, h, "/w/c") != "a" || read(t, h, "/w/b") != "b" {
 			t.Errorf("%q (%v)", names, err)
 		}
@@ -381,5 +378,5 @@ func TestRename(t *testing.T) {
 	if err := n.Rename("/w/file", "/w/log"); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
-	must(t, n.Rename("/w/file", "/w/aside"))
+	must.OK(t, n.Rename("/w/file", "/w/aside"))
 }

@@ -13,24 +13,20 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestJumpIsWalk takes every path of up to four parts through a tree with links of all kinds, at once and part by part: both
 // lead to the same place, say the same of it, or fail alike.
 func TestJumpIsWalk(t *testing.T) {
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755))
 	for name, text := range map[string]string{"f": "file", "a/f": "file", "a/b/f": "file"} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
 	}
 	for name, target := range map[string]string{"l": "a/b", "abs": "/a", "up": "../a", "top": "/", "two": "abs", "out": "a/../f", "gone": "none/a", "a/l": "/a", "a/b/l": "../../f", "a/b/c/l": "none", "a/b/none": "l"} {
-		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(target, filepath.Join(root, name)))
 	}
 	for _, name := range []string{"a/b", "a/f"} { // /dev/shm and tmpfs of older kernels have none of these
 		if err := unix.Setxattr(filepath.Join(root, name), "user.test", []byte(name), 0); err != nil && err != unix.ENOTSUP {
@@ -153,9 +149,7 @@ func TestReachIsWalk(t *testing.T) {
 // TestErrorNamesWhereItLed: an error of a read says where a link has led to.
 func TestErrorNamesWhereItLed(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "real/folder"), 0o755), os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.MkdirAll(filepath.Join(dir, "real/folder"), 0o755), os.Symlink("real", filepath.Join(dir, "link"))))
 	for what, files := range map[string]*Files{"whole": NewFiles(ownRoot{diskAt("/")}), "part by part": NewFiles(diskAt("/"))} {
 		_, err := files.ReadFile(filepath.Join(dir, "link/folder"))
 		if e := (*FileError)(nil); !errors.As(err, &e) || e.Leads != filepath.Join(dir, "real/folder") {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // units is a View that has units of its own.
@@ -28,23 +30,13 @@ func TestSnapshot(t *testing.T) {
 	put := func(name, data string) {
 		t.Helper()
 		name = filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(data), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(data), 0o644)))
 	}
 	put("etc/systemd/system/y.service", "[Service]\nExecStart=/bin/true\n")
 	put("etc/there", "old")
-	if err := os.Symlink("there", filepath.Join(root, "etc/link")); err != nil {
-		t.Fatal(err)
-	}
-	folder, err := Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := openRoot(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("there", filepath.Join(root, "etc/link")))
+	folder := must.Get(Open(root))(t)
+	disk := must.Get(openRoot(root))(t)
 	machine := units{folder, &systemd{files: NewFiles(disk)}}
 	then := Snapshot(machine)
 	if Snapshot(then) != then || Machine(then) != View(machine) || Machine(machine) != View(machine) {
@@ -87,9 +79,7 @@ func TestSnapshot(t *testing.T) {
 	put("etc/there", "new, longer")
 	put("etc/x", "")
 	put("etc/systemd/system/x.service", "[Service]\nExecStart=/bin/true\n")
-	if err := errors.Join(os.Remove(filepath.Join(root, "etc/link")), os.Symlink("x", filepath.Join(root, "etc/link"))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Remove(filepath.Join(root, "etc/link")), os.Symlink("x", filepath.Join(root, "etc/link"))))
 	check(then, "the snapshot after the change", true)
 	check(machine, "the machine after the change", false)
 	check(Snapshot(machine), "the next snapshot", false)
@@ -102,10 +92,7 @@ func TestSnapshotStat(t *testing.T) {
 		os.Symlink("none", filepath.Join(root, "dangling"))); err != nil {
 		t.Fatal(err)
 	}
-	v, err := Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(Open(root))(t)
 	s := Snapshot(v)
 	for _, name := range []string{"/f", "/l", "/dangling", "/missing", "/f/below"} {
 		_, _ = s.Lstat(name)
@@ -121,10 +108,7 @@ func TestSnapshotStat(t *testing.T) {
 // otherwise be loaded in one of its files and not in another.
 func TestSnapshotOfKernel(t *testing.T) {
 	root := t.TempDir()
-	v, err := Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(Open(root))(t)
 	then := Snapshot(v)
 	for name, again := range map[string]bool{
 		"/sys/module/nvidia/version": true, "/proc/driver/nvidia/version": true, "/dev/nvidiactl": true, "/run/nvidia/driver": true,
@@ -135,9 +119,7 @@ func TestSnapshotOfKernel(t *testing.T) {
 		_, _ = then.Lstat(name)
 		_, _ = then.ReadDir(filepath.Dir(name))
 		at := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte("x"), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte("x"), 0o644)))
 		_, err1 := then.ReadFile(name)
 		_, err2 := then.Stat(name)
 		_, err3 := then.Lstat(name)

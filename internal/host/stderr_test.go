@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // What a failed command says goes into errors, and from there to the journal and the API server: it has no secrets.
 func TestStderrIsMasked(t *testing.T) {
 	h, err := host.Open("/")
-	must(t, err)
+	must.OK(t, err)
 	_, err = h.Ask(t.Context(), "sh", "-c", `echo "E: cannot fetch https://robot:hunter2@mirror.example/x, token=hunter2" >&2; exit 1`)
 	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "mirror.example/x") {
 		t.Errorf("%v", err)

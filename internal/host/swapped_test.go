@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
 
@@ -30,19 +31,13 @@ type swapped struct {
 func layTree(t *testing.T, dir, says string) {
 	t.Helper()
 	for _, name := range []string{"etc/app", "var/lib"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
 	for _, name := range []string{"etc/file", "etc/app/old", "var/lib/log"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(says), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(says), 0o644))
 	}
 	for name, target := range map[string]string{"etc/link": "/etc/app", "etc/up": "../../../../etc/app"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 }
 
@@ -66,9 +61,7 @@ func all(t *testing.T, dir string) string {
 		words.WriteByte('\n')
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return words.String()
 }
 
@@ -96,12 +89,8 @@ func swappedRoots(t *testing.T, test func(t *testing.T, s swapped)) {
 			layTree(t, s.img, "inside")
 			layTree(t, s.tree, "outside")
 			if way == "link" {
-				if err := os.Symlink(s.tree, s.other); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Lchown(s.other, other(), -1); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.Symlink(s.tree, s.other))
+				must.OK(t, os.Lchown(s.other, other(), -1))
 			}
 			s.was = all(t, s.tree)
 			test(t, s)
@@ -119,18 +108,13 @@ func other() int {
 
 func (s swapped) exchange(t *testing.T) {
 	t.Helper()
-	if err := unix.Renameat2(unix.AT_FDCWD, s.img, unix.AT_FDCWD, s.other, unix.RENAME_EXCHANGE); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Renameat2(unix.AT_FDCWD, s.img, unix.AT_FDCWD, s.other, unix.RENAME_EXCHANGE))
 }
 
 // onBothDisks opens a root folder with openat2(2), and as where the kernel has none.
 func onBothDisks(t *testing.T, root string, test func(t *testing.T, h *folder)) {
 	for _, way := range []string{"at once", "part by part"} {
-		h, err := Open(root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(Open(root))(t)
 		f := h.(*folder)
 		if way == "part by part" {
 			f.disk = struct{ Disk }{f.disk}
@@ -188,15 +172,9 @@ func TestRootIsOpenedOnce(t *testing.T) {
 			if failed := work(t, h); failed > 0 {
 				t.Errorf("%d operations did not go to the root folder", failed)
 			}
-			unlock, err := h.Lock()
-			if err != nil {
-				t.Fatal(err)
-			}
+			unlock := must.Get(h.Lock())(t)
 			defer unlock()
-			moved, err := Open(s.other)
-			if err != nil {
-				t.Fatal(err)
-			}
+			moved := must.Get(Open(s.other))(t)
 			if _, err := moved.Lock(); !errors.As(err, new(*Busy)) {
 				t.Errorf("another lock than the root folder's: %v", err)
 			}
@@ -249,18 +227,13 @@ func TestRootOfAnotherUsersLink(t *testing.T) {
 		if err == nil {
 			err = os.Lchown(name, uid, uid)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return name
 	}
 	own, foreign := link("mine", "img", 0), link("theirs", "img", swap.UID)
 	beyond := link("beyond", foreign, 0)
 	inner := filepath.Join(link("up", filepath.Join("..", filepath.Base(base)), 0), "mine")
-	f, err := os.Open(filepath.Join(base, "img"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(filepath.Join(base, "img")))(t)
 	defer f.Close()
 	for _, root := range []string{own, inner, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), fmt.Sprintf("/dev/fd/%d", f.Fd())} {
 		if h, err := Open(root); err != nil {
@@ -291,9 +264,7 @@ func TestRoomOfTheOpenRoot(t *testing.T) {
 	parent := t.TempDir()
 	s := swapped{img: filepath.Join(parent, "img"), other: filepath.Join(parent, "other")}
 	layTree(t, s.img, "")
-	if err := os.Symlink("/proc", s.other); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("/proc", s.other))
 	onBothDisks(t, s.img, func(t *testing.T, h *folder) {
 		s.exchange(t)
 		defer s.exchange(t)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // faults is what Trusted says of names, in one line.
@@ -36,20 +37,20 @@ func TestTrusted(t *testing.T) {
 	}
 	both(t, func(t *testing.T, h host.Host) {
 		for _, dir := range []string{"/a", "/a/b", "/theirs", "/open"} {
-			must(t, h.Mkdir(dir, ownedBySelf(0o755)))
+			must.OK(t, h.Mkdir(dir, ownedBySelf(0o755)))
 		}
 		for _, name := range []string{"/a/b/x", "/theirs/x", "/open/x"} {
-			must(t, h.WriteFile(name, nil, ownedBySelf(0o644)))
+			must.OK(t, h.WriteFile(name, nil, ownedBySelf(0o644)))
 		}
-		must(t, h.SetAttr("/theirs", host.Attr{Mode: 0o755, UID: 7, GID: 7}))
-		must(t, h.SetAttr("/open", ownedBySelf(fs.ModeSticky|0o777)))
-		must(t, h.WriteFile("/a/foreign", nil, host.Attr{Mode: 0o664, UID: 7, GID: 7}))
-		must(t, h.WriteFile("/a/group", nil, host.Attr{Mode: 0o664, GID: 7}))
-		must(t, h.WriteFile("/a/read", nil, host.Attr{Mode: 0o444, GID: 7}))
+		must.OK(t, h.SetAttr("/theirs", host.Attr{Mode: 0o755, UID: 7, GID: 7}))
+		must.OK(t, h.SetAttr("/open", ownedBySelf(fs.ModeSticky|0o777)))
+		must.OK(t, h.WriteFile("/a/foreign", nil, host.Attr{Mode: 0o664, UID: 7, GID: 7}))
+		must.OK(t, h.WriteFile("/a/group", nil, host.Attr{Mode: 0o664, GID: 7}))
+		must.OK(t, h.WriteFile("/a/read", nil, host.Attr{Mode: 0o444, GID: 7}))
 		for link, target := range map[string]string{
 			"/a/good": "b/x", "/a/into": "/theirs/x", "/a/up": "b/../../theirs/x", "/theirs/link": "/a/b/x", "/a/loop": "loop", "/a/dangling": "/open/nothing", "/a/out": "../../../../a/b/x",
 		} {
-			must(t, h.Symlink(link, target))
+			must.OK(t, h.Symlink(link, target))
 		}
 		for name, want := range map[string]string{
 			"/":           "",
@@ -77,7 +78,7 @@ func TestTrusted(t *testing.T) {
 		if got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"; got != want {
 			t.Errorf("together: %q, want %q", got, want)
 		}
-		must(t, h.SetAttr("/", ownedBySelf(0o775)))
+		must.OK(t, h.SetAttr("/", ownedBySelf(0o775)))
 		if got, want := faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"; got != want {
 			t.Errorf("below a root that others write to: %q, want %q", got, want)
 		}
@@ -88,8 +89,7 @@ func TestTrusted(t *testing.T) {
 func TestTrustedUnprivileged(t *testing.T) {
 	const folder = "GPUADM_TEST_TRUSTED"
 	if dir := os.Getenv(folder); dir != "" { // the child, without root
-		h, err := host.Open(dir)
-		must(t, err)
+		h := must.Get(host.Open(dir))(t)
 		for name, want := range map[string]string{"/mine": "", "/roots": "", "/others": "/others[{user 7 owns /others}] []"} {
 			if got := faults(t, h, name); got != want || os.Getuid() == 0 {
 				t.Errorf("as user %d, %s: %q, want %q", os.Getuid(), name, got, want)
@@ -102,17 +102,16 @@ func TestTrustedUnprivileged(t *testing.T) {
 	}
 	const user = 65534
 	dir, err := os.MkdirTemp("", "gpuadm-test-") // /dev/shm may run no programs, and t.TempDir lets no other user in
-	must(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chown(dir, user, user))
+	must.OK(t, os.Chown(dir, user, user))
 	for name, uid := range map[string]int{"mine": user, "roots": 0, "others": 7} {
-		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
-		must(t, os.Chown(filepath.Join(dir, name), uid, uid))
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		must.OK(t, os.Chown(filepath.Join(dir, name), uid, uid))
 	}
-	self, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
+	self := must.Get(os.ReadFile("/proc/self/exe"))(t)
 	program := filepath.Join(dir, "test") // where this program lies may be for root's eyes alone
-	must(t, os.WriteFile(program, self, 0o755))
+	must.OK(t, os.WriteFile(program, self, 0o755))
 	cmd := exec.Command(program, "-test.run=^TestTrustedUnprivileged$", "-test.v")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
@@ -124,8 +123,8 @@ func TestTrustedUnprivileged(t *testing.T) {
 // TestNames counts a file's names.
 func TestNames(t *testing.T) {
 	h, dir := openFolder(t)
-	must(t, h.WriteFile("/x", nil, ownedBySelf(0o644)))
-	must(t, os.Link(filepath.Join(dir, "x"), filepath.Join(dir, "y")))
+	must.OK(t, h.WriteFile("/x", nil, ownedBySelf(0o644)))
+	must.OK(t, os.Link(filepath.Join(dir, "x"), filepath.Join(dir, "y")))
 	if i, err := h.Stat("/x"); err != nil || i.Nlink != 2 {
 		t.Errorf("%d names, %v", i.Nlink, err)
 	}

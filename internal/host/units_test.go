@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func unitTree() map[string]string {
@@ -58,9 +59,9 @@ func layUnits(t *testing.T, h host.Host) {
 				t.Fatal(err)
 			}
 		}
-		must(t, h.WriteFile(name, []byte(text), ownedBySelf(0o644)))
+		must.OK(t, h.WriteFile(name, []byte(text), ownedBySelf(0o644)))
 	}
-	must(t, h.Symlink("/lib", "usr/lib"))
+	must.OK(t, h.Symlink("/lib", "usr/lib"))
 }
 
 func TestUnitFiles(t *testing.T) {
@@ -194,7 +195,7 @@ func TestLikeSystemctl(t *testing.T) {
 		"enable containerd.service", "unmask static.service", "disable tpl@x.service", "disable gpu-feature-discovery.service", "disable moved.service",
 	} {
 		change, name, _ := strings.Cut(step, " ")
-		must(t, one.SetUnit(t.Context(), name, host.UnitChange{File: change}))
+		must.OK(t, one.SetUnit(t.Context(), name, host.UnitChange{File: change}))
 		if out, err := exec.Command(systemctl, "--root="+otherDir, change, name).CombinedOutput(); err != nil {
 			t.Fatalf("systemctl %s: %v: %s", step, err, out)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -19,8 +20,7 @@ const first, second = "0000:17:00.0", "0000:1f:00.0"
 
 func driver(t *testing.T, v host.View) host.Driver {
 	t.Helper()
-	d, err := v.Driver(t.Context())
-	must(t, err)
+	d := must.Get(v.Driver(t.Context()))(t)
 	return d
 }
 
@@ -56,7 +56,7 @@ func TestGPUPower(t *testing.T) {
 	n.Fail(1, &host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: first, Code: "UNKNOWN"})
 	n.CutAt(2)
 	_, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 0, Size: 4})
-	must(t, err)
+	must.OK(t, err)
 	if _, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 4, Size: 4}); code(t, err) != "UNKNOWN" {
 		t.Error(err)
 	}
@@ -100,7 +100,7 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 		t.Errorf("%v", err)
 	}
 	_, err := n.Do(t.Context(), "modprobe", "nvidia")
-	must(t, err)
+	must.OK(t, err)
 	if d := driver(t, n); d.Version != "570.1" || d.NVML != "570.1" || d.GPUs[0].MIG || d.GPUs[0].Name != "Tesla T4" {
 		t.Errorf("%+v", d)
 	}
@@ -134,15 +134,15 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 580.1
 `)
 		_, err := n.CreateInstance(t.Context(), first, 9, host.Span{Start: 0, Size: 4})
-		must(t, err)
+		must.OK(t, err)
 		_, err = n.Do(t.Context(), "modprobe", "nvidia")
-		must(t, err)
+		must.OK(t, err)
 		if g := driver(t, n).GPUs[0]; len(g.Instances) != 1 || !g.Persistent {
 			t.Errorf("%s: loaded over itself: %+v", model, g)
 		}
 		for _, do := range []string{"rmmod", "modprobe"} {
 			_, err := n.Do(t.Context(), do, "nvidia")
-			must(t, err)
+			must.OK(t, err)
 		}
 		if g := driver(t, n).GPUs[0]; len(g.Instances) > 0 || g.Mode != mode || g.Pending != mode || g.Persistent {
 			t.Errorf("%s: reloaded, and %s, mode %t, pending %t, persistent %t", model, layout(g), g.Mode, g.Pending, g.Persistent)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -60,18 +61,8 @@ version = 2
 
 func node(t *testing.T, archive string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	return n
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // line is what Units says of containerd.
@@ -90,23 +81,22 @@ func TestDaemon(t *testing.T) {
 	}
 	restart := host.UnitChange{Job: "restart"}
 	is("enabled active fresh")
-	must(t, n.WriteFile("/etc/l/conf.d/x.toml", []byte("new\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.WriteFile("/etc/l/conf.d/x.toml", []byte("new\n"), host.Attr{Mode: 0o644}))
 	is("enabled active stale")
-	i, err := n.Stat("/etc/containerd/conf.d/x.toml")
-	must(t, err)
+	i := must.Get(n.Stat("/etc/containerd/conf.d/x.toml"))(t)
 	if u, _ := n.Unit(t.Context(), "containerd.service"); !u.Started.Before(i.Ctime) {
 		t.Errorf("a file written later is older: %v, %v", u.Started, i.Ctime)
 	}
-	must(t, n.SetUnit(t.Context(), "containerd.service", restart))
+	must.OK(t, n.SetUnit(t.Context(), "containerd.service", restart))
 	is("enabled active fresh")
 	u, err := n.Unit(t.Context(), "containerd.service")
 	if err != nil || u.Started.Sub(i.Ctime) <= 10*time.Millisecond || u.Since <= 0 || u.Uptime < u.Since || u.PID == 0 {
 		t.Errorf("%+v (%v)", u, err)
 	}
-	must(t, n.Mkdir("/etc/systemd/system/containerd.service.d", host.Attr{Mode: 0o755}))
-	must(t, n.WriteFile("/etc/systemd/system/containerd.service.d/x.conf", nil, host.Attr{Mode: 0o644}))
+	must.OK(t, n.Mkdir("/etc/systemd/system/containerd.service.d", host.Attr{Mode: 0o755}))
+	must.OK(t, n.WriteFile("/etc/systemd/system/containerd.service.d/x.conf", nil, host.Attr{Mode: 0o644}))
 	is("enabled active stale") // its drop-ins count as well
-	must(t, n.WriteFile("/etc/containerd/config.toml", []byte("broken\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.WriteFile("/etc/containerd/config.toml", []byte("broken\n"), host.Attr{Mode: 0o644}))
 	err = n.SetUnit(t.Context(), "containerd.service", restart)
 	if err == nil || err.Error() != "cannot restart containerd.service: the job ended as failed; journalctl -u containerd.service says why" {
 		t.Error(err)
@@ -123,11 +113,9 @@ func TestDaemon(t *testing.T) {
 func TestBoot(t *testing.T) {
 	n := node(t, containerd)
 	id := n.BootID()
-	must(t, n.SetUnit(t.Context(), "kubelet.service", host.UnitChange{File: "enable"}))
-	must(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "disable", Job: "stop"}))
-	if _, err := n.Lock(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetUnit(t.Context(), "kubelet.service", host.UnitChange{File: "enable"}))
+	must.OK(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "disable", Job: "stop"}))
+	must.Get(n.Lock())(t)
 	if _, err := n.Lock(); !errors.As(err, new(*host.Busy)) {
 		t.Errorf("locked twice: %v", err)
 	}
@@ -146,8 +134,7 @@ func TestBoot(t *testing.T) {
 	if after, _ := n.Stat("/etc/old"); !after.Ctime.Equal(before.Ctime) {
 		t.Error("a boot touched a file")
 	}
-	unlock, err := n.Lock()
-	must(t, err)
+	unlock := must.Get(n.Lock())(t)
 	unlock()
 }
 
@@ -213,7 +200,7 @@ func TestCommands(t *testing.T) {
 	})
 	before := n.Touches()
 	_, err = n.Do(t.Context(), "dpkg", "-i", "x.deb")
-	must(t, err)
+	must.OK(t, err)
 	if out, err := v.Ask(t.Context(), "dpkg", "-s"); string(out) != "x.deb" || n.Touches() != before+1 {
 		t.Errorf("%q (%v), %d touches", out, err, n.Touches()-before)
 	}
@@ -223,7 +210,7 @@ func TestPower(t *testing.T) {
 	n := node(t, containerd)
 	n.CutAt(1)
 	_, err := n.Do(t.Context(), "apt-get", "install", "x")
-	must(t, err)
+	must.OK(t, err)
 	for what, err := range map[string]error{
 		"job": n.SetUnit(t.Context(), "containerd.service", host.UnitChange{Job: "restart"}), "write": n.Append("/etc/x", nil), "remove": n.Remove("/etc/old"),
 	} {
@@ -247,7 +234,7 @@ func TestPower(t *testing.T) {
 	if err := n.WriteFile("/etc/x", nil, attr); !errors.Is(err, syscall.ENOSPC) {
 		t.Error(err)
 	}
-	must(t, n.WriteFile("/etc/x", nil, attr))
+	must.OK(t, n.WriteFile("/etc/x", nil, attr))
 }
 
 func TestTree(t *testing.T) {
