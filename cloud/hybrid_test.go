@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestHybrid: a machine of one's own with nodeadm for hybrid nodes is looked at first, without credentials, and then handed over:
@@ -52,10 +53,7 @@ func TestHybrid(t *testing.T) {
 					t.Errorf("%s: want %q in %s", name, want, all)
 				}
 			}
-			p, err := e.Plan(t.Context(), n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(e.Plan(t.Context(), n))(t)
 			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, "nodeadm of EKS Hybrid Nodes joins this machine") || !strings.Contains(notes, "--node-labels=example.com/team=a") ||
 				strings.Contains(notes, "with region in [join]") != (c.spec == "") {
 				t.Errorf("%s: the plan notes %s", name, notes)

@@ -13,21 +13,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const dataFile = "catalog_data.go"
 
 // TestCatalogData: the catalog that is built in is the one in the folder catalog.
 func TestCatalogData(t *testing.T) {
-	want, err := parse(os.DirFS("catalog"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(parse(os.DirFS("catalog")))(t)
 	source := catalogSource(t, want)
 	if *update {
-		if err := os.WriteFile(dataFile, source, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(dataFile, source, 0o644))
 		return
 	}
 	if is, err := os.ReadFile(dataFile); err != nil || !bytes.Equal(is, source) {
@@ -101,9 +98,7 @@ var builtin = Catalog{
 // withMaps adds the tables that have maps.
 func (c *Catalog) withMaps() {
 ` + maps.String() + "}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return source
 }
 

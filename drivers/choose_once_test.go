@@ -10,14 +10,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another spec, choose again.
 func TestChoiceIsMadeOnce(t *testing.T) {
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")}))(t)
 	d := New()
 	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{function("2330", "030200")}, Modules: &facts.Modules{}}
 	plan := func(f facts.Facts) {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -142,9 +143,7 @@ func TestBuiltBeside(t *testing.T) {
 		t.Errorf("without its file: %q", is)
 	}
 	for _, step := range []struct{ file, want string }{{"nvidia-fs.ko", "fits"}, {"nvidia.ko", "of another driver"}, {"nvidia-fs.ko", "fits"}} {
-		if err := n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}))
 		if is := state(n); is != step.want {
 			t.Errorf("after %s: %q, want %q", step.file, is, step.want)
 		}

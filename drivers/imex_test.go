@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestEditIMEX(t *testing.T) {
@@ -134,14 +135,9 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 		{`imex = "host"`, "1", "resources.computeDomains.imex.hostSocketPath=/etc/nvidia-imex/imex_ctrl.sock", "hostSocketPath=/var/run/imex.sock"},
 		{"imex = \"host\"\nparameters = { NVreg_CreateImexChannel0 = 0 }", "0", "HostManagedIMEXDaemon=true", ""},
 	} {
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")}))(t)
 		c, _, err := New().Choose(s, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if k, _ := c.KernelSide(s.Driver, f); k.Parameters[imexChannel] != x.channel || slices.Contains(k.Companions, "ib_umad") {
 			t.Errorf("%s: %v, loads %v", x.text, k.Parameters, k.Companions)
 		}

@@ -13,14 +13,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func choose(t *testing.T, m Machine, d spec.Driver) Choice {
 	t.Helper()
-	ch, err := Choose(Load(), m, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := must.Get(Choose(Load(), m, d))(t)
 	return ch
 }
 

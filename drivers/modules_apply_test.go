@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -41,14 +42,9 @@ kernel/fs/ext4.ko:
 PCI_CLASS=30200
 PCI_ID=10DE:2330
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, text, _ := strings.Cut(drivers.KoFile("x", "580.95.05", "Dual MIT/GPL", "6.8.0"), "\n")
-	ko, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ko := must.Get(base64.StdEncoding.DecodeString(strings.TrimSpace(text)))(t)
 	const dep = "/lib/modules/6.8.0/modules.dep"
 	n.Install("env", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
 		return nil, errors.Join(
@@ -129,10 +125,7 @@ func TestModulesThereAndBack(t *testing.T) {
 	if err != nil || len(plan.Cannot()) > 0 {
 		t.Fatal(err, plan.Cannot())
 	}
-	res, err := e.Apply(context.Background(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := must.Get(e.Apply(context.Background(), n))(t)
 	var made []string
 	for _, c := range res.Made {
 		made = append(made, c.Kind)
@@ -147,9 +140,7 @@ func TestModulesThereAndBack(t *testing.T) {
 	if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 || n.Touches() != touches || len(n.Violations()) > 0 {
 		t.Errorf("the second apply: %v, %v, %d touches, %v", res.Made, err, n.Touches()-touches, n.Violations())
 	}
-	if _, err := e.Undo(context.Background(), n, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Undo(context.Background(), n, "", nil))(t)
 	if d := cmp.Diff(first, n.Tree(converge.Home, "/sys", "/proc", "/run")); d != "" {
 		t.Errorf("after undo (-first +now)\n%s", d)
 	}

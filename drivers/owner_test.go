@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -51,13 +52,9 @@ func TestOwners(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n, err := simhost.New([]byte(ownedNode + test.files))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(context.Background(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
@@ -88,21 +85,15 @@ func TestOwners(t *testing.T) {
 func TestEKSImage(t *testing.T) {
 	for name, loader := range map[string]string{"al2023-eks-nvidia": "nvidia-kmod-load.service", "al2023-eks-trees": "nvidia-setup.service"} {
 		archive, err := os.ReadFile("../test/hosts/" + name + ".txtar")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		active := "name = \"" + loader + "\"\nenabled = \"enabled\"\nactive = "
 		module := "-- sys/module/nvidia/version --\n580.105.08\n-- proc/driver/nvidia/version --"
 		loading := strings.NewReplacer(active+`"active"`, active+`"activating"`, module, "-- tmp/x --").Replace(string(archive))
 		for version, on := range map[string]string{"580": string(archive), "595": string(archive), "580.105.08": loading} {
 			n, err := simhost.New([]byte(on))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(t.Context(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 {
@@ -137,21 +128,15 @@ func TestLeftAlone(t *testing.T) {
 	} {
 		n := installerNode(t, &message)
 		gpu := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=10DE:2330\n"))
-		if err := errors.Join(gpu, lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(gpu, lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)))
 		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
 		if _, err := e.Apply(context.Background(), n); err != nil {
 			t.Fatal(name, err)
 		}
 		have(t, n, "580.95.05 open")
-		if err := later(n); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, later(n))
 		if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 {
 			t.Errorf("%s: %v %v", name, res.Made, err)
 		}

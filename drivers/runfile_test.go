@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -47,9 +48,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 -- simulated-net/mirror.example/bad.run --
 580.95.05 bad
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	uninstall := func(f *host.Files) error {
 		log, err := f.ReadFile("/var/lib/nvidia/log")
 		if err != nil {
@@ -132,9 +131,7 @@ func TestRunfileThereAndBack(t *testing.T) {
 	first := n.Tree(converge.Home)
 	old, new := runfileEngine("570.172.08", "open", "570.run", "570.172.08 fine\n"), runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 	for _, e := range []*converge.Engine{old, new} {
-		if _, err := e.Apply(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(e.Apply(ctx, n))(t)
 	}
 	have(t, n, "580.95.05 open")
 	touches := n.Touches()
@@ -142,22 +139,14 @@ func TestRunfileThereAndBack(t *testing.T) {
 		t.Errorf("the second apply: %v, %v, %v", res.Made, err, n.Violations())
 	}
 	// the other flavour of the same version, from the file that is kept, with the network gone
-	if err := n.Remove("/simulated-net/mirror.example/580.run"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := runfileEngine("580.95.05", "proprietary", "580.run", "580.95.05 fine\n").Apply(ctx, n); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove("/simulated-net/mirror.example/580.run"))
+	must.Get(runfileEngine("580.95.05", "proprietary", "580.run", "580.95.05 fine\n").Apply(ctx, n))(t)
 	have(t, n, "580.95.05 proprietary")
 	for _, want := range []converge.State{"580.95.05 open", "570.172.08 open", ""} {
 		if want == "570.172.08 open" {
-			if err := lay(n.Files, "/var/lib/gpuadm/runfiles/570.172.08-"+sumOf("570.172.08 fine\n")+".run", []byte("570.172.08 fine\n")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, lay(n.Files, "/var/lib/gpuadm/runfiles/570.172.08-"+sumOf("570.172.08 fine\n")+".run", []byte("570.172.08 fine\n")))
 		}
-		if _, err := old.Undo(ctx, n, "", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(old.Undo(ctx, n, "", nil))(t)
 		have(t, n, want)
 	}
 	if d := cmp.Diff(first, n.Tree(converge.Home)); strings.Count(d, "\n+") > 0 {
@@ -174,10 +163,7 @@ func TestRunfileInAnImage(t *testing.T) {
 		var calls []string
 		n, e := installerNode(t, &calls), runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 		off(n)
-		res, err := e.Apply(context.Background(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := must.Get(e.Apply(context.Background(), n))(t)
 		if !n.Runs() {
 			if have(t, n, ""); len(calls) > 0 || len(res.Deferred) != 1 || res.Deferred[0].When != host.AtFirstBoot {
 				t.Errorf("in a root folder: ran %v, deferred %v", calls, res.Deferred)
@@ -201,9 +187,7 @@ func TestRunfileOptions(t *testing.T) {
 	} {
 		var calls []string
 		n := installerNode(t, &calls)
-		if err := n.WriteFile("/simulated-net/mirror.example/x.run", []byte(test.version+" fine"), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile("/simulated-net/mirror.example/x.run", []byte(test.version+" fine"), host.Attr{Mode: 0o644}))
 		_, _ = runfileEngine(test.version, "open", "x.run", test.version+" fine").Apply(context.Background(), n)
 		if len(calls) == 0 {
 			t.Fatal("it was not run")
@@ -256,9 +240,7 @@ func TestRunfileRefused(t *testing.T) {
 	}
 
 	// an administrator's installation of another version cannot be rolled back
-	if err := lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")))
 	calls = nil
 	apply(n, good, "could not roll back to it", "nvidia-uninstall")
 	if len(calls) > 0 {
@@ -267,9 +249,7 @@ func TestRunfileRefused(t *testing.T) {
 
 	// packages of a driver
 	n = installerNode(t, &calls)
-	if err := lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
 	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
 		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
 		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
@@ -281,9 +261,7 @@ func TestRunfileRefused(t *testing.T) {
 
 	// no headers
 	n = installerNode(t, &calls)
-	if err := n.Remove("/lib/modules/6.8.0/build/Makefile"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove("/lib/modules/6.8.0/build/Makefile"))
 	apply(n, good, "headers", "linux-headers-KERNEL")
 }
 
@@ -301,10 +279,7 @@ func TestByInstaller(t *testing.T) {
 		{"link gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/lib64/libnvidia-ml.so.1 is gone"},
 		{"uninstaller gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/bin/nvidia-uninstall is gone"},
 	} {
-		n, err := simhost.New([]byte(test.files + "-- etc/ --\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(test.files + "-- etc/ --\n")))(t)
 		if is, err := drivers.ByInstaller(n); string(is) != test.want || err != nil {
 			t.Errorf("%s: %q, want %q, %v", test.name, is, test.want, err)
 		}

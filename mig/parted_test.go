@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // files are the configurations with layouts to plan: our own, and mig-parted's where it is on this machine.
@@ -32,14 +33,8 @@ func files(t *testing.T) []string {
 // is meant for: those that its filters name, or that offer its profiles where it has no filters.
 func TestEveryLayout(t *testing.T) {
 	for _, file := range files(t) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := ParseParted(file, data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(file))(t)
+		c := must.Get(ParseParted(file, data))(t)
 		made, used := 0, map[string]int{}
 		for _, l := range c.Layouts {
 			for _, m := range Models() {
@@ -126,10 +121,7 @@ func early189(m Model) Model {
 
 // TestPartedRefuses: what mig-parted takes and then does nothing with, or destroys everything for, is refused here.
 func TestPartedRefuses(t *testing.T) {
-	file, err := os.ReadFile(filepath.Join("testdata", "refused.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.ReadFile(filepath.Join("testdata", "refused.txt")))(t)
 	cases := strings.Split(string(file), "\n=== ")[1:]
 	var got strings.Builder
 	got.WriteString(strings.Split(string(file), "\n=== ")[0])
@@ -150,15 +142,10 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if os.Getenv("GPUADM_UPDATE") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(path))(t)
 	if string(want) != got {
 		t.Errorf("%s differs; got\n%s", path, got)
 	}
@@ -166,10 +153,7 @@ func golden(t *testing.T, name, got string) {
 
 func parsed(t *testing.T, text string) []Entry {
 	t.Helper()
-	c, err := ParseParted("mig.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(ParseParted("mig.yaml", []byte(text)))(t)
 	return c.Layouts[0].Entries
 }
 
@@ -224,31 +208,16 @@ func TestExport(t *testing.T) {
 	yaml, toml := Parted("current", gpus), Tables(gpus)
 	golden(t, "export.yaml", yaml)
 	golden(t, "export.toml", toml)
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + toml)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables, err := Entries(s.MIG)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + toml)}))(t)
+	tables := must.Get(Entries(s.MIG))(t)
 	for name, entries := range map[string][]Entry{"YAML": parsed(t, yaml), "TOML": tables} {
-		as, err := Assign(entries, gpus)
-		if err != nil {
-			t.Fatal(err)
-		}
+		as := must.Get(Assign(entries, gpus))(t)
 		if len(as) != len(gpuStates) {
 			t.Errorf("%s: %d GPUs, want %d", name, len(as), len(gpuStates))
 		}
 		for i, a := range as {
-			m, err := Of(a.GPU)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(Of(a.GPU))(t)
+			fit := must.Get(m.Fit(StateOf(a.GPU), a.Entry.Layout))(t)
 			if want := strings.Replace(gpuStates[i].state, "()", "", 1); fit.Target.String() != want || fit.Destroys+fit.Creates > 0 {
 				t.Errorf("%s: GPU %d: %+v, want %s", name, i, fit, want)
 			}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // turns are pairs of states, and layouts that lead from the one to the other.
@@ -42,10 +43,7 @@ func TestSteps(t *testing.T) {
 		m := model(t, c.gpu)
 		x := newSim(m, state(t, c.from))
 		for _, leg := range [][2]string{{c.from, c.to}, {c.to, c.from}, {c.from, c.from}} {
-			steps, err := m.Steps(state(t, leg[0]), state(t, leg[1]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			steps := must.Get(m.Steps(state(t, leg[0]), state(t, leg[1])))(t)
 			if leg[0] == leg[1] && len(steps) > 0 {
 				t.Errorf("%s: %q is converged and has steps %v", c.gpu, leg[0], steps)
 			}
@@ -155,10 +153,7 @@ func sizes(list []Compute) (n []int) {
 func TestFailure(t *testing.T) {
 	runs := 0
 	for _, c := range scenarios(t) {
-		steps, err := c.m.Steps(c.from, c.to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		steps := must.Get(c.m.Steps(c.from, c.to))(t)
 		for n := 1; n <= len(steps); n++ {
 			for _, how := range []fault{early, late} {
 				runs++
@@ -195,14 +190,8 @@ func TestPowerCut(t *testing.T) {
 			continue // no layout asks for a pending mode
 		}
 		want := layoutOf(c.to)
-		fit, err := c.m.Fit(c.from, want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps, err := c.m.Steps(c.from, fit.Target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fit := must.Get(c.m.Fit(c.from, want))(t)
+		steps := must.Get(c.m.Steps(c.from, fit.Target))(t)
 		for n := 1; n <= len(steps)+1; n++ {
 			runs++
 			x := newSim(c.m, c.from)
@@ -214,20 +203,12 @@ func TestPowerCut(t *testing.T) {
 			}
 			_ = (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps})
 			x.fail = nil
-			again, err := c.m.Fit(StateOf(x.gpu), want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := must.Get(c.m.Fit(StateOf(x.gpu), want))(t)
 			if again.Target.String() != fit.Target.String() {
 				t.Errorf("%s: %s → %s, cut at %d (%s): the target is %s", c.m.Name, c.from, fit.Target, n, StateOf(x.gpu), again.Target)
 			}
-			more, err := c.m.Steps(StateOf(x.gpu), again.Target)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, more}); err != nil {
-				t.Fatal(err)
-			}
+			more := must.Get(c.m.Steps(StateOf(x.gpu), again.Target))(t)
+			must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, more}))
 			if got := StateOf(x.gpu).String(); got != again.Target.String() {
 				t.Errorf("%s: %s → %s, cut at %d: ends in %s", c.m.Name, c.from, again.Target, n, got)
 			}
@@ -241,9 +222,7 @@ func TestBackFails(t *testing.T) {
 	m := model(t, "A100-40")
 	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 3g.20gb@0 2g.10gb@4")
 	steps, err := m.Steps(from, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	x := newSim(m, from)
 	x.fail = func(call int) fault {
 		if call >= 3 {
@@ -263,10 +242,7 @@ func TestBackFails(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	m := model(t, "A100-40")
 	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 7g.40gb@0")
-	steps, err := m.Steps(from, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := must.Get(m.Steps(from, to))(t)
 	x := newSim(m, from)
 	ctx, stop := context.WithCancel(context.Background())
 	x.fail = func(call int) fault {
@@ -289,13 +265,8 @@ func TestExactCompute(t *testing.T) {
 	m := model(t, "A100-40")
 	from := state(t, "on 7g.40gb@0(1c@3,1c@5)")
 	x := newSim(m, from)
-	steps, err := m.Steps(from, state(t, "on 7g.40gb@0(1c@5)"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
-		t.Fatal(err)
-	}
+	steps := must.Get(m.Steps(from, state(t, "on 7g.40gb@0(1c@5)")))(t)
+	must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}))
 	if got := x.shape(); len(steps) != 1 || got != "true/true 0:0@0[0@5]" {
 		t.Errorf("%v leave %s", steps, got)
 	}
@@ -327,13 +298,8 @@ func TestOwnIDs(t *testing.T) {
 	x.gpu.Profiles = slices.Clone(x.gpu.Profiles)
 	x.gpu.Profiles[1].Compute = []host.ComputeProfile{{ID: 7, Enum: 7, Slices: 1, Max: 1}}
 	late := &lateProfiles{sim: x}
-	steps, err := m.Steps(empty(), state(t, "on 1g.6gb+me@0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (Runner{Device: late}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
-		t.Fatal(err)
-	}
+	steps := must.Get(m.Steps(empty(), state(t, "on 1g.6gb+me@0")))(t)
+	must.OK(t, (Runner{Device: late}).Run(context.Background(), Way{x.gpu.Address, steps}))
 	if got := x.gpu.Instances[0].Compute[0].Profile; got != 7 {
 		t.Errorf("made with profile %d, want 7", got)
 	}

@@ -10,18 +10,13 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestStepsInWords(t *testing.T) {
 	m := model(t, "A100-40")
-	steps, err := m.Steps(state(t, "on 1g.5gb@0 3g.20gb@4(1c,1c)"), state(t, "off"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := m.Steps(state(t, "off"), state(t, "on 3g.20gb@4(2c,1c)"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := must.Get(m.Steps(state(t, "on 1g.5gb@0 3g.20gb@4(1c,1c)"), state(t, "off")))(t)
+	back := must.Get(m.Steps(state(t, "off"), state(t, "on 3g.20gb@4(2c,1c)")))(t)
 	var words []string
 	for _, s := range append(steps, back...) {
 		words = append(words, s.String())

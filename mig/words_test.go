@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // words is an error with all that gpuadm prints of it.
@@ -305,9 +306,7 @@ func TestEntries(t *testing.T) {
 		{Devices: spec.Devices{Index: []int{1}}, Enabled: true, Placements: []spec.Placement{{Profile: "1c.3g.20gb", Start: 4}, {Profile: "2c.3g.20gb", Start: 4}, {Profile: "4g.20gb"}}},
 		{Devices: spec.Devices{Index: []int{2}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var list []string
 	for _, e := range got {
 		list = append(list, e.Layout.String())
@@ -319,9 +318,7 @@ func TestEntries(t *testing.T) {
 		t.Error("65 partitions are taken")
 	}
 	c, err := ParseParted("mig.yaml", []byte("version: v1\nmig-configs: {all-1g.5gb: [{devices: all, mig-enabled: false}], all-2g.10gb: [{devices: all, mig-enabled: false}]}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, err = c.Layout("all-1g.6gb")
 	if got := words(err); got != "cannot find layout \"all-1g.6gb\" in mig.yaml\n    it has all-1g.5gb, all-2g.10gb\n    try: did you mean \"all-1g.5gb\"?\n" {
 		t.Errorf("got %s", got)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -24,9 +25,7 @@ func (without) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, 
 // TestProveWithoutADaemon: an engine whose unit runs and whose program is gone cannot be asked, and that is what is said.
 func TestProveWithoutADaemon(t *testing.T) {
 	n, err := simhost.New([]byte("-- etc/containerd/config.toml --\nversion = 2\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	const name = "/etc/containerd/config.toml"
 	err = Prove(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, Handler{Name: "nvidia", Binary: Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
 	tr := (*trouble.Error)(nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
@@ -87,10 +88,7 @@ func TestConfigWants(t *testing.T) {
 		"[toolkit]\nruntimes = [\"/usr/bin/runc\"]\n":     1,
 		"[toolkit]\naccept_envvar_unprivileged = false\n": 1,
 	} {
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
 		files := 0
 		for _, w := range configWants(s) {
 			if w.Kind() == "file" && w.Name() == ToolkitConfig {

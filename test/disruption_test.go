@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -52,9 +53,7 @@ func TestPolicyLate(t *testing.T) {
 // ends has a process of the simulated machine end.
 func ends(t *testing.T, n *simhost.Node, pid int) {
 	t.Helper()
-	if err := n.Terminate(pid); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Terminate(pid))
 }
 
 // TestPolicyPartitions: partitions and containers do not go by waiting, so no policy waits for that.

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -302,9 +303,7 @@ func TestHostileFailedHoldLine(t *testing.T) {
 // What was made and taken back again is not gpuadm's any more: a daemon that the spec no longer names is not restarted.
 func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	n := node(t)
-	if err := n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}))
 	restart := things.Restart("d.service", []string{"/etc/d.conf"}, nil, "")
 	of := func(s converge.Stage) *converge.Engine {
 		e := engineOf(t, s)

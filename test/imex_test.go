@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -141,9 +142,7 @@ func TestIMEXWrongStates(t *testing.T) {
 			job = "stop"
 		}
 		for _, c := range []host.UnitChange{{Job: job}, {File: "disable"}, {File: file}} {
-			if err := n.SetUnit(t.Context(), drivers.IMEXUnit, c); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.SetUnit(t.Context(), drivers.IMEXUnit, c))
 		}
 		first := strings.ReplaceAll(tree(n), " fresh\n", " stale\n") // what runs masked was started with its unit file
 		if got := imexUnit(n); !strings.HasPrefix(got, wrong.was) {
@@ -232,10 +231,7 @@ func TestIMEXShrinks(t *testing.T) {
 func TestIMEXRespectsOthers(t *testing.T) {
 	n := rack(t)
 	apply(t, n, imexEngine(t, "host"))
-	config, err := n.ReadFile(drivers.IMEXConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(n.ReadFile(drivers.IMEXConfig))(t)
 	edited := strings.Replace(string(config), "LOG_LEVEL=4", "LOG_LEVEL=3", 1) + "NETWORK_INTERFACE=bond0\n"
 	put(t, n, drivers.IMEXConfig, edited)
 	undo(t, n, imexEngine(t, "host"), "all")

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -46,10 +47,7 @@ func forged(t *testing.T) *simhost.Node {
 		{What: "begin", Run: undone, Undoes: []string{made}},
 	} {
 		r.Format, r.Time = converge.JournalFormat, n.Now()
-		line, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must.Get(json.Marshal(r))(t)
 		text = append(append(text, line...), '\n')
 	}
 	for _, err := range []error{
@@ -58,9 +56,7 @@ func forged(t *testing.T) *simhost.Node {
 		n.WriteFile(blobFolder+"/"+sha, shell, host.Attr{Mode: 0o600}),
 		n.WriteFile(journal, text, host.Attr{Mode: 0o600}),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	return n
 }
@@ -88,9 +84,7 @@ func TestForgedJournal(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %v %d", c.name, c.attr.Mode, c.attr.UID), func(t *testing.T) {
 			n := forged(t)
-			if err := n.SetAttr(c.name, c.attr); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.SetAttr(c.name, c.attr))
 			for what, do := range map[string]func(*converge.Engine) error{
 				"an unattended apply": func(e *converge.Engine) error { e.Unattended = true; _, err := e.Apply(ctx, n); return err },
 				"an apply":            func(e *converge.Engine) error { _, err := e.Apply(ctx, n); return err },
@@ -140,10 +134,7 @@ func TestApplyIsTrusted(t *testing.T) {
 			t.Helper()
 			names := append(stages.Installed(n), journal)
 			for _, folder := range []string{converge.Home, blobFolder} {
-				below, err := n.ReadDir(folder)
-				if err != nil {
-					t.Fatal(err)
-				}
+				below := must.Get(n.ReadDir(folder))(t)
 				for _, name := range below {
 					names = append(names, folder+"/"+name)
 				}
@@ -183,16 +174,12 @@ func TestBakeWithoutRoot(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	dir, err := os.MkdirTemp("", "gpuadm-test-") // t.TempDir lets no other user in
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	image, program := filepath.Join(dir, "image"), filepath.Join(dir, "test") // where this program lies may be for root's eyes alone
 	self, err := os.ReadFile("/proc/self/exe")
 	for _, err := range []error{err, os.Chmod(dir, 0o755), os.Mkdir(image, 0o755), os.Chown(image, user, user), os.WriteFile(program, self, 0o755)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	cmd := exec.Command(program, "-test.run=^TestBakeWithoutRoot$")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+image)
@@ -201,9 +188,7 @@ func TestBakeWithoutRoot(t *testing.T) {
 		t.Fatalf("the builder: %v\n%s", err, out)
 	}
 	h, err := host.Open(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	again := func() error { _, err := installing(t, "").Apply(context.Background(), h); return err }
 	if err := again(); err == nil || !strings.HasPrefix(err.Error(), "cannot trust "+image) {
 		t.Errorf("with the builder's files: %v", err)
@@ -214,9 +199,7 @@ func TestBakeWithoutRoot(t *testing.T) {
 	err = filepath.WalkDir(image, func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(name, 0, 0))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := errors.Join(again(), h.Trusted(stages.Installed(h)...)); err != nil {
 		t.Errorf("with root's files: %v", err)
 	}
@@ -226,23 +209,14 @@ func TestBakeWithoutRoot(t *testing.T) {
 func TestHardLinkedJournal(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o755))
+	h := must.Get(host.Open(dir))(t)
 	e := installing(t, "")
-	if _, err := e.Apply(ctx, h); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Apply(ctx, h))(t)
 	if _, err := e.Apply(ctx, h); err != nil {
 		t.Fatalf("with one name: %v", err)
 	}
-	if err := os.Link(filepath.Join(dir, journal), filepath.Join(dir, "other")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Link(filepath.Join(dir, journal), filepath.Join(dir, "other")))
 	for what, do := range map[string]func() error{
 		"apply": func() error { _, err := e.Apply(ctx, h); return err },
 		"undo":  func() error { _, err := e.Undo(ctx, h, "all", nil); return err },

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -263,13 +264,9 @@ func (h *history) edits() {
 		h.tell("others remove %s", name)
 		// They disable a unit first. Without that its link leads nowhere: systemd says not found, and what is not there counts as taken out.
 		if unit := path.Base(name); path.Ext(unit) == ".service" {
-			if err := h.node.SetUnit(context.Background(), unit, host.UnitChange{File: "disable"}); err != nil {
-				h.Fatal(err)
-			}
+			must.OK(h, h.node.SetUnit(context.Background(), unit, host.UnitChange{File: "disable"}))
 		}
-		if err := h.node.Remove(name); err != nil {
-			h.Fatal(err)
-		}
+		must.OK(h, h.node.Remove(name))
 	case how < 2:
 		h.tell("others append to %s", name)
 		appends(h.foreignEdits, h, h.node, name, text)
@@ -278,9 +275,7 @@ func (h *history) edits() {
 		rewrites(h.foreignEdits, h, h.node, name, text)
 	case how == 4 && path.Ext(name) != ".yaml": // kubelet does not start without it
 		h.tell("others remove %s", name)
-		if err := h.node.Remove(name); err != nil {
-			h.Fatal(err)
-		}
+		must.OK(h, h.node.Remove(name))
 		delete(h.foreignEdits.base, name)
 		h.foreignEdits.edited[name] = true
 	default:

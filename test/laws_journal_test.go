@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -55,12 +56,8 @@ func (r recorded) boot(t *testing.T, text []byte) *simhost.Node {
 	t.Helper()
 	n := r.machine.boot(t)
 	apply(t, n, r.wish.engine(t))
-	if err := n.Remove(journal); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Append(journal, text); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove(journal))
+	must.OK(t, n.Append(journal, text))
 	return n
 }
 
@@ -167,9 +164,7 @@ func TestJournalThatSaysLittle(t *testing.T) {
 		t.Parallel()
 		r.works(t, "a folder", func() *simhost.Node {
 			n := r.boot(t, nil)
-			if err := errors.Join(n.Remove(journal), n.Mkdir(journal, host.Attr{Mode: 0o700})); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(n.Remove(journal), n.Mkdir(journal, host.Attr{Mode: 0o700})))
 			return n
 		})
 	})

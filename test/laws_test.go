@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -64,15 +65,9 @@ func TestWantsArePure(t *testing.T) {
 	ctx := context.Background()
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		n, eng := m.boot(t), e()
-		f, err := eng.Facts(ctx, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(eng.Facts(ctx, n))(t)
 		for _, st := range eng.Stages {
-			wants, err := st.Wants(eng.Spec, f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			wants := must.Get(st.Wants(eng.Spec, f))(t)
 			again, err := st.Wants(eng.Spec, f)
 			if err != nil || len(wants) != len(again) {
 				t.Fatalf("%s wants %d things, then %d, %v", st.Name, len(wants), len(again), err)
@@ -84,9 +79,7 @@ func TestWantsArePure(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := again[i].Look(ctx, n); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(again[i].Look(ctx, n))(t)
 				one, err1 := w.To(found)
 				other, err2 := again[i].To(found)
 				twice, err3 := w.To(one)
@@ -255,10 +248,7 @@ func TestRunIDs(t *testing.T) {
 		}
 		n.Boot(simhost.LoseAll)
 		res := apply(t, n, e())
-		j, err := converge.ReadJournal(n), error(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := must.Get(converge.ReadJournal(n), error(nil))(t)
 		if runs := j.Runs(); len(runs) != 1 || res.Run != "" && res.Run != cut.Run {
 			t.Errorf("%d runs, %q then %q", len(runs), cut.Run, res.Run)
 		}
@@ -269,10 +259,7 @@ func TestRunIDs(t *testing.T) {
 func TestOneWriter(t *testing.T) {
 	m := machines(t)[0]
 	n := m.boot(t)
-	unlock, err := n.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(n.Lock())(t)
 	defer unlock()
 	var busy *host.Busy
 	if _, err := engine(t, specs["handler"]).Apply(context.Background(), n); !errors.As(err, &busy) {
@@ -324,10 +311,7 @@ func labelled(c converge.Change) bool {
 
 func version(t *testing.T, n *simhost.Node) string {
 	t.Helper()
-	f, err := facts.Gather(context.Background(), n, facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(context.Background(), n, facts.Needs{}))(t)
 	var all string
 	for _, e := range f.Engines {
 		all += e.Name + " " + e.Version + "\n"

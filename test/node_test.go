@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -51,10 +52,7 @@ func archives(t testing.TB) []machine {
 	}
 	var all []machine
 	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(name))(t)
 		all = append(all, machine{strings.TrimSuffix(filepath.Base(name), ".txtar"), data})
 	}
 	return all
@@ -71,10 +69,7 @@ func (m machine) boot(t testing.TB) *simhost.Node {
 
 func parse(t testing.TB, text string) spec.Spec {
 	t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
 	return s
 }
 

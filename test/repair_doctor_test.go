@@ -23,6 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -61,15 +62,9 @@ func kubeconfig(user string) string {
 // ended is a client certificate that has ended, as a kubeconfig holds it.
 func ended(t *testing.T) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:n"}, NotAfter: time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, of, of, key.Public(), key))(t)
 	data := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return "client-certificate-data: " + data + ", client-key-data: a2V5"
 }
@@ -85,9 +80,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 	const d13, mig3 = "debian13-containerd17", "mig-h100-a100-t4"
 	write := func(name, text string) func(t *testing.T, n *simhost.Node) {
 		return func(t *testing.T, n *simhost.Node) {
-			if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}
 	}
 	return []brokenMachine{

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -115,9 +116,7 @@ func repairedByHand(t testing.TB, m machine, r stages.Repair) *simhost.Node {
 	t.Helper()
 	n := m.boot(t)
 	apply(t, n, repairing(t, r))
-	if err := n.Remove(converge.Home + "/journal.jsonl"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove(converge.Home+"/journal.jsonl"))
 	return n
 }
 
@@ -214,9 +213,7 @@ func TestRepairStartsFromWhatItFinds(t *testing.T) {
 			continue
 		}
 		edited := strings.ReplaceAll(string(made), name, "runtimes.other") // an operator takes the handler away, and leaves the default
-		if err := n.WriteFile(config, []byte(edited), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(config, []byte(edited), host.Attr{Mode: 0o644}))
 		tested++
 		apply(t, n, repairing(t, handler))
 		after, _ := n.ReadFile(config)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon that reads it is not restarted.
@@ -51,9 +52,7 @@ func TestNoRestartForAFolder(t *testing.T) {
 	tested := 0
 	for at := range 40 {
 		n := m.boot(t)
-		if err := errors.Join(n.Remove("/srv/containerd/d/10-runc.toml"), n.Remove("/srv/containerd/d")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(n.Remove("/srv/containerd/d/10-runc.toml"), n.Remove("/srv/containerd/d")))
 		n.Reboot()
 		n.Fail(n.Touches()+at, syscall.ENOSPC)
 		_, err := engine(t, specs["default"]).Apply(t.Context(), n)

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // If a name to leave is given, the advice about another obstacle has a command line that leaves both.
@@ -25,9 +26,7 @@ func TestUndoLeavesBoth(t *testing.T) {
 	if !errors.As(err, &tr) || !strings.Contains(strings.Join(tr.Try, "\n"), "gpuadm undo --leave /etc/a --leave /etc/b") {
 		t.Fatalf("%#v", err)
 	}
-	if _, err := e.Undo(t.Context(), n, "", []string{"/etc/a", "/etc/b"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Undo(t.Context(), n, "", []string{"/etc/a", "/etc/b"}))(t)
 }
 
 // The same command line goes on with an undo that was cut, and may be given again when all is undone.
@@ -52,8 +51,6 @@ func TestUndoLeavesAgain(t *testing.T) {
 	}
 	e.Stop, e.Tell = nil, nil
 	for range 2 {
-		if _, err := e.Undo(t.Context(), n, "", leave); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(e.Undo(t.Context(), n, "", leave))(t)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Bytes that were kept for the way back and are gone, or have changed, are missed before anything is touched; the rest can be undone.
@@ -29,13 +30,9 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 		e := engineOf(t, stage(things.Exact("/srv/a", []byte("ours\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")))
 		apply(t, n, e)
 		j, err := converge.ReadJournal(n), error(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		blob := converge.Home + "/blobs/" + strings.Fields(string(j.Runs()[0].Makes[0].Before))[2]
-		if err := spoil(n, blob); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, spoil(n, blob))
 		all := n.Tree()
 		for _, plans := range []bool{true, false} {
 			if plans {
@@ -67,9 +64,7 @@ func TestUnreadableJournal(t *testing.T) {
 	if err := n.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
-	if err := n.Mkdir(journal, host.Attr{Mode: 0o700}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Mkdir(journal, host.Attr{Mode: 0o700}))
 	e := edition(t, 1)
 	if p := plan(t, n, e); p.Now() == 0 {
 		t.Error("the plan is empty")

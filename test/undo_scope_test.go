@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
@@ -43,10 +44,7 @@ func TestUndoToNoRun(t *testing.T) {
 
 // A plan to undo nothing has lists that a program can read.
 func TestUndoPlanOfNothing(t *testing.T) {
-	p, err := edition(t, 1).PlanUndo(t.Context(), node(t), "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(edition(t, 1).PlanUndo(t.Context(), node(t), "", nil))(t)
 	if b, _ := json.Marshal(p); strings.Contains(string(b), "null") {
 		t.Errorf("%s", b)
 	}

@@ -15,14 +15,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestAKSWaits waits for AKS's own scripts.
 func TestAKSWaits(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	if err := n.Remove(facts.AKSProvisioned); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove(facts.AKSProvisioned))
 	w := provisioned(false)
 	if _, err := w.Look(t.Context(), n.View()); !trouble.Passes(err) {
 		t.Error(err)
@@ -32,14 +31,9 @@ func TestAKSWaits(t *testing.T) {
 // TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
 func TestAKSBoots(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	if err := n.Remove(facts.AKSProvisioned); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.Remove(facts.AKSProvisioned))
 	s := joins.Spec(t, "[join]\nmethod = \"aks\"\n")
-	f, err := facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 	f.Booting = true
 	wants, err := Wants(f)
 	if err != nil || len(wants) != 1 {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // cudaWorks is a CUDA that sees all that it is shown.
@@ -119,10 +120,7 @@ func TestCUDAWaitsForFabric(t *testing.T) {
 func TestCUDAOf(t *testing.T) {
 	a := apiFixture(t, apiSpec, "-- sim.toml --\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"active\"\n")
 	of := func() string {
-		text, err := cudaOf(a.ctx, a, a.facts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(cudaOf(a.ctx, a, a.facts))(t)
 		return text
 	}
 	seen := map[string]string{of(): "at first"}
@@ -138,9 +136,7 @@ func TestCUDAOf(t *testing.T) {
 		{"NVSwitches", func() { a.facts.GPUs = append(a.facts.GPUs, facts.PCI{Vendor: "10de", Class: "068000"}) }},
 		{"another process of the daemon", func() {
 			a.Advance(time.Minute)
-			if err := a.SetUnit(a.ctx, fabricManager, host.UnitChange{Job: "restart"}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.SetUnit(a.ctx, fabricManager, host.UnitChange{Job: "restart"}))
 		}},
 	} {
 		c.set()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -50,9 +51,7 @@ func TestStaleZero(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := a.WriteFile(socket, nil, host.Attr{Mode: 0o755}); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, a.WriteFile(socket, nil, host.Attr{Mode: 0o755}))
 				a.Daemon(socket, c.plugin)
 			}
 			if c.devices > 0 {

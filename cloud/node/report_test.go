@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -40,9 +41,7 @@ func TestReport(t *testing.T) {
 		Made:  []converge.Change{{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "a"}}, {Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "b"}}, {Stage: "mig", Ref: converge.Ref{Kind: "mig", Name: "0"}}},
 		Stage: "module-load", Err: &trouble.Error{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
 	}
-	if err := a.report(failed); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.report(failed))
 	if got := a.condition(); got != "False ModuleLoadFailed cannot load nvidia: it is" {
 		t.Errorf("the condition: %s", got)
 	}
@@ -131,9 +130,7 @@ func TestReportHealthyNode(t *testing.T) {
 		if !c.started {
 			a.sim.EditNode("gpu-1", func(n kubesim.Object) { delete(n["spec"].(kubesim.Object), "taints") })
 		}
-		if err := a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}))
 		if got := strings.Contains(a.shown(), failed); got != c.marked {
 			t.Errorf("%s: marked %v\n%s", c.name, got, a.shown())
 		}

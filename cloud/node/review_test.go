@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -21,9 +22,7 @@ func TestAPIDownOnce(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.ctx = kube.Within(a.ctx, 0)
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503})
-	if _, err := a.engine().Plan(a.ctx, a); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Plan(a.ctx, a))(t)
 	if got := a.sim.Requests(); len(got) != 1 {
 		t.Errorf("one plan asked %d times", len(got))
 	}
@@ -115,9 +114,7 @@ func TestAPIStandingCost(t *testing.T) {
 		t.Errorf("requests of a converged node: %v", got)
 	}
 	a.Advance(time.Minute)
-	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
 	if got := a.sim.Requests(); len(got) > 5 {
 		t.Errorf("requests of an undo: %v", got)
 	}

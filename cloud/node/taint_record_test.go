@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -79,9 +80,7 @@ func (a *apiNode) applyAndReport(o Outcome) {
 	if !trouble.Passes(err) {
 		a.t.Fatalf("apply: %v", err)
 	}
-	if err := a.report(o); err != nil {
-		a.t.Fatal(err)
-	}
+	must.OK(a.t, a.report(o))
 }
 
 // TestFormerStartupTaintWithoutAccount: where no account here may remove it, the message names who can.

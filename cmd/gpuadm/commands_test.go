@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // generic are texts in which a command is named for any machine: no run prints them as what to type next.
@@ -44,10 +46,7 @@ func TestPrintedCommands(t *testing.T) {
 	marked, found := 0, map[string]bool{}
 	look := func(file string) {
 		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, "../../"+file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(fset, "../../"+file, nil, 0))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr:
@@ -136,20 +135,14 @@ func parses(t *testing.T, line string) bool {
 
 // TestDocumentedCommands: each command line of gpuadm in README.md and docs is one that it takes: in blocks, and in code within a line.
 func TestDocumentedCommands(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must.Get(filepath.Glob("../../docs/*.md"))(t)
 	code := regexp.MustCompile("`([^`]+)`")
 	line := regexp.MustCompile(`^(?:\$ )?(?:sudo )?(?:\./|bin/|/usr/local/sbin/|/usr/bin/)?(gpuadm(?: .*)?)$`)
 	end := regexp.MustCompile(` *(?:[|>#;&]| -- .*).*$`)
 	quoted := regexp.MustCompile(`'[^']*'|"[^"]*"|\[[^\]]*\]|\$\([^)]*\)|…`)
 	lines := 0
 	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(page))(t)
 		fenced := false
 		for i, l := range strings.Split(string(text), "\n") {
 			if strings.HasPrefix(l, "```") {

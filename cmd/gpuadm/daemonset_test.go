@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -25,20 +26,14 @@ func TestDaemonSetBrings(t *testing.T) {
 
 func daemonSetBrings(t *testing.T, id, at string) {
 	t.Helper()
-	n, err := simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n")))(t)
 	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
 		getenv: func(name string) string {
 			return map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
 		},
 		read: func(name string) ([]byte, error) { return []byte("content of " + name), nil },
 	}}}
-	argv, err := p.lay(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	argv := must.Get(p.lay(t.Context(), n))(t)
 	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
 		t.Errorf("the machine runs %q", argv)
 	}
@@ -52,10 +47,7 @@ func daemonSetBrings(t *testing.T, id, at string) {
 // TestDaemonSetOwners: what another user could have written, or could write to once it lies there, is not left for root to run.
 func TestDaemonSetOwners(t *testing.T) {
 	boot := func(sections string) *simhost.Node {
-		n, err := simhost.New([]byte(sections))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(sections)))(t)
 		return n
 	}
 	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
@@ -72,10 +64,7 @@ func TestDaemonSetOwners(t *testing.T) {
 	// The bytes are what they shall be, and another user could change them.
 	for _, marks := range []string{"mode=0755 owner=65534:65534", "mode=0755 owner=0:7", "mode=0777", "mode=4755"} {
 		n := boot("-- var/lib/gpuadm/daemonset " + marks + " --\nsame\n-- run/gpuadm/token mode=0644 --\nsame\n")
-		argv, err := p.lay(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		argv := must.Get(p.lay(t.Context(), n))(t)
 		for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome + "/token": 0o600} {
 			if i, err := n.Stat(name); err != nil || i.UID != 0 || i.GID != 0 || i.Mode != mode {
 				t.Errorf("%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)

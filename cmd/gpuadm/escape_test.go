@@ -28,6 +28,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -73,19 +74,12 @@ func (liar) AskAbout(_ context.Context, _ map[string][]byte, argv ...string) ([]
 // machine is a node on which all that others say is planted.
 func machine(t *testing.T) host.Host {
 	t.Helper()
-	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar")))(t)
 	n, err := simhost.New(append(archive, "-- proc/devices --\nCharacter devices:\n195 nvidia\n-- dev/nvidia0 device=195:0 --\n"+
 		"-- proc/4711/fd/3 link=/dev/nvidia0 --\n-- proc/4711/comm --\n"+planted+"\n-- proc/4711/cgroup --\n0::/a\x1b[2K.service\n"...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	write := func(name, text string) {
-		if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
 	if err := n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}); err != nil && !os.IsExist(err) {
 		t.Fatal(err)
@@ -205,20 +199,14 @@ func TestJournalIsNotForged(t *testing.T) {
 
 // TestOnePrinter: nothing in this package prints but by printf, apart from archives and tables for other programs.
 func TestOnePrinter(t *testing.T) {
-	names, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(filepath.Glob("*.go"))(t)
 	found := 0
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(fset, name, nil, 0))(t)
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -22,10 +23,7 @@ func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
 		text += "[[gpu]]\nmodel = \"H100-80\"\n"
 		bus += "-- sys/bus/pci/devices/" + address + "/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"
 	}
-	n, err := simhost.New([]byte(text + bus + "-- etc/gpuadm/node.toml --\nformat = 1\n" + toml))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(text + bus + "-- etc/gpuadm/node.toml --\nformat = 1\n" + toml)))(t)
 	return n
 }
 
@@ -61,9 +59,7 @@ func TestNamesPausedServices(t *testing.T) {
 		{`"1g.10gb" = 3`, ""},
 		{`"7g.80gb" = 1`, "nvidia-dcgm.service"},
 	} {
-		if err := n.WriteFile("/etc/gpuadm/node.toml", []byte("format = 1\n[[mig.gpu]]\nlayout = { "+step.layout+" }\n"), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte("format = 1\n[[mig.gpu]]\nlayout = { "+step.layout+" }\n"), host.Attr{Mode: 0o644}))
 		_, plan := outputOn(n, true, "plan", "mig")
 		code, apply := outputOn(n, true, "apply", "mig")
 		plans, made := strings.Contains(plan, "Pauses and resumes "+step.services+"."), strings.Contains(apply, "; paused and resumed "+step.services+". To undo")

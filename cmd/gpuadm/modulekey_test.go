@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -26,18 +27,11 @@ import (
 func moduleKey(t *testing.T) (key, cert []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "site key"}}
 	cert, err = x509.CreateCertificate(rand.Reader, c, c, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	der := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), cert
 }
 
@@ -88,20 +82,11 @@ func TestModuleKeyOutside(t *testing.T) {
 	key, cert := moduleKey(t)
 	root := t.TempDir()
 	for _, dir := range []string{"image/root", "elsewhere"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
-	n, err := simhost.New([]byte("-- root/ --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WriteFile("/root/k.pem", key, host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("image", filepath.Join(root, "link")); err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- root/ --\n")))(t)
+	must.OK(t, n.WriteFile("/root/k.pem", key, host.Attr{Mode: 0o600}))
+	must.OK(t, os.Symlink("image", filepath.Join(root, "link")))
 	for _, x := range []struct {
 		root, key string
 		refused   bool

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -33,9 +34,7 @@ func TestNewProcessHasTheTimeLeft(t *testing.T) { startsNewProcess(t, "1h") }
 func startsNewProcess(t *testing.T, deadline string) {
 	for _, again := range []bool{true, false} {
 		n, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\n-- sys/bus/pci/devices/0000:17:00.0/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n-- etc/gpuadm/node.toml --\nformat = 1\n[[mig.gpu]]\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var out, bad strings.Builder
 		started := 0
 		e := env{

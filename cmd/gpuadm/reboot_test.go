@@ -17,16 +17,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestMayReboot: without the boot unit apply --reboot is refused before the first touch if a change of the plan needs a
 // reboot; otherwise it goes on, and does not reboot whatever comes.
 func TestMayReboot(t *testing.T) {
-	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := must.Get(os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar")))(t)
 	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
 	needs := file
 	needs.Breaks = []string{"reboot"}
@@ -44,9 +42,7 @@ func TestMayReboot(t *testing.T) {
 		{"the boot unit is installed with it", []converge.Stage{stage("one", needs), stage(installStage)}, false, true},
 	} {
 		n, err := simhost.New(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		command := &common{env: env{getenv: func(string) string { return "" }}, rootDir: "/"}
 		e := &converge.Engine{Stages: c.stages}
 		installFirst(e)

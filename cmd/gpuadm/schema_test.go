@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -66,9 +67,7 @@ func TestSchemas(t *testing.T) {
 			reflect.TypeFor[[]byte]():          bytesText,
 			reflect.TypeFor[json.RawMessage](): {},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		docs.describe(t, s, reflect.TypeOf(v))
 		made[name] = s
 	}
@@ -78,15 +77,11 @@ func TestSchemas(t *testing.T) {
 		if name == "node" { // people read it too
 			text, err = json.MarshalIndent(s, "", " ")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		file := schemas + name + ".json"
 		text = append(text, '\n')
 		if *update {
-			if err := os.WriteFile(file, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(file, text, 0o644))
 		}
 		if want, err := os.ReadFile(file); err != nil || !bytes.Equal(want, text) {
 			t.Errorf("%s is not as the code says (%v); if that is meant: make update", file, err)
@@ -181,9 +176,7 @@ func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 	s.Description = k.Doc
 	if k.Default != "" {
 		var table struct{ V any }
-		if err := toml.Unmarshal([]byte("V = "+k.Default), &table); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, toml.Unmarshal([]byte("V = "+k.Default), &table))
 		var err error
 		if s.Default, err = json.Marshal(table.V); err != nil {
 			t.Fatal(err)
@@ -195,14 +188,9 @@ func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 // schema is a schema of docs/schema, ready to validate with.
 func schema(t *testing.T, name string) *jsonschema.Resolved {
 	t.Helper()
-	text, err := os.ReadFile(schemas + name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(schemas + name + ".json"))(t)
 	var s jsonschema.Schema
-	if err := json.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(text, &s))
 	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -229,14 +217,9 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		seen[name] = seen[name] || lines > 0
 	}
 	good := filepath.Join(t.TempDir(), "node.toml")
-	if err := os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644))
 	for name, archive := range recorded(t) {
-		n, err := simhost.New(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New(archive))(t)
 		for _, verb := range []string{"facts", "plan", "status", "owners"} {
 			code, out := onHost(t, n, verb, "-o", "json", "-f", good)
 			if code == exitUsage {
@@ -250,9 +233,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		}
 	}
 	n, err := simhost.New(recorded(t)["debian12-containerd16"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
 		"version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
@@ -265,9 +246,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		check(name, out)
 	}
 	runtime := filepath.Join(t.TempDir(), "node.toml")
-	if err := os.WriteFile(runtime, []byte("format = 1\n[runtime]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(runtime, []byte("format = 1\n[runtime]\n"), 0o644))
 	_, out := onHost(t, n, "apply", "-o", "json", "-f", runtime)
 	check("event", out)
 	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
@@ -286,9 +265,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	c := &common{env: env{stdout: &all}}
 	now := time.Unix(0, 0)
 	err = c.sshJSON([]remote.Result{{Host: "a", State: remote.Ended, Attached: &now, Lines: []string{`{"format":1}`, "words"}}, {Host: "b", Err: errors.New("no way")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	check("ssh", all.String())
 	for name := range answers {
 		if !seen[name] {
@@ -305,14 +282,9 @@ func TestSpecHasSchema(t *testing.T) {
 		if err := toml.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		asJSON, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		asJSON := must.Get(json.Marshal(v))(t)
 		var plain any
-		if err := json.Unmarshal(asJSON, &plain); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(asJSON, &plain))
 		return s.Validate(plain)
 	}
 	names, err := filepath.Glob("../../docs/examples/*/values.yaml")

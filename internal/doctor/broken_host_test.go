@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -30,10 +31,7 @@ func working(t *testing.T) *recorded {
 	r := &recorded{t, &txtar.Archive{}}
 	var settings []byte
 	for _, name := range []string{"../../test/hosts/ubuntu24-h100.txtar", "testdata/driver.txtar"} {
-		part, err := txtar.ParseFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := must.Get(txtar.ParseFile(name))(t)
 		for _, f := range part.Files {
 			if f.Name == "sim.toml" {
 				settings = slices.Concat(settings, []byte("\n"), f.Data)
@@ -181,9 +179,7 @@ func (r *recorded) module(kernel, version string) {
 	const names = "\x00.modinfo\x00.shstrtab\x00"
 	var b bytes.Buffer
 	write := func(v any) {
-		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
-			r.t.Fatal(err)
-		}
+		must.OK(r.t, binary.Write(&b, binary.LittleEndian, v))
 	}
 	head := elf.Header64{Type: uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: uint64(64 + len(info) + len(names)), Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2}
 	copy(head.Ident[:], "\x7fELF\x02\x01\x01")
@@ -199,9 +195,6 @@ func (r *recorded) module(kernel, version string) {
 // node simulates the machine.
 func (r *recorded) node() *simhost.Node {
 	r.t.Helper()
-	n, err := simhost.New(txtar.Format(r.all))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	n := must.Get(simhost.New(txtar.Format(r.all)))(r.t)
 	return n
 }

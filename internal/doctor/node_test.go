@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -163,9 +164,7 @@ func TestRelabelled(t *testing.T) {
 	} {
 		n := working(t).node()
 		n.Advance(time.Hour)
-		if err := c.change(n); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.change(n))
 		n.Advance(time.Hour)
 		if got := codes(examine(t, n)); got != c.want {
 			t.Errorf("%s: root causes %q, want %q", name, got, c.want)
@@ -180,10 +179,7 @@ func TestPartitionsOfSpec(t *testing.T) {
 		"format = 1\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n": "MIG-003",
 		"format = 1\n[[mig.gpu]]\nenabled = false\n":            "",
 	} {
-		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
 		n := working(t).node()
 		report := Examine(t.Context(), n, s)
 		if codes(report) != want || n.Touches() != 0 {

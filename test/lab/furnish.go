@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Where a host keeps what the lab puts in it.
@@ -192,9 +194,7 @@ func event(address string, f pciFunction) string {
 func (h *Host) SetGPUs(kind string, n int) {
 	h.t.Helper()
 	fs, err := functions(kind, n)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, err)
 	script := &strings.Builder{}
 	fmt.Fprintf(script, "set -e\ncd %s/pci\nrm -rf sys/*\n", ours)
 	for name, text := range pciBus(fs) {

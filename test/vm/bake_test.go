@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // baked is a node image: a disk, and the kernel and the initial file system that lie in its /boot.
@@ -36,9 +37,7 @@ func bake(t *testing.T) (b baked) {
 	deb, err := repos.Build(t.Context(), "debian12", repos.Recipe{NVML: gpus.Library})
 	lab.Have(t, err)
 	upper, err := os.MkdirTemp(filepath.Dir(deb), ".vm-") // there an overlay can be; /tmp may be one already
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = os.RemoveAll(upper) }()
 	err = os.Chmod(upper, 0o755)
 	if err == nil {
@@ -47,9 +46,7 @@ func bake(t *testing.T) (b baked) {
 			return err
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return b
 }
 

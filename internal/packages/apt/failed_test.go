@@ -13,15 +13,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	h, err := host.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open(t.TempDir()))(t)
 	for said, want := range map[string]string{
 		"dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack):\n cannot copy extracted data for './a' to '/a.dpkg-new': failed to write (No space left on device)": "the disk is full",
 		"E: You don't have enough free space in /var/cache/apt/archives/.":                                                                                          "the disk is full",
@@ -52,10 +50,7 @@ func TestExplainedProxy(t *testing.T) {
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n[gpuadm-driver]\nproxy=http://127.0.0.1:1\n": true,
 		"-- etc/yum.repos.d/theirs.repo --\n[theirs]\nproxy=http://127.0.0.1:1\n":               false,
 	} {
-		n, err := simhost.New([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(text)))(t)
 		got := wordsOf(packages.Unread(n, explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
 		if strings.Contains(got, "127.0.0.1:1: see that the proxy runs") != proxy {
 			t.Errorf("%s\n%s", text, got)
@@ -73,9 +68,7 @@ func TestExplainedScript(t *testing.T) {
 	const status = "-- var/lib/dpkg/status --\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: nvidia-dkms\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 580.95.05-1\n\n"
 	const said = "made to fail\ndpkg: error processing package nvidia-dkms (--configure):\n installed nvidia-dkms package post-installation script subprocess returned error exit status 10\nErrors were encountered while processing:\n nvidia-dkms\nE: Sub-process /usr/bin/dpkg returned an error code (1)"
 	n, err := simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\nfirst line\n/x/nv.c:3:9: error: no such thing\nmake: *** [all] Error 2\n-- var/lib/dpkg/updates/ --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	got := wordsOf(explain(n, "Setting up other (1) ...\nSetting up nvidia-dkms (580.95.05-1) ...\nLoading new nvidia DKMS files\n", &host.CommandError{Stderr: said}))
 	contains(t, got, "cannot install package nvidia-dkms: dpkg has left it half-configured\n", "/x/nv.c:3:9: error: no such thing", "Loading new nvidia DKMS files", "made to fail", "exit status 10", "try:", "term.log")
 	if got := wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"})); strings.Contains(got, "nvidia-dkms") {
@@ -86,10 +79,7 @@ func TestExplainedScript(t *testing.T) {
 // Whatever apt says, there is something to do next.
 func TestExplainedWithAFix(t *testing.T) {
 	t.Parallel()
-	n, err := simhost.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New(nil))(t)
 	for name, explained := range map[string]error{
 		"unknown": explain(n, "", &host.CommandError{Stderr: "E: a message of no known kind"}),
 		"unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
@@ -108,9 +98,7 @@ func TestLockIsNamed(t *testing.T) {
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "slow", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"}})
 	m.update()
 	other := m.command("apt-get", "-y", "install", "slow")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Start())
 	t.Cleanup(func() { m.write("/run/pass", ""); other.Wait() })
 	for i := 0; ; i++ {
 		if _, err := os.Stat(m.dir + "/run/at-work"); err == nil {

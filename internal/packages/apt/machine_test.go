@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // A machine of its own for real apt and dpkg: a folder with an empty package database, into which each command sees
@@ -156,12 +157,8 @@ func (m *machine) write(name, text string) {
 
 func put(t *testing.T, name, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must.OK(t, os.WriteFile(name, []byte(text), mode))
 }
 
 // has is everything that dpkg and apt say about what is installed: names, versions, selections, marks.
@@ -180,44 +177,26 @@ func newMachine(t *testing.T) *machine {
 		skip(t, "not root: dpkg and chroot need it")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o755))
 	for _, d := range []string{
 		"usr", "dev", "proc", "run", "tmp", "root", "opt", "etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/keyrings", "etc/apt/trusted.gpg.d", "var/lib/dpkg/info",
 		"var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/dpkg/alternatives", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/gpuadm",
 	} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
-		if err := os.Symlink("usr/"+link, filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink("usr/"+link, filepath.Join(dir, link)))
 	}
 	for _, f := range []string{"/etc/passwd", "/etc/group", "/etc/ld.so.cache"} {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(f))(t)
 		put(t, dir+f, string(data), 0o644)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := host.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
+	h := must.Get(host.Open(dir))(t)
 	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
-	key, err := os.ReadFile(m.repo.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile(m.repo.key))(t)
 	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(key))
 	m.write(ourSource, "Types: deb\nURIs: "+m.repo.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/gpuadm-test.gpg\n")
 	return m
@@ -249,10 +228,7 @@ func skip(t *testing.T, why string) {
 // engine converges the machine to what the packages are wanted as, with lists and database first.
 func (m *machine) engine(wants func(*packages.Set) []converge.Want) *converge.Engine {
 	reads := []string{ourSource}
-	driver, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	driver := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(m.t)
 	return &converge.Engine{
 		Spec:  driver,
 		Prune: reading().Prune,

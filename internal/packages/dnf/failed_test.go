@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -44,10 +45,7 @@ Complete!
 
 // TestExplainDnf reads what dnf 4.23 and rpm 4.20 said.
 func TestExplainDnf(t *testing.T) {
-	n, err := simhost.New([]byte("-- var/lib/dnf/rpmdb_lock.pid --\n841\n-- proc/841/cmdline --\n/usr/bin/dnf upgrade\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- var/lib/dnf/rpmdb_lock.pid --\n841\n-- proc/841/cmdline --\n/usr/bin/dnf upgrade\n")))(t)
 	for _, c := range []struct {
 		code       int
 		said, what string
@@ -75,10 +73,7 @@ func TestExplainDnf(t *testing.T) {
 
 // Whatever dnf says, there is something to do next.
 func TestExplainedDnfWithAFix(t *testing.T) {
-	n, err := simhost.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New(nil))(t)
 	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
 		told := (*trouble.Error)(nil)
 		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement: test/cloudfake/nodeadm says
@@ -31,10 +32,7 @@ func nodeadmProgram(t *testing.T) string {
 			t.Fatalf("cannot build nodeadm's replacement: %v: %s", err, output)
 		}
 	}
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(name))(t)
 	return string(text)
 }
 
@@ -221,9 +219,7 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 	text, err := json.Marshal(kube.Object{"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": kube.Object{
 		"cluster": kube.Object{"name": "gpus", "apiServerEndpoint": cloud.Cluster.Server, "certificateAuthority": cloud.Cluster.CA, "cidr": cloud.Cluster.ServiceCIDR},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cloud.Machine.UserData = string(text)
 	n.Cloud(cloud)
 	n.Put("/usr/bin/nodeadm", nodeadmProgram(t), 0o755)
@@ -244,9 +240,7 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 				head, flags, _ := strings.Cut(strings.TrimSpace(text), "=")
 				text = head + "=" + strings.Join(slices.Sorted(slices.Values(strings.Fields(flags))), " ") + "\n"
 			}
-			if err := os.WriteFile(filepath.Join(folder, to), []byte(strings.TrimRight(text, "\n")+"\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(folder, to), []byte(strings.TrimRight(text, "\n")+"\n"), 0o644))
 		}
 		n.Must("rm", "/run/eks/nodeadm/config.json")
 	}
