@@ -187,7 +187,7 @@ func TestClouds(t *testing.T) {
 			}
 			var kinds []string
 			for _, w := range wants {
-				kinds = append(kinds, w.Kind())
+				kinds = append(kinds, w.Ref().Kind)
 			}
 			if got := strings.Join(kinds, " "); got != c.wants {
 				t.Errorf("wants %q, not %q", got, c.wants)

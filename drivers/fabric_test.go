@@ -72,8 +72,8 @@ func TestServices(t *testing.T) {
 		}
 		var units []string
 		for _, w := range wants {
-			if w.Kind() == "unit" {
-				units = append(units, w.Name())
+			if w.Ref().Kind == "unit" {
+				units = append(units, w.Ref().Name)
 			}
 		}
 		if got := strings.Join(units, " "); got != c.units {
@@ -109,10 +109,10 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	}
 	for _, w := range wants {
 		state, err := w.Look(t.Context(), simulated(t, "-- sim.toml --\n"+stale+loaded))
-		if w.Name() == "NVLink switches can be managed" && !errors.As(err, new(host.Later)) {
+		if w.Ref().Name == "NVLink switches can be managed" && !errors.As(err, new(host.Later)) {
 			t.Errorf("without ib_umad, which the stage before loads: %q, %v", state, err)
 		}
-		if w.Name() != "the fabric manager is of the module's version" {
+		if w.Ref().Name != "the fabric manager is of the module's version" {
 			continue
 		}
 		_, err = w.To(state)

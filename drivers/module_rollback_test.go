@@ -25,8 +25,7 @@ type brought struct{ name string }
 
 const broughtVersion = "/var/lib/brought"
 
-func (brought) Kind() string   { return "package" }
-func (b brought) Name() string { return b.name }
+func (b brought) Ref() converge.Ref { return converge.Ref{Kind: "package", Name: b.name} }
 
 func (brought) Look(_ context.Context, v host.View) (converge.State, error) {
 	is, err := v.ReadFile(broughtVersion)

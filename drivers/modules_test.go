@@ -118,12 +118,12 @@ func problems(t *testing.T, wants []converge.Want, v host.View) string {
 	t.Helper()
 	var found []string
 	for _, w := range wants {
-		if w.Kind() != "check" {
+		if w.Ref().Kind != "check" {
 			continue
 		}
 		state, err := w.Look(t.Context(), v)
 		if err != nil {
-			t.Fatal(w.Name(), err)
+			t.Fatal(w.Ref().Name, err)
 		}
 		if _, err := w.To(state); err != nil {
 			found = append(found, err.Error())
@@ -134,7 +134,7 @@ func problems(t *testing.T, wants []converge.Want, v host.View) string {
 
 func TestSecureBootIsReadFirst(t *testing.T) {
 	wants, err := SettingsWants(kernelSide())
-	if err != nil || wants[0].Kind() != "check" {
+	if err != nil || wants[0].Ref().Kind != "check" {
 		t.Fatal(err)
 	}
 	if p := problems(t, wants, simulated(t, "")); p != "" {
@@ -195,17 +195,17 @@ func TestModuleWantsInAFolder(t *testing.T) {
 		state, err := w.Look(t.Context(), n)
 		if err == nil {
 			var to converge.State
-			if to, err = w.To(state); err == nil && to != state && w.Kind() != "secret" {
-				t.Errorf("%s %s would be made in a folder: %q to %q", w.Kind(), w.Name(), state, to)
+			if to, err = w.To(state); err == nil && to != state && w.Ref().Kind != "secret" {
+				t.Errorf("%s %s would be made in a folder: %q to %q", w.Ref().Kind, w.Ref().Name, state, to)
 			}
-			if w.Kind() == "secret" {
+			if w.Ref().Kind == "secret" {
 				if err := w.Make(t.Context(), n, to); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		if err != nil && !errors.As(err, new(host.Later)) {
-			t.Errorf("%s %s: %v", w.Kind(), w.Name(), err)
+			t.Errorf("%s %s: %v", w.Ref().Kind, w.Ref().Name, err)
 		}
 	}
 	if _, err := n.Stat("/var/lib/dkms/mok.key"); err == nil {
@@ -221,7 +221,7 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	}
 	var kinds []string
 	for _, w := range wants {
-		kinds = append(kinds, w.Kind())
+		kinds = append(kinds, w.Ref().Kind)
 	}
 	if got := strings.Join(kinds, " "); got != "dkms module-file initramfs check module paused" {
 		t.Error(got)
@@ -233,13 +233,13 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range wants {
-		kinds = append(kinds, w.Kind())
+		kinds = append(kinds, w.Ref().Kind)
 	}
 	if got := strings.Join(kinds, " "); got != "dkms module-file check dkms initramfs check module paused" {
 		t.Error(got)
 	}
 	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
-	if wants, _ = ModuleWants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Kind() != "initramfs" {
+	if wants, _ = ModuleWants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Ref().Kind != "initramfs" {
 		t.Error("a module is loaded into a kernel that it is not for")
 	}
 	if _, err := ModuleWants(KernelSide{}, f, facts.Modules{}); err == nil {

@@ -53,8 +53,7 @@ func NewRunfile(string) converge.Thing { return runfile{} }
 
 func (r runfile) wanted() converge.State { return converge.State(r.version + " " + r.flavour) }
 
-func (r runfile) Kind() string { return "runfile" }
-func (r runfile) Name() string { return "nvidia" }
+func (r runfile) Ref() converge.Ref { return converge.Ref{Kind: "runfile", Name: "nvidia"} }
 
 // Look reads what is installed. In an image the installer runs as in any chroot: it is given the image's kernel, and then loads no module.
 // Sources: get_kernel_name in kernel.c of nvidia-installer 580.65.06, and test_kernel_modules in 470.256.02;

@@ -21,7 +21,7 @@ func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) err
 	for _, name := range names {
 		version, _, _ := strings.Cut(name, "-")
 		back := func(c converge.Change) bool {
-			return c.Kind == (runfile{}).Kind() && (versionIn(c.Before) == version || versionIn(c.After) == version)
+			return c.Kind == (runfile{}).Ref().Kind && (versionIn(c.Before) == version || versionIn(c.After) == version)
 		}
 		if path.Ext(name) == ".run" && !slices.ContainsFunc(needed, back) {
 			errs = append(errs, h.Remove(path.Join(Runfiles, name)))

@@ -23,7 +23,7 @@ func TestServicesAreTheDrivers(t *testing.T) {
 	}
 	for _, w := range wants {
 		if w.Section != "driver" {
-			t.Errorf("%s %s is asked for by section %q", w.Kind(), w.Name(), w.Section)
+			t.Errorf("%s %s is asked for by section %q", w.Ref().Kind, w.Ref().Name, w.Section)
 		}
 	}
 }
@@ -37,15 +37,15 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 		wants := must.Get(ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f))(t)
 		units := 0
 		for _, w := range wants {
-			if w.Kind() == "fabric" && running != "6.1.0-50-amd64" {
+			if w.Ref().Kind == "fabric" && running != "6.1.0-50-amd64" {
 				t.Errorf("kernel %s: a fabric is waited for that cannot come", running)
 			}
-			if w.Kind() != "unit" {
+			if w.Ref().Kind != "unit" {
 				continue
 			}
 			units++
 			if to, err := w.To("disabled inactive"); to != want || err != nil {
-				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Name(), to, err, want)
+				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Ref().Name, to, err, want)
 			}
 		}
 		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {

@@ -106,7 +106,7 @@ func TestDynamicMIG(t *testing.T) {
 	f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
 	s := spec.Spec{MIG: spec.MIG{GPU: []spec.MIGGPU{{Devices: spec.Devices{All: true}, Enabled: true}}}}
 	list, err := wants(s, f)
-	if err != nil || len(list) != 1 || list[0].Thing.Kind() != "check" || !list[0].Releases {
+	if err != nil || len(list) != 1 || list[0].Thing.Ref().Kind != "check" || !list[0].Releases {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if state, err := list[0].Look(t.Context(), nil); err != nil || state != "ok" {

@@ -17,7 +17,7 @@ import (
 
 // Make goes the shortest way from the GPU's current state.
 func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
-	return g.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Kind: g.Kind(), Name: g.address}, After: to}})
+	return g.MakeAll(ctx, h, []converge.Change{{Ref: g.Ref(), After: to}})
 }
 
 // MakeAll changes several GPUs as one, so that a reset is of all that need one. GPUs of which only a boot changes the mode wait for it,

@@ -109,10 +109,8 @@ func find(d *host.Driver, address string) (host.GPU, bool) {
 // New builds the thing again from its name.
 func New(name string) converge.Thing { return gpu{name, nil} }
 
-func (g gpu) Kind() string { return "mig" }
-
-// Name is the GPU's PCI address: its index changes when another one falls off the bus.
-func (g gpu) Name() string { return g.address }
+// Ref names it by the PCI address: its index changes when another GPU falls off the bus.
+func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address} }
 
 // Look is "" for a GPU that the driver does not know: it was taken out of the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {

@@ -25,7 +25,7 @@ import (
 // and never takes one away that the file has no more; CDI is set up once at the start, in cmd/dockerd/daemon.go;
 // https://docs.docker.com/engine/daemon/live-restore/.
 type dockerRestart struct {
-	things.Daemon
+	converge.Settler
 	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
 }
 
@@ -34,11 +34,11 @@ func IsDocker(unit string) bool { return unit == "docker.service" }
 
 // NewDocker builds Docker's thing of kind restart again.
 func NewDocker(unit string, files []string) converge.Thing {
-	return dockerRestart{Daemon: things.NewRestart(unit, files, dockerReady)}
+	return dockerRestart{Settler: things.NewRestart(unit, files, dockerReady)}
 }
 
 func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Daemon.Look(ctx, v)
+	state, err := f.Settler.Look(ctx, v)
 	if err != nil || state != things.Outdated {
 		return state, err
 	}
@@ -53,9 +53,9 @@ func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, e
 func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State) error {
 	d, err := f.lacks(ctx, h, nil)
 	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
-		return f.Daemon.Make(ctx, h, to)
+		return f.Settler.Make(ctx, h, to)
 	}
-	if err := h.SetUnit(ctx, f.Name(), host.UnitChange{Job: "reload"}); err != nil {
+	if err := h.SetUnit(ctx, f.Ref().Name, host.UnitChange{Job: "reload"}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -70,7 +70,7 @@ func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State)
 	if err != nil {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err), Err: err,
-			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Name())},
+			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Ref().Name)},
 		}
 	}
 	return nil
@@ -92,7 +92,7 @@ func (f dockerRestart) Breaks(ctx context.Context, v host.View, _, after converg
 	case info.LiveRestoreEnabled || info.ContainersRunning == 0:
 		return []string{"restart-runtime"}, nil, nil
 	}
-	running := fmt.Sprintf("%d containers run, and would stop: live-restore is off in %s", info.ContainersRunning, f.Reads()[0])
+	running := fmt.Sprintf("%d containers run, and would stop: live-restore is off in %s", info.ContainersRunning, f.Ref().Reads[0])
 	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
 }
 
@@ -133,14 +133,14 @@ type dockerInfo struct {
 
 // asked has Docker say what it has loaded. An error is where it does not answer, or does not run: nothing starts it for the question.
 func (f dockerRestart) asked(ctx context.Context, v host.View) (info dockerInfo, file dockerFile, err error) {
-	u, err := v.Unit(ctx, f.Name())
+	u, err := v.Unit(ctx, f.Ref().Name)
 	if err != nil {
 		return info, file, err
 	}
 	if u.PID == 0 {
-		return info, file, fmt.Errorf("%s does not run", f.Name())
+		return info, file, fmt.Errorf("%s does not run", f.Ref().Name)
 	}
-	e, err := dockerOf(ctx, v, f.Reads()[0])
+	e, err := dockerOf(ctx, v, f.Ref().Reads[0])
 	if err != nil {
 		return info, file, err
 	}
@@ -224,7 +224,7 @@ func dockerReady(ctx context.Context, v host.View, unit string, files []string) 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	f := dockerRestart{Daemon: things.NewRestart(unit, files, nil)}
+	f := dockerRestart{Settler: things.NewRestart(unit, files, nil)}
 	var d dockerLacks
 	err := untilDone(ctx, func() (err error) {
 		d, err = f.lacks(ctx, v, nil)

@@ -45,7 +45,7 @@ func dockerWants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, e
 	}
 	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOutDocker).Formed(FormDocker).Proven(judge), edit, handlerWhy(h)))
 	restart := things.Restart(unitOf(e), []string{e.Config}, dockerReady, "Docker runs with its configuration")
-	restart.Thing = dockerRestart{restart.Thing.(things.Daemon), edited}
+	restart.Thing = dockerRestart{restart.Thing.(converge.Settler), edited}
 	return append(wants, restart), nil
 }
 

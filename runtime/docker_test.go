@@ -246,7 +246,7 @@ func TestDockerRestart(t *testing.T) {
 		"does not answer":     {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
-		f := dockerRestart{NewDocker("docker.service", []string{daemonJSON}).(dockerRestart).Daemon, []byte(c.file)}
+		f := dockerRestart{NewDocker("docker.service", []string{daemonJSON}).(dockerRestart).Settler, []byte(c.file)}
 		if state, err := f.Look(t.Context(), n); err != nil || state != c.state {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}

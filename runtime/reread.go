@@ -24,7 +24,7 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 		files = []string{e.Config, e.Folder}
 	case "docker":
 		w := things.Restart(unitOf(e), []string{e.Config}, dockerReady, why)
-		w.Thing = dockerRestart{Daemon: w.Thing.(things.Daemon)}
+		w.Thing = dockerRestart{Settler: w.Thing.(converge.Settler)}
 		return []converge.Want{w}, nil
 	}
 	w := things.Restart(unitOf(e), files, Ready, why)

@@ -91,7 +91,7 @@ func TestConfigWants(t *testing.T) {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
 		files := 0
 		for _, w := range configWants(s) {
-			if w.Kind() == "file" && w.Name() == ToolkitConfig {
+			if w.Ref().Kind == "file" && w.Ref().Name == ToolkitConfig {
 				files++
 			}
 		}

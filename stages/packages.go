@@ -225,7 +225,7 @@ func sections(wants []converge.Want, s spec.Spec) []converge.Want {
 	}
 	for i, w := range wants {
 		wants[i].Section = section
-		if strings.Contains(w.Name(), "toolkit") || strings.Contains(w.Name(), "libnvidia-container") {
+		if strings.Contains(w.Ref().Name, "toolkit") || strings.Contains(w.Ref().Name, "libnvidia-container") {
 			wants[i].Section = "toolkit"
 		}
 	}

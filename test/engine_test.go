@@ -57,8 +57,7 @@ func node(t testing.TB) *simhost.Node { return machine{"bare", []byte(bare)}.boo
 // pkg is a thing made with its neighbours in one transaction: here, a file a package.
 type pkgThing struct{ name string }
 
-func (p pkgThing) Kind() string { return "packages" }
-func (p pkgThing) Name() string { return p.name }
+func (p pkgThing) Ref() converge.Ref { return converge.Ref{Kind: "packages", Name: p.name} }
 
 func (p pkgThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	b, err := v.ReadFile("/pkg/" + p.name)
@@ -96,8 +95,7 @@ func wantPkg(name, version string) converge.Want {
 // afterBoot is a thing that holds only after a reboot, or never.
 type afterBoot struct{ never bool }
 
-func (a afterBoot) Kind() string { return "mig" }
-func (a afterBoot) Name() string { return "mode" }
+func (a afterBoot) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: "mode"} }
 
 func (a afterBoot) Look(_ context.Context, v host.View) (converge.State, error) {
 	asked, err := v.ReadFile("/srv/asked")

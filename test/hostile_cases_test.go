@@ -28,8 +28,7 @@ type gadget struct {
 
 var errSkip = errors.New("skip")
 
-func (gadget) Kind() string   { return "gadget" }
-func (g gadget) Name() string { return g.name }
+func (g gadget) Ref() converge.Ref { return converge.Ref{Kind: "gadget", Name: g.name} }
 
 func (g gadget) Look(_ context.Context, v host.View) (converge.State, error) {
 	if g.look != nil {
@@ -71,7 +70,7 @@ func (g gadget) Make(_ context.Context, h host.Host, to converge.State) error {
 // keys is a file of words, each of which can be taken out alone.
 type keys struct{ gadget }
 
-func (keys) Kind() string { return "keys" }
+func (k keys) Ref() converge.Ref { return converge.Ref{Kind: "keys", Name: k.name} }
 
 func (keys) TakeOut(_ host.View, found, before, after converge.State) (converge.State, []string, error) {
 	words := strings.Fields(string(found))

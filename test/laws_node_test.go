@@ -28,8 +28,8 @@ func TestNodeWantsArePure(t *testing.T) {
 					t.Fatalf("%s/%s: %s wants %d things, then %d; %v, then %v", m.name, name, st.Name, len(wants), len(again), err1, err2)
 				}
 				for i, w := range wants {
-					if o := again[i]; w.Kind() != o.Kind() || w.Name() != o.Name() || w.Why != o.Why || w.Keeps != o.Keeps || w.Leaves != o.Leaves {
-						t.Errorf("%s/%s: %s wants %s %s, then %s %s", m.name, name, st.Name, w.Kind(), w.Name(), o.Kind(), o.Name())
+					if o := again[i]; w.Ref().Kind != o.Ref().Kind || w.Ref().Name != o.Ref().Name || w.Why != o.Why || w.Keeps != o.Keeps || w.Leaves != o.Leaves {
+						t.Errorf("%s/%s: %s wants %s %s, then %s %s", m.name, name, st.Name, w.Ref().Kind, w.Ref().Name, o.Ref().Kind, o.Ref().Name)
 					}
 					found, err := w.Look(t.Context(), n)
 					if err != nil {
@@ -41,7 +41,7 @@ func TestNodeWantsArePure(t *testing.T) {
 					}
 					tested++
 					if twice, err := w.To(one); err != nil || twice != one {
-						t.Errorf("%s/%s: %s %s: To gives %q, and of itself %q, %v", m.name, name, w.Kind(), w.Name(), one, twice, err)
+						t.Errorf("%s/%s: %s %s: To gives %q, and of itself %q, %v", m.name, name, w.Ref().Kind, w.Ref().Name, one, twice, err)
 					}
 				}
 			}

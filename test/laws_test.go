@@ -87,7 +87,7 @@ func TestWantsArePure(t *testing.T) {
 					continue
 				}
 				if err1 != nil || err2 != nil || err3 != nil || one != other || one != twice {
-					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Name(), one, other, twice, err1, err2, err3)
+					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Ref().Name, one, other, twice, err1, err2, err3)
 				}
 			}
 		}

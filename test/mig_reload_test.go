@@ -28,8 +28,9 @@ import (
 // driverPackage is the package that brings the module nvidia: /disk says in which version and flavour.
 type driverPackage struct{}
 
-func (driverPackage) Kind() string { return "package" }
-func (driverPackage) Name() string { return "nvidia-kernel-open-dkms" }
+func (driverPackage) Ref() converge.Ref {
+	return converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}
+}
 
 func (driverPackage) Look(_ context.Context, v host.View) (converge.State, error) {
 	s, err := onDisk(v, "")

@@ -12,8 +12,9 @@ import (
 // reader is a thing with files that belong to its identity.
 type reader struct{ pkgThing }
 
-func (reader) Kind() string    { return "reader" }
-func (reader) Reads() []string { return []string{"/etc/d.conf"} }
+func (r reader) Ref() converge.Ref {
+	return converge.Ref{Kind: "reader", Name: r.name, Reads: []string{"/etc/d.conf"}}
+}
 
 // TestReaderIsRecognized: what gpuadm has made of a thing that reads files is known as that of the want.
 func TestReaderIsRecognized(t *testing.T) {

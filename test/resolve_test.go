@@ -20,7 +20,7 @@ import (
 // drawing is a package that may leave its version open ("newest") and that brings its library along.
 type drawing struct{ pkgThing }
 
-func (d drawing) Kind() string { return "drawing" }
+func (d drawing) Ref() converge.Ref { return converge.Ref{Kind: "drawing", Name: d.name} }
 
 func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
 	list, err := v.ReadFile("/srv/candidates")
@@ -160,8 +160,7 @@ func TestResolvedFromSomethingElse(t *testing.T) {
 // meddles is another process, which installs x in another version between the plan and the touch.
 type meddles struct{}
 
-func (meddles) Kind() string { return "meddles" }
-func (meddles) Name() string { return "x" }
+func (meddles) Ref() converge.Ref { return converge.Ref{Kind: "meddles", Name: "x"} }
 
 func (meddles) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/pkg/x"); err != nil {

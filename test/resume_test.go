@@ -38,8 +38,7 @@ func proving(t testing.TB, bad *bool) *converge.Engine {
 // mayFail cannot be made while bad.
 type mayFail struct{ bad *bool }
 
-func (mayFail) Kind() string { return "may-fail" }
-func (mayFail) Name() string { return "x" }
+func (mayFail) Ref() converge.Ref { return converge.Ref{Kind: "may-fail", Name: "x"} }
 
 func (mayFail) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/srv/done"); err != nil {

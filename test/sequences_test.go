@@ -151,8 +151,7 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 // stubborn can be made, and not be undone.
 type stubborn struct{ file string }
 
-func (s stubborn) Kind() string { return "stub" }
-func (s stubborn) Name() string { return s.file }
+func (s stubborn) Ref() converge.Ref { return converge.Ref{Kind: "stub", Name: s.file} }
 
 func (s stubborn) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Lstat(s.file); err != nil {

@@ -260,8 +260,8 @@ func TestUndoOfWhatWasRolledBack(t *testing.T) {
 // broken cannot be made.
 type broken struct{}
 
-func (broken) Kind() string                                            { return "broken" }
-func (broken) Name() string                                            { return "broken" }
+func (broken) Ref() converge.Ref { return converge.Ref{Kind: "broken", Name: "broken"} }
+
 func (broken) Look(context.Context, host.View) (converge.State, error) { return "", nil }
 func (broken) Make(context.Context, host.Host, converge.State) error   { return errors.New("no") }
 

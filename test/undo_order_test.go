@@ -17,8 +17,7 @@ import (
 // rests is a thing that is there only while what it rests on is: a unit and its file.
 type rests struct{ on, name string }
 
-func (rests) Kind() string   { return "rests" }
-func (r rests) Name() string { return r.on + " " + r.name }
+func (r rests) Ref() converge.Ref { return converge.Ref{Kind: "rests", Name: r.on + " " + r.name} }
 
 func (r rests) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return pkgThing{r.name}.Look(ctx, v)

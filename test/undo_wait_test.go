@@ -41,8 +41,7 @@ type afar struct {
 	name string
 }
 
-func (afar) Kind() string   { return "afar" }
-func (a afar) Name() string { return a.name }
+func (a afar) Ref() converge.Ref { return converge.Ref{Kind: "afar", Name: a.name} }
 
 func (a afar) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if err := a.ask(); err != nil {

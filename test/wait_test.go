@@ -20,8 +20,7 @@ import (
 // foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
 type foreignThing struct{ looks bool }
 
-func (foreignThing) Kind() string { return "check" }
-func (foreignThing) Name() string { return "theirs" }
+func (foreignThing) Ref() converge.Ref { return converge.Ref{Kind: "check", Name: "theirs"} }
 
 func (o foreignThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/srv/theirs"); err == nil {

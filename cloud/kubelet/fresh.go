@@ -43,9 +43,6 @@ func NewFresh(unit string, files []string) converge.Thing {
 	return freshUnit{things.NewRestart(unit, files, nil), unit}
 }
 
-// Reads is converge.Reader's.
-func (f freshUnit) Reads() []string { return f.Thing.(converge.Reader).Reads() }
-
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Thing.Look(ctx, v)
 	if err != nil || state != "failed" && state != "inactive" && state != "" {

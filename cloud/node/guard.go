@@ -78,8 +78,9 @@ func NewGuardThing(name string, s *Session) (converge.Thing, error) {
 	return g, nil
 }
 
-func (g guard) Kind() string { return "guard" }
-func (g guard) Name() string { return "startup taint " + g.taint.String() }
+func (g guard) Ref() converge.Ref {
+	return converge.Ref{Kind: "guard", Name: "startup taint " + g.taint.String()}
+}
 
 func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	w, boot := g.who, g.boot
@@ -97,7 +98,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if w.later.Until != "" {
 		return "", w.later
 	}
-	n, err := g.session.look(ctx, v, *w, g.looks, g.Name())
+	n, err := g.session.look(ctx, v, *w, g.looks, g.Ref().Name)
 	if err != nil {
 		return "", g.session.renewed(*w, err)
 	}

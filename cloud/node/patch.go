@@ -102,7 +102,7 @@ func breathe(ctx context.Context, try int) error {
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != "condition" {
-			return trouble.Wait{For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.Name(), e.before, now)}
+			return trouble.Wait{For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.name(), e.before, now)}
 		}
 	}
 	return nil

@@ -126,7 +126,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 // lastWants are the word to the cluster and what it opens.
 func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "so that the cluster knows that the GPUs are ready")
-	condition.Thing = r.part(condition.Name(), r.gpusReady)
+	condition.Thing = r.part(condition.Ref().Name, r.gpusReady)
 	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
 		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
 	}

@@ -161,8 +161,7 @@ func LeftInCluster(name string) string {
 // NewRegistered names a node, for undo, which leaves it.
 func NewRegistered(name string) converge.Thing { return registered{nodeAsk: nodeAsk{name: name}} }
 
-func (r registered) Kind() string { return "registered" }
-func (r registered) Name() string { return r.name }
+func (r registered) Ref() converge.Ref { return converge.Ref{Kind: "registered", Name: r.name} }
 
 func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if r.kubeconfig == "" {
@@ -220,8 +219,7 @@ func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string)
 // NewJoined names a node, for undo, to which it means nothing.
 func NewJoined(name string) converge.Thing { return joined{nodeAsk{name: name}} }
 
-func (j joined) Kind() string { return "joined" }
-func (j joined) Name() string { return j.name }
+func (j joined) Ref() converge.Ref { return converge.Ref{Kind: "joined", Name: j.name} }
 
 func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if j.kubeconfig == "" {

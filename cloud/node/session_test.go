@@ -328,12 +328,12 @@ func TestAPINoAccount(t *testing.T) {
 func TestAPINames(t *testing.T) {
 	for _, name := range []string{"label nvidia.com/gpu.count", "taint nvidia.com/gpu:NoSchedule", "condition " + GPUReady} {
 		thing, err := NewPart(name, nil)
-		if err != nil || thing.Name() != name || thing.Kind() != "node" {
+		if err != nil || thing.Ref().Name != name || thing.Ref().Kind != "node" {
 			t.Errorf("%s: %v %v", name, thing, err)
 		}
 	}
 	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule", nil)
-	if err != nil || guard.Name() != "startup taint example.com/a=b:NoSchedule" || guard.Kind() != "guard" {
+	if err != nil || guard.Ref().Name != "startup taint example.com/a=b:NoSchedule" || guard.Ref().Kind != "guard" {
 		t.Errorf("%v %v", guard, err)
 	}
 	for _, name := range []string{"", "label", "taint x", "finger x", "label "} {

@@ -136,7 +136,7 @@ func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, err
 func Unique(wants []converge.Want) (list []converge.Want) {
 	seen := map[string]bool{}
 	for _, w := range wants {
-		id := w.Kind() + " " + w.Name()
+		id := w.Ref().String()
 		if !seen[id] {
 			list = append(list, w)
 		}

@@ -271,8 +271,8 @@ func TestNodeAtBoot(t *testing.T) {
 			t.Fatalf("%d wants, %v", len(wants), err)
 		}
 		for _, w := range wants {
-			if w.Kind() == "restart" {
-				t.Errorf("wants %s %s", w.Kind(), w.Name())
+			if w.Ref().Kind == "restart" {
+				t.Errorf("wants %s %s", w.Ref().Kind, w.Ref().Name)
 			}
 		}
 		if why := wants[len(wants)-1].Why; strings.Contains(why, "joined already") != f.Kubelet.Joined {

@@ -23,7 +23,7 @@ const taintRecord = "nvidia.com/gpuadm.startup-taints"
 // PATCH, and so only when all has converged. Where no account here may change taints the record stays as it is.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	w := r.want("record "+taintRecord, "", "so that a startup taint can be taken off that node.toml names no more")
-	w.Thing = r.part(w.Name(), func(ctx context.Context, v host.View, n *kube.Node) error {
+	w.Thing = r.part(w.Ref().Name, func(ctx context.Context, v host.View, n *kube.Node) error {
 		for _, t := range r.former(converge.State(n.Annotations[taintRecord]), startup, on) {
 			if err := r.goes(t, func(found converge.State) bool { return found == valueState(t.Value) })(ctx, v, n); err != nil {
 				return err
@@ -105,7 +105,7 @@ func (e partEdit) dropped(n *kube.Node, others []partEdit) (list []partEdit) {
 	stay := recordedTaints(e.after)
 	for _, t := range recordedTaints(e.before) {
 		p := nodePart{what: "taint", key: t.Key, effect: t.Effect, session: e.session}
-		edited := slices.ContainsFunc(others, func(o partEdit) bool { return o.Name() == p.Name() })
+		edited := slices.ContainsFunc(others, func(o partEdit) bool { return o.name() == p.name() })
 		if !slices.Contains(stay, t) && !edited && p.of(n) == valueState(t.Value) {
 			list = append(list, partEdit{p, p.of(n), ""})
 		}

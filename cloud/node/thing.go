@@ -51,9 +51,9 @@ func NewPart(name string, s *Session) (converge.Thing, error) {
 	return p, nil
 }
 
-func (p nodePart) Kind() string { return "node" }
+func (p nodePart) Ref() converge.Ref { return converge.Ref{Kind: "node", Name: p.name()} }
 
-func (p nodePart) Name() string {
+func (p nodePart) name() string {
 	if p.what == "taint" {
 		return "taint " + p.key + ":" + p.effect
 	}
@@ -82,7 +82,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	case w.later.Until != "":
 		return "", w.later
 	}
-	n, err := p.session.look(ctx, v, w, p.looks, p.Name())
+	n, err := p.session.look(ctx, v, w, p.looks, p.name())
 	if errors.As(err, new(unregistered)) && undoing {
 		return "", nil
 	} else if err != nil {
@@ -194,7 +194,7 @@ func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) e
 // noAccount says that kubelet may not make the change, and that there is no ServiceAccount that may.
 func (p nodePart) noAccount() error {
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.Name()),
+		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.name()),
 		Because: []string{"a kubelet sets taints, and labels of Kubernetes' own, at its first registration only, if at all"},
 		Try: []string{
 			"set kubeconfig in [node] to one of a ServiceAccount that may patch this node, or let gpuadm's DaemonSet do it",
@@ -212,7 +212,7 @@ func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (res
 	if before == after {
 		return found, nil, nil
 	}
-	return found, []string{fmt.Sprintf("the %s of the node is %q, gpuadm had made it %q", p.Name(), stateValue(found), stateValue(after))}, nil
+	return found, []string{fmt.Sprintf("the %s of the node is %q, gpuadm had made it %q", p.name(), stateValue(found), stateValue(after))}, nil
 }
 
 // Make changes one part alone.
@@ -221,5 +221,5 @@ func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if err != nil {
 		return err
 	}
-	return p.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Kind: p.Kind(), Name: p.Name()}, Before: found, After: to}})
+	return p.MakeAll(ctx, h, []converge.Change{{Ref: p.Ref(), Before: found, After: to}})
 }

@@ -82,8 +82,7 @@ func (c certificate) want() converge.Want {
 // NewCertificate names a node's client certificate, for undo.
 func NewCertificate(name string) converge.Thing { return certificate{path: name} }
 
-func (c certificate) Kind() string { return "bootstrap" }
-func (c certificate) Name() string { return c.path }
+func (c certificate) Ref() converge.Ref { return converge.Ref{Kind: "bootstrap", Name: c.path} }
 
 // Look reads whose certificate is there. Where one has to be asked for, it finds out whether that can go well.
 func (c certificate) Look(ctx context.Context, v host.View) (converge.State, error) {

@@ -22,8 +22,7 @@ type State string
 
 // A Thing is one part of a machine whose state can be looked at and made: the smallest that is owned, undone, left and told alone.
 type Thing interface {
-	Kind() string                                   // "file"
-	Name() string                                   // with Kind and a Reader's files, enough to build the Thing again
+	Ref() Ref                                       // its kind and name, and what else builds the Thing again
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where the state cannot be known yet
 	Make(context.Context, host.Host, State) error   // also makes the Before of an undo; host.Reboot where it takes effect after a reboot
 }
@@ -80,18 +79,6 @@ type Change struct {
 const Home = "/var/lib/gpuadm"
 
 // What follows a kind implements where it has more to say.
-
-// A Reader depends on files beside its name: undo must know them too.
-type Reader interface {
-	Thing
-	Reads() []string
-}
-
-// A Formed thing says in which form its bytes are, so that undo finds the same merger again.
-type Formed interface {
-	Thing
-	Form() string
-}
 
 // A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
 type Stored interface {

@@ -145,7 +145,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	asked := make(map[key]bool, len(wants))
 	for _, w := range wants {
-		asked[keyOf(w.Thing)] = true
+		asked[w.Ref().key()] = true
 	}
 	var unwanted []step
 	for _, o := range slices.Backward(mine) {
@@ -162,14 +162,14 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		s.Why = "no longer asked for"
 		unwanted = append(unwanted, s)
 		for _, t := range e.settlers(o.Change) {
-			if !slices.ContainsFunc(wants, func(w Want) bool { return refOf(w.Thing).covers(refOf(t)) }) {
+			if !slices.ContainsFunc(wants, func(w Want) bool { return w.Ref().covers(t.Ref()) }) {
 				wants = append(wants, settled(t))
 			}
 		}
 	}
 	wanted := make([]step, 0, len(wants))
 	for _, w := range wants {
-		of := refOf(w.Thing)
+		of := w.Ref()
 		wanted = append(wanted, step{want: w, mine: makesOf(mine, of.key()), Change: Change{
 			Stage: st.Name, Section: w.Section, Ref: of, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
@@ -242,7 +242,7 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 		}
 		for _, w := range wants {
 			if settles(w.Thing) == 1 {
-				list = append(list, step{want: w, Change: Change{Ref: Ref{Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads}}})
+				list = append(list, step{want: w, Change: Change{Ref: w.Ref()}})
 			}
 		}
 	}
@@ -258,7 +258,7 @@ func (s *step) unsettles(steps, proven []step) {
 	for _, all := range [][]step{steps, proven} {
 		for i := range all {
 			if t, ok := all[i].want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
-				s.Unsettles = append(s.Unsettles, refOf(t))
+				s.Unsettles = append(s.Unsettles, t.Ref())
 			}
 		}
 	}

@@ -12,29 +12,17 @@ import (
 type Ref struct {
 	Kind  string   `json:"kind"`
 	Name  string   `json:"name"`
-	Reads []string `json:"reads,omitempty"` // the files of a Reader
-	Form  string   `json:"form,omitempty"`  // of a Formed thing
+	Reads []string `json:"reads,omitempty"` // files that the thing depends on beside its name
+	Form  string   `json:"form,omitempty"`  // in which form its bytes are, so that undo finds the same merger again
 }
 
 // String is the thing in two words.
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 
-func refOf(t Thing) Ref {
-	r := Ref{Kind: t.Kind(), Name: t.Name()}
-	if reader, ok := t.(Reader); ok {
-		r.Reads = reader.Reads()
-	}
-	if formed, ok := t.(Formed); ok {
-		r.Form = formed.Form()
-	}
-	return r
-}
-
 // key is what tells things apart, and can be compared. A thing in another form is the same thing.
 type key struct{ kind, name, reads string }
 
-func (r Ref) key() key  { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
-func keyOf(t Thing) key { return refOf(t).key() }
+func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
 
 // covers says that what is done for one is done for the other: the same thing, which reads all that the other reads.
 func (r Ref) covers(o Ref) bool {

@@ -19,7 +19,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 		if !ok || steps[i].converged() || steps[i].resolved {
 			continue
 		}
-		same := func(s step) bool { return s.Kind == r.Kind() }
+		same := func(s step) bool { return s.Kind == r.Ref().Kind }
 		if slices.ContainsFunc(steps, func(s step) bool { return same(s) && s.Cannot != "" }) {
 			continue // it will be refused; what the others would draw along changes nothing about that
 		}

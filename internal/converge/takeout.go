@@ -54,7 +54,7 @@ func strip(v host.View, t Thing, found State, makes []Change) (rest State, left 
 	case base == last.After && !last.Unsure:
 		return found, nil, nil // it contains nothing of gpuadm's
 	}
-	return "", nil, fmt.Errorf("cannot undo %s %s: it was changed outside gpuadm since: left as %q, found as %q", t.Kind(), t.Name(), last.After, found)
+	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
 }
 
 // merged takes what gpuadm made of base out of found. A change that may not have been made takes the one before it along.

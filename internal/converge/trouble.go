@@ -61,8 +61,7 @@ type unknown struct {
 	err   error
 }
 
-func (u unknown) Kind() string { return "check" }
-func (u unknown) Name() string { return u.stage }
+func (u unknown) Ref() Ref { return Ref{Kind: "check", Name: u.stage} }
 
 func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.err }
 
@@ -71,7 +70,7 @@ func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 // standIn is the one step of a stage that knows none. One that waits is looked at again.
 func standIn(stage string, err error) (s step) {
 	u := unknown{stage, err}
-	s.Change = Change{Stage: stage, Ref: Ref{Kind: u.Kind(), Name: stage}, Reason: reasonOf(err)}
+	s.Change = Change{Stage: stage, Ref: u.Ref(), Reason: reasonOf(err)}
 	if trouble.Passes(err) {
 		s.want.Thing = u
 	}

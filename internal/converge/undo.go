@@ -287,7 +287,7 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		}
 		steps = append(steps, s)
 		for _, t := range e.settlers(o.Change) {
-			c := Change{Stage: o.Stage, Ref: Ref{Kind: t.Kind(), Name: t.Name(), Reads: refOf(t).Reads}, Settles: true}
+			c := Change{Stage: o.Stage, Ref: t.Ref(), Settles: true}
 			settle = slices.DeleteFunc(settle, func(s step) bool { return c.Ref.covers(s.Ref) })
 			if !slices.ContainsFunc(settle, func(s step) bool { return s.Ref.covers(c.Ref) }) {
 				settle = append(settle, step{Change: c, want: settled(t), strict: true})

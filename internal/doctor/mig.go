@@ -79,7 +79,7 @@ func otherPartitions(m *Machine) (list []Finding) {
 		m.cannotRead("the partitions that node.toml asks for", err)
 	}
 	for _, w := range wants {
-		if w.Kind() != "mig" {
+		if w.Ref().Kind != "mig" {
 			continue
 		}
 		found, err := w.Look(m.ctx, m.View)
@@ -87,7 +87,7 @@ func otherPartitions(m *Machine) (list []Finding) {
 			continue // GPU-003 names a GPU that does not answer
 		}
 		if want, err := w.To(found); err == nil && want != found {
-			list = append(list, Finding{Object: w.Name(), What: fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", w.Name(), found, want)})
+			list = append(list, Finding{Object: w.Ref().Name, What: fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", w.Ref().Name, found, want)})
 		}
 	}
 	return list

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -138,8 +137,8 @@ func oldConfiguration(m *Machine) []Finding {
 	if state, err := wants[0].Look(m.ctx, m.View); err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
 		return nil
 	}
-	unit := wants[0].Name()
-	if reader, ok := wants[0].Thing.(converge.Reader); !ok || !m.outdated(unit, reader.Reads()) {
+	unit := wants[0].Ref().Name
+	if !m.outdated(unit, wants[0].Ref().Reads) {
 		return nil
 	}
 	return []Finding{{Object: unit, What: fmt.Sprintf("%s started before its configuration was changed last", unit)}}

@@ -65,8 +65,7 @@ func repairs(name string) string {
 	return "dpkg --configure -a"
 }
 
-func (d database) Kind() string { return "package-database" }
-func (d database) Name() string { return d.of }
+func (d database) Ref() converge.Ref { return converge.Ref{Kind: "package-database", Name: d.of} }
 
 func (d database) Look(ctx context.Context, v host.View) (converge.State, error) {
 	m, err := d.set.packager(v)

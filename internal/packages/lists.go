@@ -37,13 +37,10 @@ func NewLists(name string, files []string, read *Reading) converge.Thing {
 	return lists{read.named(name), name, files}
 }
 
-func (l lists) Kind() string { return "package-lists" }
-
-// Name is the package manager's: "apt".
-func (l lists) Name() string { return l.name }
-
-// Reads is converge.Reader's.
-func (l lists) Reads() []string { return l.files }
+// Ref names them by the package manager: "apt".
+func (l lists) Ref() converge.Ref {
+	return converge.Ref{Kind: "package-lists", Name: l.name, Reads: l.files}
+}
 
 // Look defers lists of a root folder that is not baked: reading them runs the packager.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {

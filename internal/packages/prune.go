@@ -27,7 +27,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 	keep := map[string]bool{}
 	for _, c := range needed {
 		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
-			if c.Kind == (thing{}).Kind() && state.Version != "" {
+			if c.Kind == (thing{}).Ref().Kind && state.Version != "" {
 				keep[p.Stored(h, c.Name, state.Version)] = true
 			}
 		}

@@ -65,8 +65,7 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	return wanted.String(), nil
 }
 
-func (t thing) Kind() string { return "package" }
-func (t thing) Name() string { return t.pkg }
+func (t thing) Ref() converge.Ref { return converge.Ref{Kind: "package", Name: t.pkg} }
 
 func (t thing) Look(ctx context.Context, v host.View) (converge.State, error) {
 	all, err := t.set.Read(ctx, v)
@@ -81,7 +80,7 @@ func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return err
 	}
-	return t.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Kind: t.Kind(), Name: t.pkg}, Before: found, After: to}})
+	return t.MakeAll(ctx, h, []converge.Change{{Ref: t.Ref(), Before: found, After: to}})
 }
 
 // MakeAll makes all changes in one transaction.

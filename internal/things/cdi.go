@@ -44,8 +44,7 @@ func CDISpec() converge.Want {
 	}}
 }
 
-func (cdi) Kind() string { return "cdi" }
-func (cdi) Name() string { return "spec" }
+func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
 func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, CDIUnit)

@@ -31,8 +31,8 @@ func NewCDI(name string) converge.Thing {
 	return cdi{}
 }
 
-// Name is another than cdi's, since the journal tells things by kind and name.
-func (cdiRun) Name() string { return CDIUnit }
+// Ref has another name than cdi's, since the journal tells things by kind and name.
+func (cdiRun) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: CDIUnit} }
 
 // Make is cdi's, but for what a failure leads to.
 func (r cdiRun) Make(ctx context.Context, h host.Host, to converge.State) error {

@@ -51,8 +51,7 @@ func Check(name string, look func(context.Context, host.View) (problem string, e
 	}}
 }
 
-func (c check) Kind() string { return "check" }
-func (c check) Name() string { return c.name }
+func (c check) Ref() converge.Ref { return converge.Ref{Kind: "check", Name: c.name} }
 
 func (c check) Look(ctx context.Context, v host.View) (converge.State, error) {
 	problem, err := c.look(ctx, v)

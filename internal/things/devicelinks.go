@@ -57,8 +57,8 @@ func NewDeviceLinks(name string) converge.Thing {
 	return deviceLinks{}
 }
 
-// Name is another than the links', since the journal tells things by kind and name.
-func (partitionNodes) Name() string { return capsFolder }
+// Ref has another name than the links', since the journal tells things by kind and name.
+func (partitionNodes) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: capsFolder} }
 
 // Look asks for the nodes alone: all other links are the next stage's.
 func (partitionNodes) Look(_ context.Context, v host.View) (converge.State, error) {
@@ -94,8 +94,7 @@ func (partitionNodes) Unsettled(found converge.State, by converge.Change) conver
 	return "missing nodes: partitions change"
 }
 
-func (deviceLinks) Kind() string { return "device-links" }
-func (deviceLinks) Name() string { return charFolder }
+func (deviceLinks) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: charFolder} }
 
 func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {

@@ -45,10 +45,10 @@ func NewDKMS(name string, proof BuildFunc) converge.Thing {
 	return dkmsBuild{strings.TrimPrefix(what, "nvidia/"), kernel, proof}
 }
 
-func (d dkmsBuild) Kind() string { return "dkms" }
-
-// Name is "nvidia/580.95.05 6.8.0-88-generic", whatever the packager calls the modules.
-func (d dkmsBuild) Name() string { return "nvidia/" + d.version + " " + d.kernel }
+// Ref names it "nvidia/580.95.05 6.8.0-88-generic", whatever the packager calls the modules.
+func (d dkmsBuild) Ref() converge.Ref {
+	return converge.Ref{Kind: "dkms", Name: "nvidia/" + d.version + " " + d.kernel}
+}
 
 func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := d.built(v, d.version, d.kernel)
@@ -88,7 +88,7 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		_, err := h.Do(ctx, "dkms", "add", "-m", name, "-v", d.version)
 		return err
 	}
-	return fmt.Errorf("cannot make %s %q: only installed, built and nothing can be made", d.Name(), to)
+	return fmt.Errorf("cannot make %s %q: only installed, built and nothing can be made", d.Ref().Name, to)
 }
 
 func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now converge.State, about []string) error {

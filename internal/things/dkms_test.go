@@ -51,8 +51,8 @@ func TestDKMSBuilds(t *testing.T) {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
 	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
-	if w.Name() != "nvidia/580.95.05 6.8.0" {
-		t.Error(w.Name())
+	if w.Ref().Name != "nvidia/580.95.05 6.8.0" {
+		t.Error(w.Ref().Name)
 	}
 	if err := w.Make(t.Context(), n, "installed"); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestDKMSBuilds(t *testing.T) {
 	if !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
 	}
-	if err := things.NewDKMS(w.Name(), asBuilt).Make(t.Context(), n, "built"); err != nil {
+	if err := things.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"); err != nil {
 		t.Fatal(err)
 	}
 	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
@@ -143,7 +143,7 @@ func TestInitramfs(t *testing.T) {
 	} {
 		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
 		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")
-		thing := things.NewInitramfs(w.Name(), w.Thing.(converge.Reader).Reads())
+		thing := things.NewInitramfs(w.Ref().Name, w.Ref().Reads)
 		state, err := thing.Look(t.Context(), n)
 		if err != nil || state != c.state {
 			t.Errorf("%s: %q, %v", c.name, state, err)
@@ -179,9 +179,9 @@ func TestDKMSBeside(t *testing.T) {
 		return nil
 	})
 	w := things.DKMSBeside("nvidia-fs", "6.8.0", look, "")
-	again, is := things.NewDKMSBeside(w.Name(), look)
-	if _, driver := things.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Name() != "nvidia-fs for 6.8.0" {
-		t.Fatalf("%s: %t, %t", w.Name(), is, driver)
+	again, is := things.NewDKMSBeside(w.Ref().Name, look)
+	if _, driver := things.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Ref().Name != "nvidia-fs for 6.8.0" {
+		t.Fatalf("%s: %t, %t", w.Ref().Name, is, driver)
 	}
 	for range 2 {
 		if err := again.Make(t.Context(), n, "fits"); err != nil {

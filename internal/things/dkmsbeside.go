@@ -45,10 +45,10 @@ func NewDKMSBeside(name string, proof BesideFunc) (converge.Thing, bool) {
 	return beside{what, kernel, proof}, kernel != ""
 }
 
-func (b beside) Kind() string { return "dkms" }
-
-// Name is "nvidia-fs for 6.8.0-88-generic": which version is its package's affair.
-func (b beside) Name() string { return b.name + " for " + b.kernel }
+// Ref names it "nvidia-fs for 6.8.0-88-generic": which version is its package's affair.
+func (b beside) Ref() converge.Ref {
+	return converge.Ref{Kind: "dkms", Name: b.name + " for " + b.kernel}
+}
 
 func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := b.built(v, b.name, b.kernel)

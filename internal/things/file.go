@@ -56,8 +56,8 @@ func (f *FileThing) Formed(form string) *FileThing {
 // Whole is the form of files that gpuadm writes as a whole: no merger takes an edit out of them.
 const Whole = "whole"
 
-// Form is converge.Formed's.
-func (f *FileThing) Form() string {
+// formOf is in which form its bytes are, so that undo finds the same merger again.
+func (f *FileThing) formOf() string {
 	if f.form == "" && f.merge == nil {
 		return Whole
 	}
@@ -102,11 +102,10 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 	}}
 }
 
-// Kind is "file".
-func (f *FileThing) Kind() string { return "file" }
-
-// Name is the file's path.
-func (f *FileThing) Name() string { return f.name }
+// Ref is the file's path and form.
+func (f *FileThing) Ref() converge.Ref {
+	return converge.Ref{Kind: "file", Name: f.name, Form: f.formOf()}
+}
 
 // Look reads the file whole.
 func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error) {

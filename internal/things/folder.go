@@ -35,8 +35,7 @@ func Folders(name, why string) []converge.Want {
 // NewFolder names a folder, for undo.
 func NewFolder(name string) converge.Thing { return folder(name) }
 
-func (f folder) Kind() string { return "folder" }
-func (f folder) Name() string { return string(f) }
+func (f folder) Ref() converge.Ref { return converge.Ref{Kind: "folder", Name: string(f)} }
 
 func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	info, err := v.Stat(string(f))

@@ -35,13 +35,10 @@ func Initramfs(kernel string, files []string, why string) converge.Want {
 // NewInitramfs builds the thing again.
 func NewInitramfs(kernel string, files []string) converge.Thing { return initramfs{kernel, files} }
 
-func (i initramfs) Kind() string { return "initramfs" }
-
-// Name is the kernel's: "6.8.0-88-generic".
-func (i initramfs) Name() string { return i.kernel }
-
-// Reads is converge.Reader's.
-func (i initramfs) Reads() []string { return i.files }
+// Ref names it by the kernel: "6.8.0-88-generic".
+func (i initramfs) Ref() converge.Ref {
+	return converge.Ref{Kind: "initramfs", Name: i.kernel, Reads: i.files}
+}
 
 // image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; "" if it has none.
 func (i initramfs) image(v host.View) (name string, made time.Time, err error) {

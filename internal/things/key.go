@@ -62,10 +62,10 @@ func NewKey(name string) converge.Thing {
 	return key{file: file, from: from, pinned: pinned, last: &lastLook{}}
 }
 
-func (k key) Kind() string { return "key" }
+func (k key) Ref() converge.Ref { return converge.Ref{Kind: "key", Name: k.nameOf()} }
 
 // Name is "/etc/apt/keyrings/x.gpg from https://…": undo of a removal must know where to get it.
-func (k key) Name() string {
+func (k key) nameOf() string {
 	file := k.file
 	if k.pinned {
 		file += byDigest

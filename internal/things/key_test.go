@@ -55,7 +55,7 @@ func TestKey(t *testing.T) {
 		if armored := strings.HasPrefix(string(data), "-----BEGIN"); armored != strings.HasSuffix(file, ".asc") {
 			t.Errorf("%s is armored: %v", file, armored)
 		}
-		if err := things.NewKey(w.Name()).Make(ctx, n, ""); err != nil {
+		if err := things.NewKey(w.Ref().Name).Make(ctx, n, ""); err != nil {
 			t.Fatal(err)
 		}
 		if s, _ := w.Look(ctx, n); s != "" {
@@ -134,9 +134,9 @@ func TestKeyByDigest(t *testing.T) {
 		if row.holds == "" {
 			continue
 		}
-		again := things.NewKey(w.Name()) // as undo builds it
-		if s, err := again.Look(t.Context(), n); s != to || err != nil || again.Name() != w.Name() {
-			t.Errorf("%s: %s is %q, %v", what, again.Name(), s, err)
+		again := things.NewKey(w.Ref().Name) // as undo builds it
+		if s, err := again.Look(t.Context(), n); s != to || err != nil || again.Ref().Name != w.Ref().Name {
+			t.Errorf("%s: %s is %q, %v", what, again.Ref().Name, s, err)
 		}
 		if found, err := things.Fingerprints(data, row.trusted); err != nil || strings.Join(found, " ") != edKey {
 			t.Errorf("%s: fingerprints %v, %v", what, found, err)

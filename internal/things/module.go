@@ -48,12 +48,9 @@ func NewModule(files []string, onDisk OnDiskFunc) converge.Thing {
 	return module{"", files, onDisk, false}
 }
 
-func (m module) Kind() string { return "module" }
-
-func (m module) Name() string { return "nvidia" }
-
-// Reads is converge.Reader's.
-func (m module) Reads() []string { return m.files }
+func (m module) Ref() converge.Ref {
+	return converge.Ref{Kind: "module", Name: "nvidia", Reads: m.files}
+}
 
 const (
 	moduleOnDisk  = ", on disk "
@@ -232,7 +229,7 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 			what, _, _ := strings.Cut(by.Name, " ")
 			_, brought, _ = strings.Cut(what, "/")
 		}
-	case by.Kind == "module-file" && (m.kernel == "" || by.Name == moduleFile{kernel: m.kernel}.Name()):
+	case by.Kind == "module-file" && (m.kernel == "" || by.Name == moduleFile{kernel: m.kernel}.Ref().Name):
 		brought, _, _ = strings.Cut(string(by.After), ",")
 	case by.Kind == "file" && slices.Contains(m.files, by.Name):
 		if found != moduleSettled && found != "" {

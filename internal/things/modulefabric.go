@@ -37,8 +37,7 @@ func Fabric(why string) converge.Want {
 // NewFabric builds the thing again.
 func NewFabric() converge.Thing { return fabric{fabricPatience} }
 
-func (f fabric) Kind() string { return "fabric" }
-func (f fabric) Name() string { return "nvlink" }
+func (f fabric) Ref() converge.Ref { return converge.Ref{Kind: "fabric", Name: "nvlink"} }
 
 func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {

@@ -35,8 +35,9 @@ func NewModuleFile(name string, proof ModuleFileFunc) converge.Thing {
 	return moduleFile{strings.TrimPrefix(name, "nvidia for "), proof}
 }
 
-func (m moduleFile) Kind() string { return "module-file" }
-func (m moduleFile) Name() string { return "nvidia for " + m.kernel }
+func (m moduleFile) Ref() converge.Ref {
+	return converge.Ref{Kind: "module-file", Name: "nvidia for " + m.kernel}
+}
 
 func (m moduleFile) Look(_ context.Context, v host.View) (converge.State, error) {
 	return m.proof(v, m.kernel)

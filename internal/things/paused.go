@@ -201,8 +201,7 @@ func Resumed() converge.Want {
 // NewPaused builds the thing again, for undo.
 func NewPaused(string) converge.Thing { return paused{} }
 
-func (paused) Kind() string { return "paused" }
-func (paused) Name() string { return "services" }
+func (paused) Ref() converge.Ref { return converge.Ref{Kind: "paused", Name: "services"} }
 
 func (paused) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {

@@ -217,7 +217,7 @@ old
 		after, err := row.want.To(before)
 		must(t, err)
 		err = row.want.Thing.(converge.Prover).Prove(t.Context(), n, before, after)
-		refused(t, row.want.Name(), err, row.refused, in(n, row.try))
+		refused(t, row.want.Ref().Name, err, row.refused, in(n, row.try))
 	}
 }
 

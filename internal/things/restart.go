@@ -49,23 +49,14 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 	}}
 }
 
-// A Daemon is a thing of kind restart. Daemons that say more of themselves embed it.
-type Daemon interface {
-	converge.Reader
-	converge.Settler
-}
-
-// NewRestart builds the thing again.
-func NewRestart(unit string, files []string, ready ReadyFunc) Daemon {
+// NewRestart builds the thing again. Daemons that say more of themselves embed it.
+func NewRestart(unit string, files []string, ready ReadyFunc) converge.Settler {
 	return restart{unit, files, ready}
 }
 
-func (r restart) Kind() string { return "restart" }
-
-func (r restart) Name() string { return r.unit }
-
-// Reads is converge.Reader's.
-func (r restart) Reads() []string { return r.files }
+func (r restart) Ref() converge.Ref {
+	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
+}
 
 // masked is the end of a masked unit's state: the daemon may go on running, and systemd refuses to start it again.
 const masked = ", masked"

@@ -24,8 +24,7 @@ type secret struct {
 // NewSecret names a secret file.
 func NewSecret(name string) converge.Thing { return secret{name, &lastLook{}} }
 
-func (f secret) Kind() string { return "secret" }
-func (f secret) Name() string { return f.name }
+func (f secret) Ref() converge.Ref { return converge.Ref{Kind: "secret", Name: f.name} }
 
 func (f secret) Look(_ context.Context, v host.View) (converge.State, error) {
 	return f.last.keep(f.look(v))

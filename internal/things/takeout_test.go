@@ -31,7 +31,7 @@ func TestTakeOutOfUnitsAndFolders(t *testing.T) {
 	} {
 		rest, left, err := c.thing.TakeOut(nil, c.found, c.before, c.after)
 		if err != nil || rest != c.rest || strings.Join(left, "\n") != c.left {
-			t.Errorf("%s found %q after %q → %q: %q, left %q, %v", c.thing.Name(), c.found, c.before, c.after, rest, left, err)
+			t.Errorf("%s found %q after %q → %q: %q, left %q, %v", c.thing.Ref().Name, c.found, c.before, c.after, rest, left, err)
 		}
 	}
 }

@@ -73,8 +73,7 @@ func wantUnit(name, active, why string) converge.Want {
 	}}
 }
 
-func (u unit) Kind() string { return "unit" }
-func (u unit) Name() string { return string(u) }
+func (u unit) Ref() converge.Ref { return converge.Ref{Kind: "unit", Name: string(u)} }
 
 func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	info, err := v.Unit(ctx, string(u))

@@ -67,7 +67,7 @@ func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
 	for _, w := range all {
 		found := must.Get(w.Look(m.t.Context(), m))(m.t)
 		to := must.Get(w.To(found))(m.t)
-		pending = append(pending, converge.Change{Ref: converge.Ref{Kind: w.Kind(), Name: w.Name()}, Before: found, After: to})
+		pending = append(pending, converge.Change{Ref: w.Ref(), Before: found, After: to})
 	}
 	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
 	if err == nil {

@@ -111,11 +111,8 @@ func TestEnabledWants(t *testing.T) {
 		for _, w := range wants {
 			none, _ := w.To("")
 			is, _ := w.To(converge.State(packages.State{Version: "9-7.el9"}.String()))
-			name := w.Name()
-			if r, reads := w.Thing.(converge.Reader); reads {
-				name += " " + strings.Join(r.Reads(), " ")
-			}
-			s += w.Kind() + " " + name + ": " + string(none) + ", " + string(is) + "\n"
+			name := strings.Join(append([]string{w.Ref().Name}, w.Ref().Reads...), " ")
+			s += w.Ref().Kind + " " + name + ": " + string(none) + ", " + string(is) + "\n"
 		}
 		return s
 	}

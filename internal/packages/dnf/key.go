@@ -37,13 +37,11 @@ func NewKey(trusted string, files []string, database *packages.Reading) converge
 	return rpmKey{database, trusted, strings.Join(files, "")}
 }
 
-func (rpmKey) Kind() string { return "package-key" }
-
-// Name is the key's fingerprint, "sha256:DIGEST", or the file of a key that a package brings.
-func (k rpmKey) Name() string { return k.trusted }
-
-// Reads is converge.Reader's: undo of an undo must know the key's file.
-func (k rpmKey) Reads() []string { return []string{k.file} }
+// Ref names it by the key's fingerprint, "sha256:DIGEST", or the file of a key that a package brings. An undo of an undo must know the key's
+// file.
+func (k rpmKey) Ref() converge.Ref {
+	return converge.Ref{Kind: "package-key", Name: k.trusted, Reads: []string{k.file}}
+}
 
 func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 	names, err := k.packages(ctx, v)

@@ -32,8 +32,8 @@ func (a dnf) Repositories(database *packages.Reading, repos []packages.Repositor
 	wants = append(wants, things.Folders(dnfRepos, "dnf's repositories")...)
 	seen := map[string]bool{}
 	wants = slices.DeleteFunc(wants, func(w converge.Want) bool {
-		was := seen[w.Name()]
-		seen[w.Name()] = true
+		was := seen[w.Ref().Name]
+		seen[w.Ref().Name] = true
 		return was // both have /etc
 	})
 	for _, r := range repos {

@@ -47,8 +47,7 @@ func Stream(name, why string) converge.Want {
 // NewStream builds the thing again from its name.
 func NewStream(name string) converge.Thing { return stream(name) }
 
-func (stream) Kind() string   { return "package-stream" }
-func (s stream) Name() string { return string(s) }
+func (s stream) Ref() converge.Ref { return converge.Ref{Kind: "package-stream", Name: string(s)} }
 
 func (s stream) Look(_ context.Context, v host.View) (converge.State, error) {
 	is, err := readStream(v, string(s))

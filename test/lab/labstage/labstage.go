@@ -43,7 +43,7 @@ func Stages() []converge.Stage {
 
 // ThingOf builds the setting again for undo, nil for all other kinds.
 func ThingOf(ref converge.Ref) converge.Thing {
-	if ref.Kind == (setting{}).Kind() {
+	if ref.Kind == (setting{}).Ref().Kind {
 		return setting{}
 	}
 	return nil
@@ -74,8 +74,7 @@ const (
 // setting is in force once a boot has begun after it was made, as a driver's option or the kernel's command line is.
 type setting struct{}
 
-func (setting) Kind() string { return "lab-setting" }
-func (setting) Name() string { return Made }
+func (setting) Ref() converge.Ref { return converge.Ref{Kind: "lab-setting", Name: Made} }
 
 func (setting) Look(_ context.Context, v host.View) (converge.State, error) {
 	asked, err := v.ReadFile(Setting)

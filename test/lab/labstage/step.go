@@ -29,11 +29,8 @@ func (s Step) Want(why string) converge.Want {
 	return w
 }
 
-// Kind is "step".
-func (s Step) Kind() string { return "step" }
-
-// Name is the step's label.
-func (s Step) Name() string { return s.Label }
+// Ref is the thing's kind and name, and what else builds it again.
+func (s Step) Ref() converge.Ref { return converge.Ref{Kind: "step", Name: s.Label} }
 
 // Look asks whether the step is done.
 func (s Step) Look(ctx context.Context, v host.View) (converge.State, error) {
