@@ -40,10 +40,6 @@ func cdiChecks() []Check {
 	}
 }
 
-func cdiEdges() []Edge {
-	return []Edge{{By: "MIG-002", Explains: "CDI-001"}}
-}
-
 func oldSpec(m *Machine) []Finding {
 	state, err := things.CDISpec().Look(m.ctx, m.View)
 	_, problem, outdated := strings.Cut(string(state), "outdated: ")

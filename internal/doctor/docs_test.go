@@ -38,10 +38,10 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	for _, c := range checks {
 		var by []string
 		for _, e := range Edges() {
-			if code, _, _ := strings.Cut(e.Explains, " "); code != c.Code {
+			if code, _, _ := strings.Cut(e.Explains, "/"); code != c.Code {
 				continue
 			}
-			if code, _, _ := strings.Cut(e.By, " "); code != c.Code && !slices.Contains(by, code) {
+			if code, _, _ := strings.Cut(e.By, "/"); code != c.Code && !slices.Contains(by, code) {
 				by = append(by, code)
 			}
 		}

@@ -45,20 +45,6 @@ type Finding struct {
 	Note    bool   // the fault is not the machine's: alone it is a note, and no cause
 }
 
-// Edge says that one fault brings another one with it.
-type Edge struct {
-	By, Explains string // codes, with the part of the finding where it has one
-	Of           scope
-}
-
-// scope says of which objects an Edge speaks.
-type scope string
-
-const (
-	anyObject  scope = ""     // a fault of the machine, or of what all objects need
-	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
-)
-
 // Checks lists all checks, in the order in which a report names root causes.
 func Checks() []Check {
 	all := slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks(),
@@ -69,13 +55,6 @@ func Checks() []Check {
 		all[i].Fix = cmp.Or(things.FaultOf(all[i].Code).Fix, all[i].Fix)
 	}
 	return all
-}
-
-// Edges lists which fault explains which.
-func Edges() []Edge {
-	all := slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges(),
-		migEdges(), cdiEdges(), runtimeEdges(), kubeletEdges(), nodeEdges(), settingEdges())
-	return append(all, endingEdges(all)...)
 }
 
 // Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.

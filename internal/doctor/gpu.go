@@ -155,20 +155,3 @@ func fabricChecks() []Check {
 		},
 	}
 }
-
-func gpuEdges() []Edge {
-	return []Edge{
-		{By: "GPU-001", Explains: "GPU-003", Of: sameObject},
-		{By: "GPU-001", Explains: "GPU-002", Of: sameObject},
-		{By: "GPU-001", Explains: "DRV-017", Of: sameObject},
-		{By: "GPU-001", Explains: "DRV-015"},
-		{By: "GPU-003", Explains: "GPU-002", Of: sameObject},
-		{By: "GPU-007", Explains: "GPU-005", Of: sameObject},
-		{By: "GPU-006", Explains: "GPU-005", Of: sameObject},
-		{By: "FAB-001", Explains: "FAB-002"},
-		{By: "FAB-001", Explains: "FAB-003"},
-		{By: "FAB-004", Explains: "FAB-002"},
-		{By: "FAB-004", Explains: "FAB-003"},
-		{By: "FAB-002", Explains: "FAB-003"},
-	}
-}

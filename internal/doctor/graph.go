@@ -16,7 +16,7 @@ type fault struct {
 }
 
 // code is what an Edge calls the fault: its check's code, with the part that the finding is about.
-func (f fault) code() string { return strings.TrimSpace(f.check.Code + " " + f.Part) }
+func (f fault) code() string { return strings.TrimSuffix(f.check.Code+"/"+f.Part, "/") }
 
 // explains says whether a fault brings another one with it, by one edge.
 func (f fault) explains(o fault, edges []Edge) bool {

@@ -86,40 +86,6 @@ func kubeletChecks() []Check {
 	}
 }
 
-func kubeletEdges() []Edge {
-	edges := []Edge{
-		{By: "SYS-001", Explains: "RUN-005"},
-		{By: "SYS-001", Explains: "KUB-001"},
-		{By: "KUB-002", Explains: "KUB-001"},
-		{By: "KUB-002", Explains: "KUB-007"},                 // its fix restarts kubelet
-		{By: "RUN-002", Explains: "KUB-007", Of: sameObject}, // of K3s and RKE2 kubelet and engine are one unit
-		{By: "KUB-005", Explains: "KUB-001"},
-		{By: "KUB-006", Explains: "KUB-001"},
-		{By: "KUB-001", Explains: "KUB-004"},
-		{By: "KUB-005", Explains: "KUB-004"},
-	}
-	for _, code := range []string{"DRV-001", "DRV-005", "DRV-006", "DRV-007", "DRV-013", "DRV-014", "DRV-015", "DRV-017"} {
-		edges = append(edges, Edge{By: code, Explains: "KUB-004"}) // the plugin ends where no driver answers
-	}
-	return edges
-}
-
-// endingEdges says of a kubelet and an engine that end again and again what the edges say of those that do not run.
-func endingEdges(of []Edge) (edges []Edge) {
-	for _, codes := range [][2]string{{"KUB-001", "KUB-014"}, {"RUN-005", "RUN-010"}} {
-		stopped, ending := codes[0], codes[1]
-		for _, e := range slices.Concat(of, edges) {
-			if e.Explains == stopped {
-				edges = append(edges, Edge{e.By, ending, e.Of})
-			}
-			if e.By == stopped {
-				edges = append(edges, Edge{ending, e.Explains, e.Of})
-			}
-		}
-	}
-	return edges
-}
-
 // stopped says whether the kubelet of a machine that has joined does not run.
 func (m *Machine) stopped(k facts.Kubelet) bool {
 	if !k.Joined || k.Unit == "" || m.Facts().Booting {

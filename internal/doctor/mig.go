@@ -43,15 +43,6 @@ func migChecks() []Check {
 	}
 }
 
-func migEdges() []Edge {
-	return []Edge{
-		{By: "MIG-002", Explains: "MIG-001", Of: sameObject},
-		{By: "MIG-002", Explains: "MIG-003", Of: sameObject},
-		{By: "MIG-003", Explains: "MIG-001", Of: sameObject},
-		{By: "MIG-003", Explains: "KUB-010"},
-	}
-}
-
 func (m *Machine) answering() (list []host.GPU) {
 	d := m.Facts().Driver
 	if d == nil {

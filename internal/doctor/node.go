@@ -55,14 +55,6 @@ func nodeChecks() []Check {
 	}
 }
 
-func nodeEdges() []Edge {
-	edges := []Edge{{By: "KUB-009", Explains: "KUB-004"}, {By: "KUB-003", Explains: "KUB-010"}}
-	for _, code := range []string{"RUN-001", "RUN-002", "RUN-004", "GPU-001", "GPU-002", "GPU-003", "GPU-005", "GPU-006", "GPU-007", "FAB-001", "FAB-002", "FAB-003", "MIG-001", "MIG-002"} {
-		edges = append(edges, Edge{By: code, Explains: "KUB-010"}) // the plugin does not offer what does not work
-	}
-	return edges
-}
-
 // registration is what the cluster says of this machine.
 type registration struct {
 	name string

@@ -67,18 +67,6 @@ func packageChecks() []Check {
 	}
 }
 
-func packageEdges() []Edge {
-	return []Edge{
-		{By: "PKG-004", Explains: "PKG-001"},
-		{By: "PKG-004", Explains: "PKG-002"},
-		{By: "PKG-004", Explains: "PKG-003"},
-		{By: "PKG-001", Explains: "PKG-003"},
-		{By: "PKG-001", Explains: "DRV-001"},
-		{By: "PKG-003", Explains: "DRV-014"},
-		{By: "PKG-003", Explains: "FAB-001"},
-	}
-}
-
 // command is what finishes an installation: dpkg --configure -a, as the check says, or rpm's way.
 func (i inventory) command(names ...string) string {
 	if i.packager == "dnf" {

@@ -78,17 +78,6 @@ func runtimeChecks() []Check {
 	}
 }
 
-func runtimeEdges() []Edge {
-	return []Edge{
-		{By: "RUN-003", Explains: "RUN-002"}, // a restart would stop the engine
-		{By: "RUN-003", Explains: "RUN-005"},
-		{By: "RUN-001", Explains: "RUN-002"}, // adding the handler restarts it
-		{By: "RUN-005", Explains: "KUB-001"},
-		{By: "RUN-004", Explains: "KUB-004"}, // the device plugin's pod needs the handler
-		{By: "RUN-001", Explains: "KUB-004"},
-	}
-}
-
 // engine is the engine that pods run on; ok is false where there is none, or gpuadm cannot tell.
 func (m *Machine) engine() (facts.Engine, runtime.Configured, bool) {
 	e, err := runtime.ForPods(m.Facts())

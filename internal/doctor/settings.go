@@ -71,20 +71,6 @@ func settingChecks() []Check {
 	}
 }
 
-func settingEdges() []Edge {
-	return []Edge{
-		{By: "KUB-012", Explains: "KUB-001"},
-		{By: "RUN-003", Explains: "KUB-001"}, // kubelet ends where the engine serves no pods: https://github.com/containerd/containerd/issues/4581
-		{By: "RUN-009", Explains: "KUB-004"},
-		{By: "RUN-009", Explains: "KUB-009"}, // its log shows that no taint kept it away
-		{By: "KUB-013", Explains: "KUB-004"},
-		{By: "KUB-013", Explains: "KUB-009"}, // the taint is the cluster's, for a node that is not ready
-		{By: "RUN-008", Explains: "RUN-007"}, // while no container starts, none lacks a device
-		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
-		{By: "DRV-008", Explains: "DRV-005"},
-	}
-}
-
 var toolkitKey = pattern.Of(`(?m)^[ \t]*(root|no-cgroups|mode)[ \t]*=[ \t]*"?([^"#\n]*?)"?[ \t]*(?:#.*)?$`)
 
 // toolkit are keys of the toolkit's file; of mode the first, which is the runtime's.

@@ -84,16 +84,6 @@ func timeChecks() []Check {
 	}
 }
 
-func systemEdges() []Edge {
-	var all []Edge
-	for _, by := range []string{"SYS-001", "SYS-002", "SYS-006"} {
-		for _, code := range []string{"PKG-001", "PKG-002", "PKG-003", "PKG-004", "DRV-002"} {
-			all = append(all, Edge{By: by, Explains: code})
-		}
-	}
-	return append(all, Edge{By: "SYS-006", Explains: "SYS-001"}, Edge{By: "SYS-005", Explains: "SYS-004"})
-}
-
 // rooms are the folders that must take files, and how many bytes they need: below that a package or a socket's folder is not written.
 func rooms() map[string]uint64 {
 	return map[string]uint64{"/": 64 << 20, "/var": 64 << 20, "/run": 1 << 20}

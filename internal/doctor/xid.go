@@ -11,13 +11,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// xidCode is the code of the check of all Xids. An Edge speaks of those of one part as xidOf does.
+// xidCode is the code of the check of all Xids.
 const xidCode = "GPU-011"
 
 // recoveryPart is the Part of Xid 154, which says what others lead to.
 const recoveryPart things.Part = "recovery"
-
-func xidOf(part things.Part) string { return xidCode + " " + string(part) }
 
 func xidChecks() []Check {
 	return []Check{{
@@ -30,31 +28,6 @@ func xidChecks() []Check {
 			"https://github.com/NVIDIA/open-gpu-kernel-modules/discussions/1496",
 		},
 	}}
-}
-
-func xidEdges() []Edge {
-	all := []Edge{
-		{By: xidOf(things.OfBus), Explains: "DRV-015"},
-		{By: "GPU-001", Explains: xidOf(things.OfLink)}, // a link has two ends: the GPU that is gone is another one
-		{By: "GPU-006", Explains: xidOf(things.OfMemory), Of: sameObject},
-		{By: "GPU-007", Explains: xidOf(things.OfMemory), Of: sameObject},
-		{By: xidOf(things.OfMemory), Explains: "GPU-005", Of: sameObject},
-		{By: xidOf(things.OfMemory), Explains: xidOf(things.OfLink), Of: sameObject},
-		{By: xidOf(recoveryPart), Explains: "GPU-003", Of: sameObject},
-		{By: xidOf(recoveryPart), Explains: "KUB-010"},
-	}
-	for _, code := range []string{"GPU-002", "GPU-003", "DRV-017", xidOf(things.OfMemory), xidOf(things.OfDevice), xidOf(things.OfLink)} {
-		all = append(all, Edge{By: xidOf(things.OfBus), Explains: code, Of: sameObject})
-	}
-	for _, part := range []things.Part{things.OfBus, things.OfMemory, things.OfDevice, things.OfLink} {
-		all = append(all, Edge{By: xidOf(part), Explains: xidOf(things.OfProgram), Of: sameObject},
-			Edge{By: xidOf(part), Explains: xidOf(recoveryPart), Of: sameObject}, Edge{By: xidOf(part), Explains: "KUB-010"},
-			Edge{By: "GPU-001", Explains: xidOf(part), Of: sameObject})
-	}
-	for _, part := range []things.Part{things.OfProgram, recoveryPart} {
-		all = append(all, Edge{By: "GPU-001", Explains: xidOf(part), Of: sameObject})
-	}
-	return append(all, Edge{By: "GPU-001", Explains: "GPU-003", Of: sameObject})
 }
 
 // seenXids are what the driver says beside the Xids of each GPU, by address and number.

@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import "strings"
+
+// Edge says that one fault brings another one with it.
+type Edge struct {
+	By, Explains string // codes, with the part of the finding where it has one
+	Of           scope
+}
+
+// scope says of which objects an Edge speaks.
+type scope string
+
+const (
+	anyObject  scope = ""     // a fault of the machine, or of what all objects need
+	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
+)
+
+// edges are rows of Edges: each of the codes in By explains each of those in Explains.
+func edges() []Edge {
+	const (
+		driverDaemons = "FAB-001 FAB-002 FAB-003 GPU-010"
+		brokenGPU     = "GPU-011/bus GPU-011/memory GPU-011/device GPU-011/link" // Xids that are no program's
+	)
+	return []Edge{
+		{By: "SYS-001 SYS-002 SYS-006", Explains: "PKG-001 PKG-002 PKG-003 PKG-004 DRV-002"},
+		{By: "SYS-006", Explains: "SYS-001"},
+		{By: "SYS-005", Explains: "SYS-004"},
+		{By: "SYS-001", Explains: "RUN-005 KUB-001"},
+
+		{By: "PKG-004", Explains: "PKG-001 PKG-002 PKG-003"},
+		{By: "PKG-001", Explains: "PKG-003 DRV-001"},
+		{By: "PKG-003", Explains: "DRV-014 FAB-001"},
+
+		{By: "DRV-003", Explains: "DRV-002 DRV-001 PKG-001"},
+		{By: "DRV-002", Explains: "DRV-001 PKG-001"},
+		{By: "DRV-016", Explains: "DRV-017", Of: sameObject},
+		{By: "DRV-008 DRV-009", Explains: "DRV-017 GPU-002"},
+		{By: "DRV-014", Explains: "DRV-013"},
+		{By: "DRV-006 DRV-016 DRV-017", Explains: "GPU-002", Of: sameObject},
+		{By: "DRV-004 DRV-006 DRV-007 DRV-018", Explains: "DRV-005 DRV-015"},
+		{By: "DRV-008 DRV-009 DRV-010 DRV-013 DRV-014 DRV-016 DRV-017", Explains: "DRV-015"},
+		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
+		{By: "DRV-008", Explains: "DRV-005"},
+		{By: "DRV-001 DRV-005 DRV-008 DRV-009 DRV-013 DRV-015", Explains: driverDaemons},
+		{By: "DRV-014", Explains: "FAB-002 FAB-003 GPU-010"},
+		// The plugin ends where no driver answers.
+		{By: "DRV-001 DRV-005 DRV-006 DRV-007 DRV-013 DRV-014 DRV-015 DRV-017", Explains: "KUB-004"},
+
+		{By: "GPU-001", Explains: "GPU-003 GPU-002 DRV-017 GPU-011/program GPU-011/recovery " + brokenGPU, Of: sameObject},
+		{By: "GPU-001", Explains: "DRV-015 GPU-011/link"}, // a link has two ends: the GPU that is gone is another one
+		{By: "GPU-003", Explains: "GPU-002", Of: sameObject},
+		{By: "GPU-006 GPU-007", Explains: "GPU-005 GPU-011/memory", Of: sameObject},
+		{By: "FAB-001 FAB-004", Explains: "FAB-002 FAB-003"},
+		{By: "FAB-002", Explains: "FAB-003"},
+
+		{By: brokenGPU, Explains: "GPU-011/program GPU-011/recovery", Of: sameObject},
+		{By: "GPU-011/bus", Explains: "GPU-002 GPU-003 DRV-017 GPU-011/memory GPU-011/device GPU-011/link", Of: sameObject},
+		{By: "GPU-011/bus", Explains: "DRV-015"},
+		{By: "GPU-011/memory", Explains: "GPU-005 GPU-011/link", Of: sameObject},
+		{By: "GPU-011/recovery", Explains: "GPU-003", Of: sameObject},
+
+		{By: "MIG-002", Explains: "MIG-001 MIG-003", Of: sameObject},
+		{By: "MIG-003", Explains: "MIG-001", Of: sameObject},
+		{By: "MIG-002", Explains: "CDI-001"},
+
+		{By: "RUN-003", Explains: "RUN-002"}, // a restart would stop the engine
+		{By: "RUN-003", Explains: "RUN-005"},
+		{By: "RUN-003", Explains: "KUB-001"}, // kubelet ends where the engine serves no pods: https://github.com/containerd/containerd/issues/4581
+		{By: "RUN-001", Explains: "RUN-002"}, // adding the handler restarts it
+		{By: "RUN-005", Explains: "KUB-001"},
+		{By: "RUN-008", Explains: "RUN-007"},         // while no container starts, none lacks a device
+		{By: "RUN-004 RUN-001", Explains: "KUB-004"}, // the device plugin's pod needs the handler
+		{By: "RUN-009", Explains: "KUB-004 KUB-009"}, // its log shows that no taint kept it away
+
+		{By: "KUB-002", Explains: "KUB-001 KUB-007"},         // its fix restarts kubelet
+		{By: "RUN-002", Explains: "KUB-007", Of: sameObject}, // of K3s and RKE2 kubelet and engine are one unit
+		{By: "KUB-006 KUB-012", Explains: "KUB-001"},
+		{By: "KUB-005", Explains: "KUB-001 KUB-004"},
+		{By: "KUB-001", Explains: "KUB-004"},
+		{By: "KUB-013", Explains: "KUB-004 KUB-009"}, // the taint is the cluster's, for a node that is not ready
+		{By: "KUB-009", Explains: "KUB-004"},
+		// The plugin does not offer what does not work, but for an Xid of a program's.
+		{By: "GPU-001 GPU-002 GPU-003 GPU-005 GPU-006 GPU-007 GPU-011/recovery " + brokenGPU, Explains: "KUB-010"},
+		{By: "RUN-001 RUN-002 RUN-004 FAB-001 FAB-002 FAB-003 MIG-001 MIG-002 MIG-003 KUB-003", Explains: "KUB-010"},
+	}
+}
+
+// Edges lists which fault explains which. What holds of a kubelet or an engine that does not run holds of one that ends again and again.
+func Edges() (all []Edge) {
+	for _, row := range edges() {
+		for by := range strings.FieldsSeq(row.By) {
+			for explains := range strings.FieldsSeq(row.Explains) {
+				all = append(all, Edge{by, explains, row.Of})
+			}
+		}
+	}
+	for _, codes := range [][2]string{{"KUB-001", "KUB-014"}, {"RUN-005", "RUN-010"}} {
+		stopped, ending := codes[0], codes[1]
+		for _, e := range all { // also those that the first pair has added
+			if e.Explains == stopped {
+				all = append(all, Edge{e.By, ending, e.Of})
+			}
+			if e.By == stopped {
+				all = append(all, Edge{ending, e.Explains, e.Of})
+			}
+		}
+	}
+	return all
+}
