@@ -26,7 +26,6 @@ type Check struct {
 	Meaning    string // what the fault does to the node
 	Fix        string // what to do, in one sentence; "" where things.Faults has it
 	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
-	RPM        string // the command where packages are rpm's; "" where it is the same
 	Interrupts string // what the fix interrupts
 	NoRepair   string // why gpuadm repair cannot fix it; "" where it can
 	Sources    []string

@@ -49,18 +49,13 @@ func buildFailed(m *Machine) []Finding {
 			continue // no log, or that of another kernel
 		}
 		what := fmt.Sprintf("DKMS could not build nvidia %s for %s", version, kernel)
-		if line := firstError(text); line != "" {
+		if line := things.FirstError(text); line != "" {
 			what += ": " + line
 		}
 		return []Finding{{Object: version, What: what, Command: "less " + log}}
 	}
 	return nil
 }
-
-// compilerError is how gcc, ld and make begin what they stop for.
-var compilerError = pattern.Of(`(?m)^.*\b(?:error: |Error \d|undefined reference|GPL-incompatible module).*$`)
-
-func firstError(log string) string { return strings.TrimSpace(compilerError().FindString(log)) }
 
 func noModule(m *Machine) []Finding {
 	if !lacksModule(m) {

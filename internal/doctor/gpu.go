@@ -3,7 +3,11 @@
 
 package doctor
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
 
 // Words that several checks share.
 const (
@@ -34,7 +38,7 @@ func boardChecks() []Check {
 			Code: "GPU-003", Title: "a GPU does not answer the driver",
 			Reads:   "NVML's answers for each GPU",
 			Meaning: "no program can use this GPU",
-			Fix:     "reset the GPU, or power the machine off and on", Interrupts: reset, Find: lost,
+			Fix:     "reset the GPU, or power the machine off and on", Interrupts: reset, Find: ofGPUs(lost, resetCommand),
 			Sources: []string{nvml, debug},
 		},
 		{
@@ -51,14 +55,14 @@ func boardChecks() []Check {
 			Meaning:    "the board has no spare row left where it is needed: errors come again",
 			Fix:        "drain the node and have the board replaced",
 			Command:    "nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.failure --format=csv",
-			Interrupts: "the node", Find: remapFailed,
+			Interrupts: "the node", Find: ofGPUs(when(func(g host.GPU) bool { return g.RemapFails }, "has a faulty row of memory that could not be remapped"), nil),
 			Sources: []string{memory, nvml},
 		},
 		{
 			Code: "GPU-006", Title: "a row of GPU memory waits to be remapped",
 			Reads:   "NVML: remapped rows",
 			Meaning: "a faulty row is used until the GPU is reset",
-			Fix:     "drain the node and reset the GPU", Interrupts: reset, Find: remapWaits,
+			Fix:     "drain the node and reset the GPU", Interrupts: reset, Find: ofGPUs(when(func(g host.GPU) bool { return g.RemapWaits }, "has a faulty row of memory that is remapped at its next reset"), resetCommand),
 			Sources: []string{memory, nvml},
 		},
 		{
@@ -66,7 +70,7 @@ func boardChecks() []Check {
 			Reads:   "NVML: volatile uncorrected errors",
 			Meaning: "programs were ended, or may have had wrong data",
 			Fix:     "drain the node and reset the GPU; if it comes again, have the board replaced", Interrupts: reset,
-			Find:    uncorrected,
+			Find:    ofGPUs(uncorrected, resetCommand),
 			Sources: []string{memory, nvml},
 		},
 	}
@@ -81,7 +85,7 @@ func pressureChecks() []Check {
 			Fix:        "find what keeps air or water from it: fans, filters, the room",
 			Command:    "nvidia-smi --query-gpu=pci.bus_id,temperature.gpu,clocks_event_reasons.hw_thermal_slowdown --format=csv",
 			Interrupts: "nothing",
-			Find:       func(m *Machine) []Finding { return slowed(m, "heat", "is slowed down by its own protection from heat") },
+			Find:       slowed("heat", "is slowed down by its own protection from heat"),
 			Sources:    []string{nvml, debug},
 		},
 		{
@@ -90,7 +94,7 @@ func pressureChecks() []Check {
 			Meaning: "the machine's power supply asserts the power brake: clocks are halved or lower",
 			Fix:     "verify the power supplies and their redundancy in the machine's own controller",
 			Command: "ipmitool sdr type 'Power Supply'", Interrupts: "nothing",
-			Find:    func(m *Machine) []Finding { return slowed(m, "power-brake", "is slowed down by the power brake") },
+			Find:    slowed("power-brake", "is slowed down by the power brake"),
 			Sources: []string{nvml, debug},
 		},
 		{

@@ -52,15 +52,6 @@ func eachGPU(m *Machine, what func(host.GPU) string, command func(host.GPU) stri
 
 func resetCommand(g host.GPU) string { return "sudo nvidia-smi --gpu-reset -i " + g.Address }
 
-func lost(m *Machine) []Finding {
-	return eachGPU(m, func(g host.GPU) string {
-		if g.Lost == "" {
-			return ""
-		}
-		return "does not answer: " + g.Lost
-	}, resetCommand)
-}
-
 // unseen leaves out GPUs that another kernel driver holds: those are handed to virtual machines, or are nouveau's, which has its check.
 func unseen(m *Machine) (found []Finding) {
 	gpus, ok := m.NVML()
@@ -75,40 +66,37 @@ func unseen(m *Machine) (found []Finding) {
 	return found
 }
 
-func remapFailed(m *Machine) []Finding {
-	return eachGPU(m, func(g host.GPU) string {
-		if !g.RemapFails {
-			return ""
-		}
-		return "has a faulty row of memory that could not be remapped"
-	}, nil)
+// ofGPUs finds the GPUs that the driver answers for and that have a fault.
+func ofGPUs(what func(host.GPU) string, command func(host.GPU) string) func(*Machine) []Finding {
+	return func(m *Machine) []Finding { return eachGPU(m, what, command) }
 }
 
-func remapWaits(m *Machine) []Finding {
-	return eachGPU(m, func(g host.GPU) string {
-		if !g.RemapWaits {
-			return ""
-		}
-		return "has a faulty row of memory that is remapped at its next reset"
-	}, resetCommand)
-}
-
-func uncorrected(m *Machine) []Finding {
-	return eachGPU(m, func(g host.GPU) string {
-		if g.Uncorrected == 0 {
-			return ""
-		}
-		return fmt.Sprintf("had uncorrected memory errors since the driver started it: %d", g.Uncorrected)
-	}, resetCommand)
-}
-
-func slowed(m *Machine, why, what string) []Finding {
-	return eachGPU(m, func(g host.GPU) string {
-		if g.Slowed != why {
+// when is what is said of a GPU that has a fault.
+func when(has func(host.GPU) bool, what string) func(host.GPU) string {
+	return func(g host.GPU) string {
+		if !has(g) {
 			return ""
 		}
 		return what
-	}, nil)
+	}
+}
+
+func lost(g host.GPU) string {
+	if g.Lost == "" {
+		return ""
+	}
+	return "does not answer: " + g.Lost
+}
+
+func uncorrected(g host.GPU) string {
+	if g.Uncorrected == 0 {
+		return ""
+	}
+	return fmt.Sprintf("had uncorrected memory errors since the driver started it: %d", g.Uncorrected)
+}
+
+func slowed(why, what string) func(*Machine) []Finding {
+	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }
 
 // narrow compares with what both ends of the link can. In virtual machines the link is one that the hypervisor invents. Speed is not
