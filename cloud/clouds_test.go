@@ -19,7 +19,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -230,26 +229,5 @@ func TestPoolWaits(t *testing.T) {
 		if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
 			t.Errorf("%s, at a boot: %v", name, err)
 		}
-	}
-}
-
-// TestAskLeaving asks only a cloud, and reads what it says.
-func TestAskLeaving(t *testing.T) {
-	c := startEKS(t, eksMachine, eksJoin)
-	f, err := facts.Gather(t.Context(), c.n, facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := new(node.Session).AskLeaving(t.Context(), c.n.View(), f); err != nil {
-		t.Error(err)
-	}
-	c.Machine.SpotAction = `{"action":"terminate","time":"2026-02-03T04:07:00Z"}`
-	if err := new(node.Session).AskLeaving(t.Context(), c.n.View(), f); err == nil || !strings.Contains(err.Error(), "04:07") {
-		t.Error(err)
-	}
-	f.Cloud = instance.Cloud{}
-	before := len(c.Requests())
-	if err := new(node.Session).AskLeaving(t.Context(), c.n.View(), f); err != nil || len(c.Requests()) != before {
-		t.Error("no cloud was asked", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// preflight verifies what must be true before the first touch; node is the Node object, which may name GPUs that are missing.
-func preflight(session *node.Session) converge.Stage {
+// preflight verifies what must be true before the first touch.
+func preflight() converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
 		About: "verifies what must hold before the first touch: the expected GPUs, and the cloud's own scripts",
@@ -29,7 +29,7 @@ func preflight(session *node.Session) converge.Stage {
 			case s.Driver.GPUCount > 0:
 				return append(first, gpusOnTheBus(s, f)), nil
 			default:
-				return append(first, gpusAsBefore(session, s, f)), nil
+				return append(first, gpusAsBefore(s, f)), nil
 			}
 		},
 	}
@@ -37,17 +37,19 @@ func preflight(session *node.Session) converge.Stage {
 
 // gpusAsBefore refuses a machine that has lost GPUs. Without this check a machine without GPUs would count as one that never had
 // any, and a machine with seven of eight GPUs as one with seven.
-func gpusAsBefore(session *node.Session, s spec.Spec, f facts.Facts) converge.Want {
+func gpusAsBefore(s spec.Spec, f facts.Facts) converge.Want {
 	n := gpuCount(f)
-	look := func(ctx context.Context, v host.View) (string, error) {
-		if why := node.MissingGPUs(v, s, f); why != "" {
-			return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
-				things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
+	look := func(_ context.Context, v host.View) (string, error) {
+		why := node.MissingGPUs(v, s, f)
+		switch {
+		case why == "":
+			return "", nil
+		case n == 0: // gpu_count = 0 expects none in particular
+			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus: " + why +
+				things.OrTry("if the GPUs were taken out for good: "+converge.Command("undo --to all")+", then apply again"), nil
 		}
-		if lost := node.WhyLost(ctx, v, session, s, f); lost.Why != "" {
-			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus, and it had some: " + lost.Why + things.OrTry(lost.Meant), nil
-		}
-		return "", nil
+		return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
+			things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
 		"dmesg shows PCI errors", things.FaultOf("GPU-001").Fix)

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
 // autoscalerLabels are the labels by which cluster-autoscaler knows a GPU node. They must be there at the registration:
@@ -35,11 +34,6 @@ func accelerator(f facts.Facts) string {
 	for _, p := range f.GPUs { // known before there is a driver
 		if p.Display() && p.Model != "" && model == "" {
 			model = p.Model
-		}
-	}
-	if model == "" && f.Instance != nil {
-		if t, ok := instance.TypeOf("aws", f.Instance.Type); ok {
-			model = t.Model
 		}
 	}
 	chip, _, _ := strings.Cut(strings.ToLower(model), " ")

@@ -31,8 +31,7 @@ func TestAutoscalerLabels(t *testing.T) {
 		"EC2, L40S":    {facts.Facts{GPUs: gpu("L40S"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-l40s")},
 		"EC2, H100":    {facts.Facts{GPUs: gpu("H100 80GB"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-h100")},
 		"EC2, RTX":     {facts.Facts{GPUs: gpu("RTX PRO 6000 Server"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-rtx-pro-6000-server")},
-		"EC2, by type": {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "g5g.metal"}}, aws("nvidia-t4g")},
-		"EC2, new":     {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "p9.large"}}, aws("nvidia")},
+		"EC2, new":     {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia")},
 		"GKE":          {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
 		"AKS, a pool":  {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
 	} {

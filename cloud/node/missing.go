@@ -11,7 +11,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -36,26 +35,29 @@ func gpusOnBus(f facts.Facts) (addresses []string) {
 	return addresses
 }
 
-// MissingGPUs says which GPUs are gone of those that the node was last ready with here; "" where there are as many as then, or
-// as many as the instance type has: then it was given another type. It asks the journal alone, so it knows while there is no
-// network, and an undo forgets it.
+// MissingGPUs says which GPUs are gone of those that the node was last ready with here, unless that was undone; "" where there are as many
+// as then. It asks the journal alone, so it knows while there is no network, and before kubelet runs.
 func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
+	on, had := lastReady(v)
 	now := gpusOnBus(f)
-	if len(now) == 0 || !f.Live || !TellsCluster(s) {
-		return ""
-	}
-	all := remembered(v, "record "+gpuRecord)
-	if len(all) == 0 {
-		return ""
-	}
-	last := all[len(all)-1]
-	had := strings.Split(stateValue(converge.State(last.after)), ",")
-	if len(now) >= len(had) {
-		return ""
-	}
-	if t, ok := instance.TypeOf(f.Cloud.Name, f.Cloud.Type); ok && t.Verified && t.GPUs == len(now) {
+	if len(now) >= len(had) || !f.Live || !TellsCluster(s) {
 		return ""
 	}
 	gone := slices.DeleteFunc(slices.Clone(had), func(at string) bool { return slices.Contains(now, at) })
-	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", last.on, len(had), trouble.OneLine(strings.Join(gone, ", ")))
+	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", on, len(had), trouble.OneLine(strings.Join(gone, ", ")))
+}
+
+// lastReady says when the node was last made ready here, and with the GPUs at which addresses; none where it never was, or that was undone.
+func lastReady(v host.View) (on string, gpus []string) {
+	for _, run := range converge.ReadJournal(v).Runs() {
+		if run.Undone || len(run.Undoes) > 0 {
+			continue
+		}
+		for _, c := range run.Makes {
+			if c.Kind == "node" && c.Name == "record "+gpuRecord {
+				on, gpus = run.Time.Format("2006-01-02"), strings.Split(stateValue(c.After), ",")
+			}
+		}
+	}
+	return on, gpus
 }

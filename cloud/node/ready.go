@@ -244,7 +244,6 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
 		return list
 	}
-	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
 	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
 	if answers != nil && r.spec.Has("runtime") {
 		try := trouble.Command("apply runtime")

@@ -15,7 +15,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -109,24 +108,6 @@ func fabricNotes(s spec.Spec, f facts.Facts) []string {
 	}
 	const why = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
 	return []string{why + strings.Join(exempt, ", ")}
-}
-
-// asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so gpuadm
-// asks no other service. What node.toml expects goes before. A figure that is not verified keeps no node from its pods.
-func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
-	if r.spec.Driver.GPUCount > 0 || r.facts.Cloud.Name == "" {
-		return "", nil
-	}
-	n, err := r.session.look(ctx, v, r.who, r.looks, "instance type")
-	if err != nil {
-		return "", err
-	}
-	name := n.Labels[kube.InstanceType]
-	bought, known := instance.TypeOf(r.facts.Cloud.Name, name)
-	if has := len(r.facts.Driver.GPUs); known && bought.Verified && bought.GPUs > 0 && has != bought.GPUs {
-		return fmt.Sprintf("the driver has %d GPUs, and a %s has %d", has, name, bought.GPUs), nil
-	}
-	return "", nil
 }
 
 // draDriver is NVIDIA's driver for dynamic allocation, under which its devices are published.

@@ -34,12 +34,6 @@ func TestReadyFaults(t *testing.T) {
 		},
 		"has not registered with the NVLin": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "not-started" },
 		"still registering with the NVLink": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "in-progress" },
-		"a p5.48xlarge has 8": func(a *apiNode) {
-			a.facts.Cloud.Name = "aws"
-			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
-				n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["node.kubernetes.io/instance-type"] = "p5.48xlarge"
-			})
-		},
 		"handler nvidia is not there": func(a *apiNode) {
 			a.spec += "[runtime]\n"
 			a.stages[1] = a.with(NewReady(new(Session), func(context.Context, host.View, spec.Spec, facts.Facts) error {

@@ -46,7 +46,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
-	if !shouldHaveGPU(s, f) && LostGPUs(ctx, h, se, s, f) == "" {
+	if !shouldHaveGPU(s, f) && MissingGPUs(h, s, f) == "" {
 		return nil
 	}
 	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
@@ -135,7 +135,8 @@ func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
 
 // everReady says whether gpuadm has made this node ready before, by the Node or by the journal.
 func everReady(v host.View, n *kube.Node) bool {
-	return n.Annotations[gpuRecord] != "" || len(remembered(v, "record "+gpuRecord)) > 0
+	_, gpus := lastReady(v)
+	return n.Annotations[gpuRecord] != "" || len(gpus) > 0
 }
 
 // madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word

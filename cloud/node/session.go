@@ -16,7 +16,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -40,7 +39,6 @@ type Session struct {
 	Silence Silence // of the API server to a machine that wants to join
 
 	clients kube.Clients
-	notices instance.Notices
 }
 
 // nodeLooks counts how often things of one evaluation of a stage have looked at an answer.

@@ -88,7 +88,7 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 		return false, err
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{}) // a machine without GPUs needs no facts from its cloud
-	if err != nil || node.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
+	if err != nil || node.MissingGPUs(h, e.Spec, f) != "" {
 		return false, err
 	}
 	if c.output == "json" {

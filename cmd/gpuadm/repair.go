@@ -123,7 +123,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	c.repairs, c.chosen, c.node = true, []string{code}, new(node.Session)
 	_, thingOf := stages.Run(c.node)
 	return &converge.Engine{
-		Stages: []converge.Stage{all[i].Stage()}, Spec: s, ThingOf: thingOf, Clients: things.GPUClients, May: c.node.AskLeaving,
+		Stages: []converge.Stage{all[i].Stage()}, Spec: s, ThingOf: thingOf, Clients: things.GPUClients,
 		Prune: stages.Prune, Version: version(), Repair: code,
 	}, h, nil
 }

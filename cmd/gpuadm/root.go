@@ -186,7 +186,6 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 		Spec:    s,
 		ThingOf: thingOf,
 		Clients: things.GPUClients,
-		May:     c.node.AskLeaving,
 		Prune:   stages.Prune,
 		Version: version(),
 		Brief:   c.quiet && c.output != "json",

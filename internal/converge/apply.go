@@ -142,11 +142,6 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		r.event(Event{Stage: st.Name, What: AllConverged, Text: fmt.Sprint(len(steps))})
 		return nil
 	}
-	if err == nil && r.May != nil {
-		if err := r.May(ctx, r.h, f); err != nil {
-			return err
-		}
-	}
 	if err == nil {
 		err = r.walk(ctx, steps)
 	}

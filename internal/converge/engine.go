@@ -34,9 +34,6 @@ type Engine struct {
 	// Assume says what is known of a machine that cannot be seen yet: the kernel that an image will boot, its GPUs. May be nil.
 	Assume func(*facts.Facts)
 
-	// May is asked before a stage touches anything: gpuadm begins nothing on a machine that its cloud will soon reclaim. nil: it may.
-	May func(context.Context, host.View, facts.Facts) error
-
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Allow      []string // these breaks are allowed; "all": all of them
 

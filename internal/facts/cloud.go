@@ -21,7 +21,7 @@ type asked struct {
 	ref        instance.ClusterRef // the cluster that was asked about
 }
 
-// askCloud asks the cloud what it was asked for. Only whether the machine is about to be taken away is asked each time.
+// askCloud asks the cloud, once a run, what it was asked for.
 func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if ref := needs.Cluster; ref != nil && (f.Cloud.Name != "aws" || f.Cloud.Managed != "") {
 		needs.Cluster = nil // in no cluster of EKS, or its own scripts know which one
@@ -34,12 +34,7 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 		return
 	}
 	a := &c.asked
-	switch {
-	case a.instance != nil:
-		refreshed := *a.instance
-		refreshed.Notice = instance.AskNotice(ctx, l.v, &refreshed)
-		a.instance = &refreshed
-	case a.noInstance == nil:
+	if a.instance == nil && a.noInstance == nil {
 		var err error
 		a.instance, err = instance.Ask(ctx, l.v, f.Cloud)
 		a.noInstance = l.unanswered("ask", "the cloud's metadata service", err)

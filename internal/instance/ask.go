@@ -33,27 +33,6 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	}
 }
 
-// AskNotice asks once, with a short limit, whether the cloud has announced that it will reclaim the machine. nil where it has not,
-// or the service does not answer. For an Azure machine without a Name it first asks for the name, and whether it is a spot machine.
-func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, hurry{}, true), noticeMost)
-	defer cancel()
-	switch i.Cloud {
-	case "aws":
-		if e, err := openIMDS(v, i.ID); err == nil {
-			return e.notice(ctx, i, time.Second)
-		}
-	case "gce":
-		if g, err := openGCE(v); err == nil {
-			return g.notice(ctx)
-		}
-	case "azure":
-		n, _ := askAzureNotice(ctx, v, i)
-		return n
-	}
-	return nil
-}
-
 // address is the first of the texts, where it is an IP address.
 func address(texts []string) string {
 	if len(texts) == 0 {

@@ -49,7 +49,7 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	var keys aws.Credentials
 	from := ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m.api })
-	err := m.try(ctx, patience, func(ctx context.Context) (err error) {
+	err := m.try(ctx, func(ctx context.Context) (err error) {
 		keys, err = from.Retrieve(ctx)
 		return err
 	})

@@ -11,19 +11,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-const (
-	// azureInstance is asked in a version that all regions know and that has priority and tagsList.
-	// Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
-	azureInstance = "http://" + serviceAt + "/metadata/instance?api-version=2021-02-01"
-	// azureEvents wakes the service when it is first asked, which may take two minutes.
-	// Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
-	azureEvents = "http://" + serviceAt + "/metadata/scheduledevents?api-version=2020-07-01"
-)
+// azureInstance is asked in a version that all regions know and that has priority and tagsList.
+// Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
+const azureInstance = "http://" + serviceAt + "/metadata/instance?api-version=2021-02-01"
 
 // azure asks Azure's metadata service, by its fixed address and never through a proxy.
 type azure struct{ *door }
@@ -35,10 +29,10 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 	}
 	a := azure{d}
 	var data []byte
-	err = tries(ctx, patience, func(ctx context.Context) error {
+	err = tries(ctx, func(ctx context.Context) error {
 		data, err = a.get(ctx, azureInstance)
 		return err
-	}, func(_ int, err error) bool {
+	}, func(err error) bool {
 		f := a.outcome()
 		return f.status != http.StatusGone && !retryable(f, err) // 410: the service is being updated
 	})
@@ -48,11 +42,6 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 	i, err := azureVM(data)
 	if err != nil {
 		return nil, err
-	}
-	if i.Spot { // of others the question waits for the first touch: it wakes a service that is slow then
-		soon, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		i.Notice, _ = a.notice(soon, i)
 	}
 	return i, nil
 }
@@ -85,72 +74,6 @@ func azureVM(data []byte) (*Instance, error) {
 		Cloud: "azure", ID: strings.ToLower(c.VMID), Type: c.VMSize, Region: c.Location, Zone: orNone(c.Zone), Name: orNone(c.Name),
 		Spot: c.Priority == "Spot",
 	}, nil
-}
-
-// askAzureNotice asks whether a machine is to go, and before that, of one without a Name, who it is. ok says that there was an
-// answer, or that there is none to wait for.
-func askAzureNotice(ctx context.Context, v host.View, i *Instance) (n *Notice, ok bool) {
-	d, err := open(v, host.Web{}, metadataMost)
-	if err != nil {
-		return nil, true
-	}
-	a := azure{d}
-	if i.Name == "" {
-		data, err := a.get(ctx, azureInstance)
-		if err != nil {
-			return nil, !retryable(a.outcome(), err)
-		}
-		if i, err = azureVM(data); err != nil {
-			return nil, true
-		}
-	}
-	return a.notice(ctx, i)
-}
-
-// notice asks whether the machine is to go or to restart: Azure plans that for machines that are no spot ones, too. The first
-// question wakes a service that is slow then, and that Azure stops after a day without a question.
-// Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events, "Event types" and "Enabling and disabling".
-func (a azure) notice(ctx context.Context, i *Instance) (n *Notice, ok bool) {
-	data, err := a.get(ctx, azureEvents)
-	if err != nil {
-		return nil, !retryable(a.outcome(), err)
-	}
-	return scheduled(data, i.Name), true
-}
-
-// scheduled reads which of the scheduled events stops this machine first. Freeze is left out: it lasts seconds, and memory
-// stays.
-func scheduled(data []byte, name string) *Notice {
-	var reply struct {
-		Events []struct {
-			EventType, NotBefore string
-			Resources            []string
-		}
-	}
-	if json.Unmarshal(data, &reply) != nil {
-		return nil
-	}
-	var first *Notice
-	for _, e := range reply.Events {
-		what := strings.ToLower(e.EventType)
-		switch what {
-		case "preempt", "terminate", "reboot", "redeploy":
-		default:
-			continue
-		}
-		about := len(e.Resources) == 0
-		for _, r := range e.Resources {
-			about = about || strings.EqualFold(strings.TrimPrefix(r, "_"), name)
-		}
-		at, _ := http.ParseTime(e.NotBefore) // "" where it has begun
-		if at.IsZero() && (what == "reboot" || what == "redeploy") {
-			continue // it may have been: it stays listed for a while. What it cuts short, if it is still to come, the next apply heals.
-		}
-		if about && (first == nil || at.Before(first.At)) {
-			first = &Notice{What: what, At: at}
-		}
-	}
-	return first
 }
 
 // errStatus is what get says of an answer that is not an answer; outcome knows which.

@@ -143,14 +143,14 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // tries calls do until it succeeds, final says that a retry is useless, or patience ends. Pauses grow to two seconds and are
 // random, so that a thousand machines that start together do not ask together.
-func tries(ctx context.Context, patience time.Duration, do func(context.Context) error, final func(nth int, err error) bool) error {
+func tries(ctx context.Context, do func(context.Context) error, final func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for nth, limit, most := 1, oneTry, 200*time.Millisecond; ; nth, limit, most = nth+1, twoTries, min(2*most, 2*time.Second) {
+	for limit, most := oneTry, 200*time.Millisecond; ; limit, most = twoTries, min(2*most, 2*time.Second) {
 		once, done := context.WithTimeout(ctx, limit)
 		err := do(once)
 		done()
-		if err == nil || final(nth, err) {
+		if err == nil || final(err) {
 			return err
 		}
 		if host.Pause(ctx, most/2+rand.N(most/2)) != nil {

@@ -5,13 +5,11 @@ package instance
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
@@ -57,7 +55,7 @@ func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 		{"mac", func(s string) { mac = s }},
 		{"instance-life-cycle", func(s string) { i.Spot = s == "spot" }},
 	} {
-		text, err := e.text(ctx, ask.path, patience)
+		text, err := e.text(ctx, ask.path)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +64,7 @@ func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 		}
 	}
 	if mac, err := net.ParseMAC(mac); err == nil {
-		text, err := e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s", patience)
+		text, err := e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s")
 		if err != nil {
 			return nil, err
 		}
@@ -78,14 +76,13 @@ func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	if i.UserCluster, err = e.userCluster(ctx); err != nil {
 		return nil, err
 	}
-	i.Notice = e.notice(ctx, i, patience)
 	return i, nil
 }
 
 // identity asks for the document that says who the machine is.
 func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	var doc imds.InstanceIdentityDocument
-	err := e.try(ctx, patience, func(ctx context.Context) error {
+	err := e.try(ctx, func(ctx context.Context) error {
 		out, err := e.api.GetInstanceIdentityDocument(ctx, nil)
 		if err == nil {
 			doc = out.InstanceIdentityDocument
@@ -111,7 +108,7 @@ func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 
 // tags are the instance's, where it is allowed to see them: InstanceMetadataTags.
 func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
-	names, err := e.text(ctx, "tags/instance/", patience)
+	names, err := e.text(ctx, "tags/instance/")
 	if err != nil || names == "" {
 		return nil, err
 	}
@@ -120,7 +117,7 @@ func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
 		if !plain(name) || strings.ContainsAny(name, "?#%") || len(tags) == 50 { // EC2 allows no more, and only plain names here
 			continue
 		}
-		if tags[name], err = e.text(ctx, "tags/instance/"+name, patience); err != nil {
+		if tags[name], err = e.text(ctx, "tags/instance/"+name); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +126,7 @@ func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
 
 // userCluster reads the cluster out of the user data. All else in there may be secret, and is not kept.
 func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
-	err = e.try(ctx, patience, func(ctx context.Context) error {
+	err = e.try(ctx, func(ctx context.Context) error {
 		out, err := e.api.GetUserData(ctx, nil)
 		if err != nil {
 			return err
@@ -147,61 +144,10 @@ func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
 	return c, err
 }
 
-// notice asks whether the machine is to go. Nobody's silence is a notice.
-func (e *imdsDoor) notice(ctx context.Context, i *Instance, patience time.Duration) *Notice {
-	if i.Spot {
-		if text, err := e.text(ctx, "spot/instance-action", patience); err == nil {
-			if n := spotAction([]byte(text)); n != nil {
-				return n
-			}
-		}
-	}
-	// Terminated is the state an Auto Scaling group brings it to, not the one it is in.
-	// Source: https://docs.aws.amazon.com/autoscaling/ec2/userguide/retrieving-target-lifecycle-state-through-imds.html
-	if text, err := e.text(ctx, "autoscaling/target-lifecycle-state", patience); err == nil && text == "Terminated" {
-		return &Notice{What: "terminate"}
-	}
-	if i.Spot {
-		if text, err := e.text(ctx, "events/recommendations/rebalance", patience); err == nil {
-			return rebalance([]byte(text))
-		}
-	}
-	return nil
-}
-
-// spotAction reads what is said two minutes before a spot machine goes.
-// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-func spotAction(data []byte) *Notice {
-	var reply struct {
-		Action string
-		Time   string
-	}
-	if json.Unmarshal(data, &reply) != nil {
-		return nil
-	}
-	switch reply.Action {
-	case "terminate", "stop", "hibernate":
-		at, _ := time.Parse(time.RFC3339, reply.Time)
-		return &Notice{What: reply.Action, At: at}
-	}
-	return nil
-}
-
-// rebalance reads what is said when a spot machine is at a higher risk than usual, which may be long before.
-// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
-func rebalance(data []byte) *Notice {
-	var reply struct{ NoticeTime string }
-	if json.Unmarshal(data, &reply) != nil || reply.NoticeTime == "" {
-		return nil
-	}
-	at, _ := time.Parse(time.RFC3339, reply.NoticeTime)
-	return &Notice{What: "rebalance", At: at}
-}
-
 // text asks for one word or list; "" where the service does not know it.
-func (e *imdsDoor) text(ctx context.Context, path string, patience time.Duration) (string, error) {
+func (e *imdsDoor) text(ctx context.Context, path string) (string, error) {
 	var text string
-	err := e.try(ctx, patience, func(ctx context.Context) error {
+	err := e.try(ctx, func(ctx context.Context) error {
 		out, err := e.api.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 		if err != nil {
 			return err
@@ -221,9 +167,9 @@ func (e *imdsDoor) text(ctx context.Context, path string, patience time.Duration
 var errMissing = errors.New("not there")
 
 // try asks until there is an answer, or it is clear that there will be none, and explains why.
-func (e *imdsDoor) try(ctx context.Context, patience time.Duration, do func(context.Context) error) error {
+func (e *imdsDoor) try(ctx context.Context, do func(context.Context) error) error {
 	refused := 0
-	err := tries(ctx, patience, do, func(_ int, err error) bool {
+	err := tries(ctx, do, func(err error) bool {
 		f := e.outcome()
 		switch {
 		case f.method == http.MethodPut && f.connected && f.status == 0:

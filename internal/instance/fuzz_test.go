@@ -90,19 +90,6 @@ func FuzzAzure(f *testing.F) {
 	})
 }
 
-func FuzzNotices(f *testing.F) {
-	f.Add([]byte(`{"action":"terminate","time":"2026-01-02T03:06:05Z"}`))
-	f.Add([]byte(`{"noticeTime":"2026-01-02T03:06:05Z"}`))
-	f.Add([]byte(`{"Events":[{"EventType":"Preempt","Resources":["n"],"NotBefore":"Fri, 02 Jan 2026 03:06:05 GMT"}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, n := range []*Notice{spotAction(data), rebalance(data), scheduled(data, "n")} {
-			if n != nil && !plain(n.What) {
-				t.Errorf("%+v", n)
-			}
-		}
-	})
-}
-
 func FuzzClean(f *testing.F) {
 	f.Add("a\x1b[31m\r\nb\u202ec\xff", 5)
 	f.Fuzz(func(t *testing.T, s string, most int) {

@@ -66,34 +66,16 @@ func askGCE(ctx context.Context, v host.View) (*Instance, error) {
 		return nil, strange("GCE", "instance/zone")
 	}
 	i.Region = i.Zone[:cut]
-	i.Notice = g.notice(ctx)
 	return i, nil
-}
-
-// notice asks whether the machine is to go: a spot machine half a minute before, one with GPUs an hour before host
-// maintenance, since such a machine cannot move.
-// Source: https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice
-func (g *gce) notice(ctx context.Context) *Notice {
-	if text, err := g.text(ctx, "instance/preempted", false); err == nil && text == "TRUE" {
-		return &Notice{What: "preempt"}
-	}
-	if text, err := g.text(ctx, "instance/maintenance-event", false); err == nil && text == "TERMINATE_ON_HOST_MAINTENANCE" {
-		return &Notice{What: "maintenance"}
-	}
-	return nil
 }
 
 // text asks for one word; "" where the service does not tell it. On GKE with Workload Identity a pod is answered by GKE's
 // own service, which conceals some, with status 403 or 404.
 func (g *gce) text(ctx context.Context, path string, need bool) (text string, err error) {
-	if ctx.Value(hurry{}) != nil {
-		text, err = g.api.GetWithContext(ctx, path)
-		return strings.TrimSpace(text), err
-	}
-	err = tries(ctx, patience, func(ctx context.Context) error {
+	err = tries(ctx, func(ctx context.Context) error {
 		text, err = g.api.GetWithContext(ctx, path)
 		return err
-	}, func(_ int, err error) bool {
+	}, func(err error) bool {
 		f := g.outcome()
 		return errors.Is(err, errFlavor) || f.tooLong || !retryable(f, err)
 	})
@@ -127,6 +109,3 @@ func (g *gce) text(ctx context.Context, path string, need bool) (text string, er
 	e.Err = err
 	return "", e
 }
-
-// hurry marks a context whose requests are made once.
-type hurry struct{}

@@ -1,16 +1,13 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance finds out what a cloud's machine is: in which cloud, of which type, in which cluster, and whether the
-// cloud is about to take it away.
+// Package instance finds out what a cloud's machine is: in which cloud, of which type, and in which cluster.
 //
 // Detect reads files and never the network. Ask asks the cloud's metadata service, which answers each machine about itself
 // at a fixed address. AskCluster asks the cloud's own API, where nothing nearer knows the cluster.
 package instance
 
 import (
-	"time"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -39,17 +36,10 @@ type Instance struct {
 	PrivateIP string `json:"privateIP,omitempty"` // EC2 alone, as IPv6 and Tags
 	IPv6      string `json:"ipv6,omitempty"`
 
-	Spot   bool              `json:"spot,omitempty"`   // the cloud may take it away at any time
-	Notice *Notice           `json:"notice,omitempty"` // it has said that it will
-	Tags   map[string]string `json:"tags,omitempty"`   // where the instance may see them
+	Spot bool              `json:"spot,omitempty"` // the cloud may take it away at any time
+	Tags map[string]string `json:"tags,omitempty"` // where the instance may see them
 
 	UserCluster *Cluster `json:"userCluster,omitempty"` // from the user data's NodeConfig; the rest of it is not kept
-}
-
-// Notice says that the cloud will take the machine away or stop it.
-type Notice struct {
-	What string    `json:"what"`        // terminate, stop, hibernate, rebalance, preempt, maintenance, reboot, redeploy, freeze
-	At   time.Time `json:"at,omitzero"` // when, or when it was said; zero for at once or unknown
 }
 
 // Cluster is what a node must know of its cluster.

@@ -3,7 +3,10 @@
 
 package instance
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // interfacesOf says how many network interfaces a type of EC2 has on its default network card, and how many IPv4 addresses each:
 // by them the number of pods is worked out. It is the table that EKS's nodeadm has built in, as far as it names GPU types, so
@@ -13,10 +16,22 @@ import "strings"
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl of commit 81fec2e8 (23 July
 // 2026), which is made of DescribeInstanceTypes. It lacks g3, p3 but p3dn, and p6e.
 func interfacesOf(kind string) (enis, addresses int) {
-	for _, row := range []struct {
-		enis, addresses int
-		names           string
-	}{
+	for _, row := range interfaceRows() {
+		if slices.Contains(strings.Fields(row.names), kind) {
+			return row.enis, row.addresses
+		}
+	}
+	return 0, 0
+}
+
+// interfaceRow is some types of EC2 that have the same interfaces.
+type interfaceRow struct {
+	enis, addresses int
+	names           string
+}
+
+func interfaceRows() []interfaceRow {
+	return []interfaceRow{
 		{2, 10, "g6f.large"},
 		{2, 50, "p5.48xlarge p5e.48xlarge"},
 		{3, 10, "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge"},
@@ -33,12 +48,5 @@ func interfacesOf(kind string) (enis, addresses int) {
 		{12, 64, "g7.12xlarge g7.48xlarge"},
 		{15, 50, "p3dn.24xlarge p4d.24xlarge p4de.24xlarge g4dn.metal g5.12xlarge g5.24xlarge g5g.16xlarge g5g.metal g6.16xlarge g6.24xlarge g6.48xlarge g6e.16xlarge"},
 		{24, 64, "g7.24xlarge"},
-	} {
-		for name := range strings.FieldsSeq(row.names) {
-			if name == kind {
-				return row.enis, row.addresses
-			}
-		}
 	}
-	return 0, 0
 }

@@ -47,7 +47,7 @@ func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) err
 	if err != nil {
 		return err
 	}
-	err = tries(ctx, patience, func(ctx context.Context) error {
+	err = tries(ctx, func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/clusters", nil)
 		if err != nil {
 			return err
@@ -57,7 +57,7 @@ func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) err
 			answer.Body.Close()
 		}
 		return err
-	}, func(int, error) bool { return false })
+	}, func(error) bool { return false })
 	if err == nil {
 		if wrong := wrongClock(d.outcome().clockOff, "AWS's"); wrong != nil {
 			return wrong

@@ -34,7 +34,7 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 		return "", time.Time{}, err
 	}
 	if region == "" {
-		if region, err = m.text(ctx, "placement/region", patience); err != nil {
+		if region, err = m.text(ctx, "placement/region"); err != nil {
 			return "", time.Time{}, err
 		}
 	}

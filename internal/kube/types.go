@@ -83,10 +83,6 @@ const (
 	Unknown = "Unknown"
 )
 
-// InstanceType is the label in which a cloud's controller says what a machine was bought as.
-// Source: https://kubernetes.io/docs/reference/labels-annotations-taints/
-const InstanceType = "node.kubernetes.io/instance-type"
-
 // Quantity is an amount as the API spells it: "8", "1k", "126Gi".
 type Quantity string
 

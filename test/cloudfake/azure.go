@@ -39,12 +39,6 @@ func (f *Fake) azure(r *http.Request) answer {
 			return answer{400, form, `{ "error": "Bad request. api-version was not specified in the request. For more information refer to aka.ms/azureimds", "newest-versions": [ "2021-12-13", "2021-11-15", "2021-11-01" ] }`}
 		}
 		return answer{200, form, f.azureInstance()}
-	case "/metadata/scheduledevents":
-		// https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
-		if f.Machine.Events == "" {
-			return answer{200, form, `{"DocumentIncarnation":1,"Events":[]}`}
-		}
-		return answer{200, form, f.Machine.Events}
 	}
 	return answer{404, form, `{ "error": "Not found" }`}
 }

@@ -35,14 +35,6 @@ type Machine struct {
 	Attributes map[string]string `json:"attributes"` // GCE
 	UserData   string            `json:"userData"`
 	Role       string            `json:"role"` // EC2: "" for none
-
-	// What the cloud is about to do, in its own words.
-	SpotAction string `json:"spotAction"` // EC2: the JSON of spot/instance-action
-	Rebalance  string `json:"rebalance"`  // EC2: the JSON of events/recommendations/rebalance
-	Lifecycle  string `json:"lifecycle"`  // EC2: autoscaling/target-lifecycle-state
-	Preempted  bool   `json:"preempted"`  // GCE
-	Maintained string `json:"maintained"` // GCE: maintenance-event
-	Events     string `json:"events"`     // Azure: the JSON of scheduledevents
 }
 
 // Cluster is the one that EKS knows.

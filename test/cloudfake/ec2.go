@@ -105,7 +105,6 @@ func (f *Fake) ec2Says(path string) (string, bool) {
 		"instance-id": m.ID, "instance-type": m.Type, "local-ipv4": m.PrivateIP, "mac": m.MAC, "local-hostname": name,
 		"placement/availability-zone": m.Zone, "placement/region": m.Region, "services/domain": "amazonaws.com", "services/partition": "aws",
 		"instance-life-cycle": life, "network/interfaces/macs/" + m.MAC + "/ipv6s": m.IPv6,
-		"autoscaling/target-lifecycle-state": m.Lifecycle, "spot/instance-action": m.SpotAction, "events/recommendations/rebalance": m.Rebalance,
 	}
 	if m.Role != "" {
 		answer["iam/security-credentials/"] = m.Role

@@ -51,14 +51,10 @@ func (f *Fake) gce(r *http.Request) answer {
 func (f *Fake) gceSays(path string) (string, bool) {
 	m := f.Machine
 	upper := func(b bool) string { return strings.ToUpper(map[bool]string{true: "true", false: "false"}[b]) }
-	maintained := m.Maintained
-	if maintained == "" {
-		maintained = "NONE"
-	}
 	answer := map[string]string{
 		"instance/id": m.ID, "instance/name": m.Name, "instance/zone": "projects/424242/zones/" + m.Zone, "instance/image": m.Image,
 		"instance/machine-type": "projects/424242/machineTypes/" + m.Type, "instance/scheduling/preemptible": upper(m.Spot),
-		"instance/preempted": upper(m.Preempted), "instance/maintenance-event": maintained, "project/project-id": m.Account,
+		"project/project-id":               m.Account,
 		"instance/network-interfaces/0/ip": m.PrivateIP, "instance/network-interfaces/0/mac": m.MAC, "instance/network-interfaces/0/ipv6s": m.IPv6,
 		"instance/attributes/kube-env": KubeEnv,
 	}

@@ -6,7 +6,6 @@ package kube_test
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
@@ -15,7 +14,7 @@ import (
 )
 
 // TestLabKubeCloud proves what the clouds' tests depend on: a host is in the cloud that it is put in, and is in another
-// one when it is put there; and that on EC2 nothing is begun after a notice.
+// one when it is put there.
 func TestLabKubeCloud(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -35,36 +34,9 @@ func TestLabKubeCloud(t *testing.T) {
 		}
 		return ""
 	})
-	spot(t, n, aws)
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: cloudfake.Machine{ID: "1", Type: "a3-highgpu-8g", Zone: "us-central1-b"}}})
 	if is := cloudOf(n); is.Name != "gce" {
 		t.Errorf("in Google's: %+v", is)
-	}
-}
-
-// spot wants nothing to be begun on a machine that EC2 takes away, and does not take silence or a recommendation for a notice.
-func spot(t *testing.T, n *kube.Node, m cloudfake.Machine) {
-	t.Helper()
-	n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
-	before := n.Tree([]string{"/etc", "/usr", "/var"}, state)
-	leaving := m
-	leaving.Spot, leaving.SpotAction = true, `{"action":"terminate","time":"2037-11-21T18:29:47Z"}`
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving}})
-	if r := n.Exec("gpuadm", "apply"); r.Exit != 1 || !strings.Contains(r.Stderr, "EC2 takes this machine away at 2037-11-21T18:29:47Z") {
-		t.Errorf("on a machine that goes: %s", r)
-	}
-	if diff := before.Diff(n.Tree([]string{"/etc", "/usr", "/var"}, state)); diff != "" {
-		t.Errorf("on a machine that goes:\n%s", diff)
-	}
-	leaving.SpotAction, leaving.Rebalance = "", `{"noticeTime":"2026-11-21T18:29:47Z"}`
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving}})
-	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
-		t.Errorf("at a higher risk: %s", r)
-	}
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving, Faults: []cloudfake.Fault{{What: "drop"}}}})
-	n.Put(specFile, "format = 1\n[runtime]\nset_as_default = true\n", 0o644)
-	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
-		t.Errorf("no answer: %s", r)
 	}
 }
 

@@ -56,8 +56,7 @@ func (n gpuHost) gkePool() {
 }
 
 // TestLabKubeGKE: a node of a pool is taken through all stages but the join, which GKE has done; GKE's labels, taints and files
-// do not change, over a reboot too; nothing is begun once Google takes the machine away; and on Container-Optimized OS
-// Google's own installer is named.
+// do not change, over a reboot too; and on Container-Optimized OS Google's own installer is named.
 func TestLabKubeGKE(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -69,29 +68,18 @@ func TestLabKubeGKE(t *testing.T) {
 			"cluster-name": "gpus", "cluster-location": "us-central1", "cluster-uid": "0123", "startup-script": install, "user-data": install,
 		},
 	}
-	preempted := machine
-	preempted.Preempted = true
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: preempted}})
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: machine}})
 	n.gkePool()
 	n.account()
 	before := n.Object()
 	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\nkubeconfig = \"" + accountFile + "\"\nstartup_taint = \"none\"\n[join]\nmethod = \"gke\"\n"
 	n.wants(spec)
 
-	t.Log("Google takes it away")
-	tree := n.tree()
-	n.gpuadm(1, []string{"apply"}, "Google takes this machine away at any moment", `"preempt"`)
-	if diff := tree.Diff(n.tree()); diff != "" {
-		t.Errorf("on a machine that goes:\n%s", diff)
-	}
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: machine}})
-
 	t.Log("all stages but the join")
 	n.gpuadm(0, []string{"plan", "-v"}, "gpuadm does every stage but that", "gpu-driver-version=disabled", "gke-gpu-partition-size")
 	n.settled()
 	n.condition("True")
 	n.gkes(before)
-	n.tells("GET /computeMetadata/v1/instance/maintenance-event: 200", "GET /computeMetadata/v1/instance/preempted: 200")
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
 	n.tells()
 

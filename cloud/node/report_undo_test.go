@@ -27,7 +27,7 @@ func TestLostGPUsReportedUndone(t *testing.T) {
 	a.Advance(time.Minute)
 	f := a.facts
 	f.Live = true
-	if got := LostGPUs(a.ctx, a, new(Session), a.engine().Spec, f); got != "" {
+	if got := MissingGPUs(a, a.engine().Spec, f); got != "" {
 		t.Errorf("got %q, the Node:\n%s", got, a.shown())
 	}
 }
