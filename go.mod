@@ -3,7 +3,6 @@ module github.com/gpuadm/gpuadm
 go 1.26.0
 
 require (
-	cloud.google.com/go/compute/metadata v0.10.0
 	github.com/NVIDIA/go-nvml v0.13.3-0
 	github.com/aws/aws-sdk-go-v2 v1.47.7
 	github.com/aws/aws-sdk-go-v2/credentials v1.20.15

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // preflight verifies what must be true before the first touch.
@@ -46,7 +47,7 @@ func gpusAsBefore(s spec.Spec, f facts.Facts) converge.Want {
 			return "", nil
 		case n == 0: // gpu_count = 0 expects none in particular
 			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus: " + why +
-				things.OrTry("if the GPUs were taken out for good: "+converge.Command("undo --to all")+", then apply again"), nil
+				things.OrTry("if the GPUs were taken out for good: "+trouble.Command("undo --to all")+", then apply again"), nil
 		}
 		return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
 			things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil

@@ -35,7 +35,7 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 	driver := drivers.New()
 	return []converge.Stage{
 		node.NewGuard(session),                  // no pods come before this boot's GPUs are verified
-		preflight(),                      // what must hold before the first touch
+		preflight(),                             // what must hold before the first touch
 		sources(driver, database),               // where packages come from, and whose key signs them
 		packageStage(driver, database),          // driver and toolkit, each in its one version: one transaction
 		driver.Modules(database),                // for every kernel that may boot; the running one has it loaded

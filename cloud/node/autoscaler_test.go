@@ -23,17 +23,17 @@ func TestAutoscalerLabels(t *testing.T) {
 		facts facts.Facts
 		want  map[string]string
 	}{
-		"no GPU":       {facts.Facts{Cloud: instance.Cloud{Name: "aws"}}, nil},
-		"no cloud":     {facts.Facts{GPUs: gpu("T4")}, nil},
-		"EC2, T4":      {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-tesla-t4")},
-		"EC2, A100":    {facts.Facts{GPUs: gpu("A100 40GB"), Cloud: instance.Cloud{Name: "aws", Managed: "eks"}}, aws("nvidia-tesla-a100")},
-		"EC2, A10G":    {facts.Facts{GPUs: gpu("A10G"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-a10g")},
-		"EC2, L40S":    {facts.Facts{GPUs: gpu("L40S"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-l40s")},
-		"EC2, H100":    {facts.Facts{GPUs: gpu("H100 80GB"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-h100")},
-		"EC2, RTX":     {facts.Facts{GPUs: gpu("RTX PRO 6000 Server"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-rtx-pro-6000-server")},
-		"EC2, new":     {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia")},
-		"GKE":          {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
-		"AKS, a pool":  {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
+		"no GPU":      {facts.Facts{Cloud: instance.Cloud{Name: "aws"}}, nil},
+		"no cloud":    {facts.Facts{GPUs: gpu("T4")}, nil},
+		"EC2, T4":     {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-tesla-t4")},
+		"EC2, A100":   {facts.Facts{GPUs: gpu("A100 40GB"), Cloud: instance.Cloud{Name: "aws", Managed: "eks"}}, aws("nvidia-tesla-a100")},
+		"EC2, A10G":   {facts.Facts{GPUs: gpu("A10G"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-a10g")},
+		"EC2, L40S":   {facts.Facts{GPUs: gpu("L40S"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-l40s")},
+		"EC2, H100":   {facts.Facts{GPUs: gpu("H100 80GB"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-h100")},
+		"EC2, RTX":    {facts.Facts{GPUs: gpu("RTX PRO 6000 Server"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-rtx-pro-6000-server")},
+		"EC2, new":    {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia")},
+		"GKE":         {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
+		"AKS, a pool": {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
 	} {
 		if diff := cmp.Diff(c.want, autoscalerLabels(c.facts)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -25,22 +25,22 @@ type asked struct {
 func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if ref := needs.Cluster; ref != nil && (f.Cloud.Name != "aws" || f.Cloud.Managed != "") {
 		needs.Cluster = nil // in no cluster of EKS, or its own scripts know which one
-	} else if ref != nil && f.Live && !needs.Instance {
+	} else if ref != nil && f.Live {
 		if f.Instance, f.Cluster = instance.Kept(l.v, f.Cloud, *ref); f.Cluster != nil {
 			return
 		}
 	}
-	if !(needs.Instance || needs.Cluster != nil) || f.Cloud.Name == "" || !f.Live {
+	if needs.Cluster == nil || !f.Live {
 		return
 	}
 	a := &c.asked
 	if a.instance == nil && a.noInstance == nil {
 		var err error
 		a.instance, err = instance.Ask(ctx, l.v, f.Cloud)
-		a.noInstance = l.unanswered("ask", "the cloud's metadata service", err)
+		a.noInstance = l.unanswered("ask", "EC2's metadata service", err)
 	}
 	f.Instance, f.NoInstance = a.instance, a.noInstance
-	if needs.Cluster == nil || f.Instance == nil {
+	if f.Instance == nil {
 		return
 	}
 	if same := a.ref.Name == needs.Cluster.Name && a.ref.Region == needs.Cluster.Region; !same || (a.cluster == nil && a.noCluster == nil) {

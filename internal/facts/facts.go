@@ -60,7 +60,7 @@ type Facts struct {
 	VGPU        *VGPU             `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
 	Files       map[string][]byte `json:"-"`                     // those asked for that are there
 
-	Instance   *instance.Instance `json:"instance,omitempty"`   // as the cloud's metadata service says; nil in no cloud, or where it does not answer
+	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, where it was asked and answers
 	NoInstance *instance.Error    `json:"noInstance,omitempty"` // why none answers
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
 	NoCluster  *instance.Error    `json:"noCluster,omitempty"`  // why it could not be found out
@@ -76,8 +76,7 @@ type Needs struct {
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
 	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
 
-	Instance bool                 // what the cloud's metadata service says
-	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
+	Cluster *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
 }
 
 // And returns both together.
@@ -88,8 +87,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 	return Needs{
 		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files),
-		Signed:   cmp.Or(n.Signed, o.Signed),
-		Instance: n.Instance || o.Instance, Cluster: cluster,
+		Signed: cmp.Or(n.Signed, o.Signed), Cluster: cluster,
 	}
 }
 

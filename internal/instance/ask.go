@@ -5,32 +5,42 @@ package instance
 
 import (
 	"context"
+	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Ask asks the cloud's metadata service. It never goes through a proxy, and never lasts longer than half a minute; where the
+// Ask asks EC2's metadata service about the machine. It never goes through a proxy, and never lasts longer than half a minute; where the
 // service refuses, Ask returns at once. Errors are *Error, or a host.Later in a root folder.
 func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
-	bound, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &Error{
-		What: "cannot ask the cloud's metadata service: it answers too slowly", Waiting: true,
-	})
+	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &Error{What: "cannot ask EC2's metadata service: it answers too slowly", Waiting: true})
 	defer cancel()
-	switch c.Name {
-	case "aws":
-		return askEC2(bound, v, c)
-	case "gce":
-		return askGCE(bound, v)
-	case "azure":
-		return askAzure(bound, v)
+	e, err := openIMDS(v, c.InstanceID)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &Error{
-		What:    "cannot ask a cloud's metadata service: neither firmware nor files say that the machine is in EC2, GCE or Azure",
-		Because: []string{"outside these clouds any host may answer at " + serviceAt},
-		Try:     []string{"cat /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name", "in no cloud: [join] method = \"token\""},
+	i, err := e.identity(ctx)
+	if err != nil {
+		return nil, err
 	}
+	text, err := e.text(ctx, "mac")
+	if err != nil {
+		return nil, err
+	}
+	if mac, err := net.ParseMAC(text); err == nil {
+		if text, err = e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s"); err != nil {
+			return nil, err
+		}
+		i.IPv6 = address(strings.Fields(text))
+	}
+	if i.Tags, err = e.tags(ctx); err != nil {
+		return nil, err
+	}
+	i.UserCluster, err = e.userCluster(ctx)
+	return i, err
 }
 
 // address is the first of the texts, where it is an IP address.

@@ -75,7 +75,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	case err != nil:
 		return keys, err
 	case keys.AccessKeyID == "" || keys.SecretAccessKey == "":
-		return keys, strange("EC2", "the role's keys")
+		return keys, strange("the role's keys")
 	}
 	return keys, nil
 }

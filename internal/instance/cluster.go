@@ -22,9 +22,6 @@ const apiPatience = time.Minute
 // machine that has joined never asks it again. Errors are *Error, or a host.Later in a root folder.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/803
 func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*Cluster, error) {
-	if i.Cloud != "aws" {
-		return nil, &Error{What: "cannot ask EKS for the cluster: the machine is not in EC2"}
-	}
 	if c := kept(v, i, want); c != nil {
 		return c, nil
 	}
@@ -114,7 +111,7 @@ func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 		return nil, nil
 	}
 	return &Instance{
-		Cloud: of.Name, ID: n.For, Type: n.Type, Region: n.Region, Zone: n.Zone, PrivateIP: n.PrivateIP, IPv6: n.IPv6, Tags: n.Karpenter,
+		ID: n.For, Type: n.Type, Region: n.Region, Zone: n.Zone, PrivateIP: n.PrivateIP, IPv6: n.IPv6, Tags: n.Karpenter,
 	}, c
 }
 

@@ -19,12 +19,12 @@ import (
 )
 
 func asInstance() *instance.Instance {
-	return &instance.Instance{Cloud: "aws", ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1"}
+	return &instance.Instance{ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1"}
 }
 
 // TestAskCluster asks EKS and EC2, as the role, and shows what was asked.
 func TestAskCluster(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	c := must.Get(instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"}))(t)
 	want := &instance.Cluster{
 		Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"},
@@ -38,7 +38,7 @@ func TestAskCluster(t *testing.T) {
 
 // TestAskClusterIPv6 has a cluster of IPv6.
 func TestAskClusterIPv6(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	f.Cluster.ServiceCIDR = "fd30:1c53:5f8a::/108"
 	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", NodeName: "x"})
 	if err != nil || c.ServiceCIDR != "fd30:1c53:5f8a::/108" || c.DNS[0] != "fd30:1c53:5f8a::a" {
@@ -48,7 +48,7 @@ func TestAskClusterIPv6(t *testing.T) {
 
 // TestAskClusterNever has all that is needed nearer than AWS: nothing is asked.
 func TestAskClusterNever(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 	before := len(f.Requests())
 	c, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{NodeName: "gpu-1"})
@@ -84,7 +84,7 @@ func TestAskClusterPods(t *testing.T) {
 		"p9.48xlarge": {ref: instance.ClusterRef{Name: "gpus"}, enis: 2, asked: 1},
 		"p9.96xlarge": {ref: instance.ClusterRef{Name: "gpus"}, denied: true, asked: 1},
 	} {
-		f, n := in(t, "aws", ec2())
+		f, n := in(t, ec2())
 		if c.denied {
 			x := cloudfake.Refused("denied")[1]
 			x.On = "ec2 DescribeInstanceTypes"
@@ -107,7 +107,7 @@ func TestAskClusterPods(t *testing.T) {
 func TestKept(t *testing.T) { synctest.Test(t, testKept) }
 
 func testKept(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	i := asInstance()
 	first := must.Get(instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "gpus"}))(t)
 	data := must.Get(first.Keep(i, ""))(t)
@@ -154,10 +154,10 @@ func TestAskClusterFails(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{
 		"throttled", "denied", "missing", "expired", "skewed", "failing", "EC2 throttled", "EC2 denied", "EC2 missing", "EC2 expired",
-		"other region", "no such region", "other partition", "no role", "role broken", "no route", "hop limit", "clock", "html", "huge", "no name", "odd region", "not EC2", "no DNS name",
+		"other region", "no such region", "other partition", "no role", "role broken", "no route", "hop limit", "clock", "html", "huge", "no name", "odd region", "no DNS name",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f, n := in(t, "aws", ec2())
+			f, n := in(t, ec2())
 			i, ref := asInstance(), instance.ClusterRef{Name: "gpus"}
 			switch name {
 			case "other region":
@@ -187,8 +187,6 @@ func TestAskClusterFails(t *testing.T) {
 				ref.Name = ""
 			case "odd region":
 				ref.Region = "evil.example/"
-			case "not EC2":
-				i.Cloud = "gce"
 			case "no DNS name":
 				f.Machine.Name = ""
 			default:
@@ -223,7 +221,7 @@ func TestAskClusterFails(t *testing.T) {
 // TestAskClusterThrottledOnce is let in at the fourth time.
 func TestAskClusterThrottledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, n := in(t, "aws", ec2())
+		f, n := in(t, ec2())
 		for _, x := range cloudfake.Refused("throttled") {
 			x.Times = 3
 			f.Break(x)
@@ -236,7 +234,7 @@ func TestAskClusterThrottledOnce(t *testing.T) {
 
 // TestToken makes a token that EKS takes, for this cluster and this time alone.
 func TestToken(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	now := n.Now()
 	f.Now = func() time.Time { return now }
 	token, expires, err := instance.Token(t.Context(), n.View(), "gpus", "")
@@ -260,7 +258,7 @@ func TestToken(t *testing.T) {
 
 // TestTokenClock makes none with a wrong clock.
 func TestTokenClock(t *testing.T) {
-	f, n := in(t, "aws", ec2())
+	f, n := in(t, ec2())
 	now := n.Now()
 	f.Now = func() time.Time { return now.Add(-10 * time.Minute) }
 	_, _, err := instance.Token(t.Context(), n.View(), "gpus", "us-east-1")

@@ -23,7 +23,7 @@ const (
 	// oneTry is how long one answer is waited for, twoTries from the second one on. The service lies in the machine's own
 	// hypervisor and answers within milliseconds.
 	oneTry, twoTries = time.Second, 2 * time.Second
-	// metadataMost bounds what a metadata service answers, in bytes. User data, the longest, has 64 KiB at most (Azure).
+	// metadataMost bounds what a metadata service answers, in bytes. User data, the longest, has 16 KiB at most.
 	metadataMost = 256 << 10
 	// apiMost bounds what a cloud's API answers, in bytes: a description of all instance types it may be.
 	apiMost = 4 << 20
@@ -41,7 +41,6 @@ type door struct {
 	through http.RoundTripper
 	now     func() time.Time
 	most    int64
-	flavor  string // what the header Metadata-Flavor of each answer must say
 
 	mu   sync.Mutex
 	last outcome
@@ -98,11 +97,6 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.flavor != "" && answer.StatusCode == http.StatusOK && answer.Header.Get("Metadata-Flavor") != d.flavor {
-		answer.Body.Close()
-		d.set(func(f *outcome) { f.status = answer.StatusCode })
-		return nil, errFlavor
-	}
 	d.set(func(f *outcome) {
 		f.connected, f.status = true, answer.StatusCode
 		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
@@ -112,9 +106,6 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer.Body = &bounded{ReadCloser: answer.Body, left: d.most, lacks: answer.ContentLength, over: func() { d.set(func(f *outcome) { f.tooLong = true }) }}
 	return answer, nil
 }
-
-// errFlavor is what comes of an answer that is not the metadata service's.
-var errFlavor = errors.New("the answer lacks the header Metadata-Flavor: Google")
 
 // bounded is a body of which no more is read than is sensible.
 type bounded struct {

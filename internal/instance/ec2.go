@@ -37,48 +37,6 @@ func openIMDS(v host.View, id string) (*imdsDoor, error) {
 	})}, nil
 }
 
-func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
-	e, err := openIMDS(v, c.InstanceID)
-	if err != nil {
-		return nil, err
-	}
-	i, err := e.identity(ctx)
-	if err != nil {
-		return nil, err
-	}
-	mac := ""
-	for _, ask := range [...]struct {
-		path string
-		take func(string)
-	}{
-		{"local-hostname", func(s string) { i.Name, _, _ = strings.Cut(s, " ") }}, // one name per domain that DHCP gives
-		{"mac", func(s string) { mac = s }},
-		{"instance-life-cycle", func(s string) { i.Spot = s == "spot" }},
-	} {
-		text, err := e.text(ctx, ask.path)
-		if err != nil {
-			return nil, err
-		}
-		if plain(text) || strings.Contains(text, " ") && plain(strings.ReplaceAll(text, " ", "")) {
-			ask.take(text)
-		}
-	}
-	if mac, err := net.ParseMAC(mac); err == nil {
-		text, err := e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s")
-		if err != nil {
-			return nil, err
-		}
-		i.IPv6 = address(strings.Fields(text))
-	}
-	if i.Tags, err = e.tags(ctx); err != nil {
-		return nil, err
-	}
-	if i.UserCluster, err = e.userCluster(ctx); err != nil {
-		return nil, err
-	}
-	return i, nil
-}
-
 // identity asks for the document that says who the machine is.
 func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	var doc imds.InstanceIdentityDocument
@@ -94,14 +52,14 @@ func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	}
 	switch {
 	case !ec2ID().MatchString(doc.InstanceID):
-		return nil, strange("EC2", "instanceId")
+		return nil, strange("instanceId")
 	case !plain(doc.InstanceType):
-		return nil, strange("EC2", "instanceType")
+		return nil, strange("instanceType")
 	case !plain(doc.Region):
-		return nil, strange("EC2", "region")
+		return nil, strange("region")
 	}
 	return &Instance{
-		Cloud: "aws", ID: doc.InstanceID, Type: doc.InstanceType, Region: doc.Region, Zone: orNone(doc.AvailabilityZone),
+		ID: doc.InstanceID, Type: doc.InstanceType, Region: doc.Region, Zone: orNone(doc.AvailabilityZone),
 		PrivateIP: address([]string{doc.PrivateIP}),
 	}, nil
 }
@@ -187,11 +145,11 @@ func (e *imdsDoor) try(ctx context.Context, do func(context.Context) error) erro
 	return e.explain(ctx, err)
 }
 
-// again says whether the same request may go well a moment later.
+// retryable says whether the same request may go well a moment later.
 func retryable(f outcome, err error) bool {
 	var parsing *smithy.DeserializationError
 	switch {
-	case f.tooLong || errors.Is(err, errFlavor) || errors.As(err, &parsing):
+	case f.tooLong || errors.As(err, &parsing):
 		return false
 	case f.status == 0 || f.status == http.StatusTooManyRequests || f.status >= 500:
 		return true

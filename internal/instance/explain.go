@@ -9,42 +9,42 @@ import (
 	"net/http"
 )
 
-// serviceAt is where all three clouds' metadata services answer.
+// serviceAt is where EC2's metadata service answers.
 const serviceAt = "169.254.169.254"
 
 // strange is the error for an answer that is not of the service's form.
-func strange(cloud, what string) *Error {
+func strange(what string) *Error {
 	return &Error{
-		What:    fmt.Sprintf("cannot read %s's metadata: %s is not of the form that the service gives", cloud, what),
-		Because: []string{"another server than " + cloud + "'s metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
+		What:    "cannot read EC2's metadata: " + what + " is not of the form that the service gives",
+		Because: []string{"another server than EC2's metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
 		Try:     []string{"ip route get " + serviceAt + "    shows where requests go", "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
 	}
 }
 
 // unreached is the error where the service does not answer, or answers with its own failures.
-func unreached(cloud string, f outcome) *Error {
+func unreached(f outcome) *Error {
 	e := &Error{Waiting: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
 	switch {
 	case f.status == http.StatusTooManyRequests:
-		e.What = fmt.Sprintf("cannot ask %s's metadata service: it is asked too often (status 429)", cloud)
+		e.What = "cannot ask EC2's metadata service: it is asked too often (status 429)"
 		e.Because = []string{"each machine may ask a bounded number of times a second; another program on this one uses them up"}
 		e.Try = []string{"wait, and find the program: ss -tnp dst " + serviceAt}
 	case f.status >= 500:
-		e.What = fmt.Sprintf("cannot ask %s's metadata service: it fails (status %d)", cloud, f.status)
+		e.What = fmt.Sprintf("cannot ask EC2's metadata service: it fails (status %d)", f.status)
 		e.Try = []string{"wait: gpuadm retried for " + patience.String()}
 	case f.connected:
-		e.What = fmt.Sprintf("cannot ask %s's metadata service: %s takes the connection, and does not answer in time or in full", cloud, serviceAt)
+		e.What = "cannot ask EC2's metadata service: " + serviceAt + " takes the connection, and does not answer in time or in full"
 		e.Because = []string{"gpuadm retried for " + patience.String()}
 	default:
-		e.What = fmt.Sprintf("cannot reach %s's metadata service at %s in %s", cloud, serviceAt, patience)
+		e.What = fmt.Sprintf("cannot reach EC2's metadata service at %s in %s", serviceAt, patience)
 		e.Because = []string{"there is no route to it yet, or a firewall or network policy forbids it"}
 	}
 	return e
 }
 
 // tooLong is the error for an answer that does not end.
-func tooLong(cloud string) *Error {
-	e := strange(cloud, "an answer of more than 256 KiB")
+func tooLong() *Error {
+	e := strange("an answer of more than 256 KiB")
 	e.Err = errTooLong
 	return e
 }
@@ -59,7 +59,7 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	problem := &Error{}
 	switch token := f.method == http.MethodPut; {
 	case f.tooLong:
-		return tooLong("EC2")
+		return tooLong()
 	case token && f.connected && f.status == 0:
 		problem = &Error{
 			What: "cannot ask EC2's metadata service: it does not answer the request for a token, though the connection is open",
@@ -92,9 +92,9 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] method = \"token\""},
 		}
 	case !retryable(f, err):
-		problem = strange("EC2", clean(f.path, 100))
+		problem = strange(clean(f.path, 100))
 	default:
-		problem = unreached("EC2", f)
+		problem = unreached(f)
 	}
 	problem.Err = err
 	return problem

@@ -73,23 +73,6 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-func FuzzAzure(f *testing.F) {
-	f.Add([]byte(`{"compute":{"vmId":"a","vmSize":"b","location":"c","name":"n"}}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var i *Instance
-		var err error
-		alloc.Most(t, 1000, len(data), func() { i, err = azureVM(data) })
-		if err != nil {
-			return
-		}
-		for _, s := range []string{i.ID, i.Type, i.Region, i.Zone, i.Name} {
-			if s != "" && !plain(s) {
-				t.Errorf("%q is not fit to be shown", s)
-			}
-		}
-	})
-}
-
 func FuzzClean(f *testing.F) {
 	f.Add("a\x1b[31m\r\nb\u202ec\xff", 5)
 	f.Fuzz(func(t *testing.T, s string, most int) {

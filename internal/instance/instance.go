@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance finds out what a cloud's machine is: in which cloud, of which type, and in which cluster.
+// Package instance finds out what a cloud's machine is: in which cloud, and on EC2 of which type and in which cluster.
 //
-// Detect reads files and never the network. Ask asks the cloud's metadata service, which answers each machine about itself
-// at a fixed address. AskCluster asks the cloud's own API, where nothing nearer knows the cluster.
+// Detect reads files and never the network. Ask asks EC2's metadata service, which answers each machine about itself
+// at a fixed address. AskCluster asks the APIs of EKS and EC2, where nothing nearer knows the cluster.
 package instance
 
 import (
@@ -25,19 +25,15 @@ type Cloud struct {
 	Type       string `json:"type,omitempty"`       // of the instance, where the firmware says it: g5.xlarge
 }
 
-// Instance is what the metadata service says of the machine.
+// Instance is what EC2's metadata service says of the machine.
 type Instance struct {
-	Cloud     string `json:"cloud"`
-	ID        string `json:"id"`
-	Type      string `json:"type"`                // p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5
-	Region    string `json:"region"`              // us-east-1, us-central1, eastus
-	Zone      string `json:"zone,omitempty"`      // us-east-1a, us-central1-b; Azure: 1, 2, 3
-	Name      string `json:"name,omitempty"`      // the VM's; on EC2 its private DNS name, as IMDS says
-	PrivateIP string `json:"privateIP,omitempty"` // EC2 alone, as IPv6 and Tags
-	IPv6      string `json:"ipv6,omitempty"`
-
-	Spot bool              `json:"spot,omitempty"` // the cloud may take it away at any time
-	Tags map[string]string `json:"tags,omitempty"` // where the instance may see them
+	ID        string            `json:"id"`
+	Type      string            `json:"type"`           // p5.48xlarge
+	Region    string            `json:"region"`         // us-east-1
+	Zone      string            `json:"zone,omitempty"` // us-east-1a
+	PrivateIP string            `json:"privateIP,omitempty"`
+	IPv6      string            `json:"ipv6,omitempty"`
+	Tags      map[string]string `json:"tags,omitempty"` // where the instance may see them
 
 	UserCluster *Cluster `json:"userCluster,omitempty"` // from the user data's NodeConfig; the rest of it is not kept
 }

@@ -24,7 +24,7 @@ func TestTokenOfEachPartition(t *testing.T) {
 		"us-east-1": "amazonaws.com", "cn-north-1": "amazonaws.com.cn", "us-gov-west-1": "amazonaws.com", "us-iso-east-1": "c2s.ic.gov",
 		"us-isob-east-1": "sc2s.sgov.gov", "eu-isoe-west-1": "cloud.adc-e.uk", "us-isof-south-1": "csp.hci.ic.gov", "eusc-de-east-1": "amazonaws.eu",
 	} {
-		_, n := in(t, "aws", ec2())
+		_, n := in(t, ec2())
 		token, _, err := instance.Token(t.Context(), n.View(), "gpus", region)
 		must.OK(t, err)
 		url, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))

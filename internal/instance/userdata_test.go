@@ -58,7 +58,7 @@ func TestUserData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := ec2()
 			m.UserData = c.data
-			_, n := in(t, "aws", m)
+			_, n := in(t, m)
 			i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 			if d := cmp.Diff(c.want, i.UserCluster); d != "" {
 				t.Errorf("(-want +got)\n%s", d)

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudfake simulates the clouds: the metadata services of EC2, GCE and Azure, and those calls of EKS, EC2 and
-// STS that gpuadm makes. It answers as their documents say, and fails as they do.
+// Package cloudfake simulates EC2: its metadata service, and those calls of EKS, EC2 and STS that gpuadm makes. It answers as their documents say, and fails as they do.
 //
 // In a unit test its handlers are put on a simulated node's network; in the lab a small command serves them at the real
 // addresses, so that the unmodified binary meets them.
@@ -19,22 +18,20 @@ import (
 
 // Machine is the one that the metadata service speaks of, and to.
 type Machine struct {
-	ID         string            `json:"id"`
-	Type       string            `json:"type"`
-	Region     string            `json:"region"`
-	Zone       string            `json:"zone"`
-	Image      string            `json:"image"`
-	Account    string            `json:"account"`
-	Name       string            `json:"name"`      // EC2: the private DNS name
-	LocalName  string            `json:"localName"` // EC2: what DHCP says, where it is another one
-	PrivateIP  string            `json:"privateIP"`
-	IPv6       string            `json:"ipv6"`
-	MAC        string            `json:"mac"`
-	Spot       bool              `json:"spot"`
-	Tags       map[string]string `json:"tags"`       // EC2: nil where the instance may not see them
-	Attributes map[string]string `json:"attributes"` // GCE
-	UserData   string            `json:"userData"`
-	Role       string            `json:"role"` // EC2: "" for none
+	ID        string            `json:"id"`
+	Type      string            `json:"type"`
+	Region    string            `json:"region"`
+	Zone      string            `json:"zone"`
+	Image     string            `json:"image"`
+	Account   string            `json:"account"`
+	Name      string            `json:"name"`      // EC2: the private DNS name
+	LocalName string            `json:"localName"` // EC2: what DHCP says, where it is another one
+	PrivateIP string            `json:"privateIP"`
+	IPv6      string            `json:"ipv6"`
+	MAC       string            `json:"mac"`
+	Tags      map[string]string `json:"tags"` // EC2: nil where the instance may not see them
+	UserData  string            `json:"userData"`
+	Role      string            `json:"role"` // EC2: "" for none
 }
 
 // Cluster is the one that EKS knows.
@@ -201,6 +198,12 @@ func (f *Fake) write(line string) {
 	if f.Tell != nil {
 		f.Tell(line)
 	}
+}
+
+// Unasked is another cloud's metadata service, which gpuadm has no reason to ask: it writes requests down, and knows nothing.
+func (f *Fake) Unasked() http.Handler {
+	none := func(*http.Request) string { return "" }
+	return f.serve(asked, none, func(*http.Request) answer { return answer{status: http.StatusNotFound} })
 }
 
 // asked is how a request of a metadata service is written down.

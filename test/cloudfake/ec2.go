@@ -93,10 +93,6 @@ func (f *Fake) ec2Says(path string) (string, bool) {
 	if tag, ok := strings.CutPrefix(path, "tags/instance/"); ok {
 		return f.ec2Tag(tag)
 	}
-	life := "on-demand"
-	if m.Spot {
-		life = "spot"
-	}
 	name := m.LocalName
 	if name == "" {
 		name = m.Name
@@ -104,7 +100,7 @@ func (f *Fake) ec2Says(path string) (string, bool) {
 	answer := map[string]string{
 		"instance-id": m.ID, "instance-type": m.Type, "local-ipv4": m.PrivateIP, "mac": m.MAC, "local-hostname": name,
 		"placement/availability-zone": m.Zone, "placement/region": m.Region, "services/domain": "amazonaws.com", "services/partition": "aws",
-		"instance-life-cycle": life, "network/interfaces/macs/" + m.MAC + "/ipv6s": m.IPv6,
+		"network/interfaces/macs/" + m.MAC + "/ipv6s": m.IPv6,
 	}
 	if m.Role != "" {
 		answer["iam/security-credentials/"] = m.Role

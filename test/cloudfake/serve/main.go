@@ -60,7 +60,7 @@ func run(file, metadata string, after time.Duration, api, cert, key, review stri
 			ended <- err
 		}()
 	}
-	serve(metadata, map[string]http.Handler{"aws": f.EC2(), "gce": f.GCE(), "azure": f.Azure()}[s.Cloud], nil, after)
+	serve(metadata, map[string]http.Handler{"aws": f.EC2(), "gce": f.Unasked(), "azure": f.Unasked()}[s.Cloud], nil, after)
 	serve(review, f.Review(), nil, 0)
 	if api != "" {
 		config, err := cloudfake.TLS(cert, key, s.Machine.Region)

