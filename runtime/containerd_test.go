@@ -156,7 +156,7 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 func linesKept(t testing.TB, before, after []byte) {
 	t.Helper()
 	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|systemd_cgroup|no_pivot|[{}]`)
-	a, b := toml.SplitLines(before), toml.SplitLines(after)
+	a, b := splitLines(before), splitLines(after)
 	if n := len(a); n > 0 && !bytes.HasSuffix(before, []byte("\n")) && !bytes.HasSuffix(after, a[n-1]) {
 		end := "\n" // the former last line is further up now, and ends like the others
 		if bytes.Contains(before, []byte("\r\n")) {

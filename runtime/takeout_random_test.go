@@ -103,7 +103,7 @@ func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
 
 // meddle puts lines in, and tables at the end.
 func meddle(rng *rand.Rand, b []byte) []byte {
-	lines := toml.SplitLines(bytes.Clone(b))
+	lines := splitLines(bytes.Clone(b))
 	for i := range 1 + rng.IntN(4) {
 		at := rng.IntN(len(lines) + 1)
 		line := []byte(fmt.Sprintf("# foreign %d\n", i))
@@ -115,7 +115,7 @@ func meddle(rng *rand.Rand, b []byte) []byte {
 		}
 		lines = append(lines[:at], append([][]byte{line}, lines[at:]...)...)
 	}
-	out := toml.JoinLines(lines, "\n")
+	out := joinLines(lines, "\n")
 	if rng.IntN(2) == 0 {
 		out = append(out, fmt.Sprintf("\n[foreign.t%d]\nx = %d\n", rng.IntN(9), rng.IntN(99))...)
 	}
@@ -162,10 +162,32 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 	if again, _, err := TakeOut(before, after, got); err != nil || got != nil && !bytes.Equal(again, got) {
 		fail("", fmt.Sprintf("is taken out twice: %v\n%s", err, again))
 	}
-	for _, l := range toml.SplitLines(found) {
+	for _, l := range splitLines(found) {
 		if bytes.Contains(l, []byte("# foreign")) && !bytes.Contains(got, bytes.TrimSpace(l)) {
 			t.Fatalf("%q was lost:\n%s", l, got)
 		}
 	}
 	return left
+}
+
+// splitLines cuts after each line break.
+func splitLines(b []byte) [][]byte {
+	lines := bytes.SplitAfter(b, []byte("\n"))
+	if len(lines[len(lines)-1]) == 0 {
+		lines = lines[:len(lines)-1]
+	}
+	return lines
+}
+
+// joinLines ends every line but the last: the former last line may be further up now.
+func joinLines(lines [][]byte, eol string) []byte {
+	for i, l := range lines {
+		if i < len(lines)-1 && !bytes.HasSuffix(l, []byte("\n")) {
+			if eol == "" {
+				eol = "\n"
+			}
+			lines[i] = append(l[:len(l):len(l)], eol...)
+		}
+	}
+	return bytes.Join(lines, nil)
 }

@@ -263,17 +263,17 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 			u.Stays(c.Path, "is as gpuadm wrote it", ", and cannot be taken out: "+err.Error())
 		}
 	}
+	became, err := Parse(u.after)
+	if err != nil {
+		return nil, err
+	}
 	for _, path := range slices.Backward(u.Made) {
 		if !isEmptyTable(ValueAt(tree, path)) {
 			continue
 		}
-		if err := edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path) }); err != nil {
+		if err := edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path, became.setApart(path, old)) }); err != nil {
 			u.Stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
 		}
-	}
-	became, err := Parse(u.after)
-	if err != nil {
-		return nil, err
 	}
 	for _, e := range became.exprs { // a header above tables that were there before
 		if e.header && !e.array && old.header(e.path) < 0 && ValueAt(tree, e.path) != nil {
@@ -333,8 +333,17 @@ func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	}
 }
 
+// setApart says whether gpuadm's edit of another text put an empty line above the header of a table: it puts none where there is one.
+func (d *Doc) setApart(path []string, old *Doc) bool {
+	i := d.header(path)
+	if i < 0 || !d.blankBefore(d.exprs[i].start) {
+		return false
+	}
+	return i > 0 && old.lookup(d.exprs[i-1].path) == nil || !old.blankBefore(old.sectionEnd(path))
+}
+
 // dropEmpty takes the header or braces of a table away that holds nothing, and the empty line that set it apart.
-func (d *Doc) dropEmpty(path []string) (splice, error) {
+func (d *Doc) dropEmpty(path []string, apart bool) (splice, error) {
 	n := d.lookup(path)
 	switch {
 	case n == nil || len(n.kids) > 0:
@@ -346,8 +355,7 @@ func (d *Doc) dropEmpty(path []string) (splice, error) {
 	}
 	e := d.exprs[n.expr]
 	start := e.start
-	last := e.end == len(d.src) || len(bytes.TrimSpace(d.src[e.end:lineEnd(d.src, e.end)])) == 0
-	if last && d.blankBefore(start) {
+	if apart && d.blankBefore(start) {
 		start = d.lineBefore(start)
 	}
 	return splice{start, e.end, ""}, nil
