@@ -76,7 +76,7 @@ func TestManyWrongHandlers(t *testing.T) {
 // TestSpellings: names of plugins and handlers are spelt exactly, and an empty name is a name.
 func TestSpellings(t *testing.T) {
 	for what, text := range map[string]string{
-		"a plugin in capitals":     "root = '/x'\n[plugins.CRI.containerd.Runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n",
+		"a plugin in capitals":     "version = 2\nroot = '/x'\n[plugins.CRI.containerd.Runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n",
 		"a handler without a name": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.\"\"]\nruntime_type = \"io.containerd.runc.v2\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.a]\nruntime_type = \"io.containerd.runc.v2\"\nsnapshotter = \"s\"\n",
 	} {
 		tree, texts := Tree{Root: File{Path: "/c.toml", Data: []byte(text)}}, map[string]bool{}

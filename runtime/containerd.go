@@ -176,7 +176,7 @@ func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 func beside(h Handler, ops []toml.Op, a, b any, at []string) []string {
 	x, isTable := a.(map[string]any)
 	y, isTableToo := b.(map[string]any)
-	cri := len(at) > 1 && at[0] == "plugins" && slices.Contains([]string{criV1, criV2, criV3}, at[1])
+	cri := len(at) > 1 && at[0] == "plugins" && slices.Contains([]string{criV2, criV3}, at[1])
 	if !(isTable || cri && a == nil) || !(isTableToo || cri && b == nil) {
 		if toml.Equal(a, b) {
 			return nil

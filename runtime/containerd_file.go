@@ -81,13 +81,13 @@ func (f *configFile) readVersion() error {
 }
 
 // checkShape refuses tables that are none. The daemon would not start with such a file.
-func (f configFile) checkShape() error {
+func (f configFile) checkShape(criReader) error {
 	key, v := toml.Field(f.tree, "plugins")
 	plugins, err := f.table(v, []string{key})
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{criV3, criV2, criV1} {
+	for _, name := range []string{criV3, criV2} {
 		cri, err := f.table(plugins[name], []string{key, name})
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (f configFile) checkShape() error {
 }
 
 func (f configFile) checkCRI(cri map[string]any, at []string) error {
-	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}, toml.Pair{Key: "systemd_cgroup", Value: false}); err != nil {
+	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}); err != nil {
 		return err
 	}
 	key, v := toml.Field(cri, "containerd")
@@ -109,12 +109,16 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}, toml.Pair{Key: "no_pivot", Value: false}); err != nil {
+	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}); err != nil {
 		return err
 	}
 	if key, v := toml.Field(containerd, "default_runtime"); v != nil {
-		if err := f.checkEntry(v, append(at, key)); err != nil {
+		old, err := f.table(v, append(at, key))
+		if err != nil {
 			return err
+		}
+		if text(old, "runtime_type") != "" {
+			return f.refuse(RefusedShape, append(at, key), "default_runtime is how containerd 1.2 named the default", "write it as a table in runtimes, and its name as default_runtime_name")
 		}
 	}
 	key, v = toml.Field(containerd, "runtimes")
@@ -182,17 +186,14 @@ func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair
 }
 
 // checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
-func (f configFile) checkDisabled(r criReader, version int64) error {
+func (f configFile) checkDisabled(r criReader) error {
 	key, v := toml.Field(f.tree, "disabled_plugins")
 	list, ok := v.([]any)
 	if v != nil && !ok {
 		return f.refuse(RefusedShape, []string{key}, "disabled_plugins is not an array", "make it an array of strings, or take it out")
 	}
 	off := []string{criV1, criV2, criV3, "io.containerd.cri.v1.images"}
-	switch {
-	case r.merge == mergeWhole && r.known && version < 2:
-		off = off[:1] // the long name has no effect there
-	case r.merge == mergeWhole && r.known:
+	if r.merge == mergeWhole && r.known {
 		off = off[:2]
 	}
 	for _, e := range list {
@@ -204,13 +205,21 @@ func (f configFile) checkDisabled(r criReader, version int64) error {
 	return nil
 }
 
-func (f configFile) checkVersion(r criReader) error {
+// checkVersion refuses a file that this daemon does not read, and version 1, which a root without a version is of. An imported file
+// without a version is read as the root is, but for what it says of [plugins.cri].
+func (f configFile) checkVersion(r criReader, root bool) error {
 	key, _ := toml.Field(f.tree, "version")
-	if f.version > r.max {
+	switch _, short := sub(f.tree, "plugins")[criV1]; {
+	case f.version > r.max:
 		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")
-	}
-	if r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)) {
+	case f.version < 2 && !f.fresh && (root || f.stated || short):
+		fix := "write version = 2 as the first line"
+		if short {
+			fix += fmt.Sprintf(", and [plugins.%q] for [plugins.cri]", criV2)
+		}
+		return f.refuse(RefusedVersion, []string{key}, "it is of version 1, which gpuadm does not edit: containerd 1.3 and newer read version 2", fix)
+	case r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)):
 		return &Refusal{
 			Code: RefusedSyntax, File: f.path, Line: 1, Reason: fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
 			Fix: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,

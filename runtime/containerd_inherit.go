@@ -26,23 +26,12 @@ func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 			entry = append(entry, p)
 		}
 	}
-	switch {
-	case isRunc(kind):
+	if isRunc(kind) {
 		for _, p := range toml.Sorted(sub(like, "options")) {
 			// What is empty is the daemon's default; SystemdCgroup is worth seeing even so.
 			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
 				options = append(options, p)
 			}
-		}
-	case kind == linuxV1:
-		if root := text(like, "runtime_root"); root != "" {
-			options = options.With("Root", root)
-		}
-		if on(c.cri, "systemd_cgroup") {
-			options = options.With("SystemdCgroup", true)
-		}
-		if on(sub(c.cri, "containerd"), "no_pivot") {
-			options = options.With("NoPivotRoot", true)
 		}
 	}
 	return entry.With("options", options)
@@ -51,14 +40,10 @@ func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 // template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options.
 // Only if there is none, it is a foreign default such as kata.
 func (c *criTree) template(h Handler) map[string]any {
-	containerd := sub(c.cri, "containerd")
-	if old := sub(containerd, "default_runtime"); c.reader.merge == mergeWhole && text(old, "runtime_type") != "" {
-		return old
-	}
-	runtimes := sub(containerd, "runtimes")
+	runtimes := sub(c.cri, "containerd", "runtimes")
 	fits := func(name string) bool {
 		entry, ok := runtimes[name].(map[string]any)
-		return ok && name != h.Name && (isRunc(text(entry, "runtime_type")) || text(entry, "runtime_type") == linuxV1)
+		return ok && name != h.Name && isRunc(text(entry, "runtime_type"))
 	}
 	names := []string{c.defaultName(), "runc", "crun"}
 	if i := slices.IndexFunc(names, fits); i >= 0 {
@@ -87,5 +72,5 @@ func inheritable(key, kind string) bool {
 	case "cni_conf_dir", "cni_max_conf_num", "base_runtime_spec":
 		return true
 	}
-	return slices.Contains([]string{runcV2, runcV1, linuxV1, ""}, kind)
+	return isRunc(kind)
 }

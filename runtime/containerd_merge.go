@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// The CRI plugin has had three names. From 3 on it is split, and its runtimes are under this one.
+// The CRI plugin has had three names, the first in files of version 1 alone. From 3 on it is split, and its runtimes are under this one.
 const (
 	criV1 = "cri"
 	criV2 = "io.containerd.grpc.v1.cri"
@@ -24,8 +24,7 @@ type mergeKind int
 const (
 	// mergeWhole (1.x): an imported plugin table replaces the one before it (https://github.com/containerd/containerd/issues/5837).
 	mergeWhole mergeKind = iota
-	// mergeThenMigrate (2.0 to 2.2): tables are merged key by key, then v2 names are migrated if the last version read is below 3;
-	// files of version 1 count as migrated already and what they say of plugins.cri is lost.
+	// mergeThenMigrate (2.0 to 2.2): tables are merged key by key, then v2 names are migrated if the last version read is below 3.
 	mergeThenMigrate
 	// migrateThenMerge (2.3 on): every file is migrated by its own version, then they are merged.
 	migrateThenMerge
@@ -47,7 +46,6 @@ type criReader struct {
 	max    int64 // the newest version of the format it reads
 	create int64 // the version of a file written for it
 	cdi    cdiKind
-	newer  bool // it reads TOML 1.1
 }
 
 func newReader(d Daemon, files []configFile) criReader {
@@ -63,9 +61,8 @@ func newReader(d Daemon, files []configFile) criReader {
 		return r
 	}
 	r.merge, r.max, r.create, r.cdi = migrateThenMerge, 4, 3, cdiFixed
-	r.newer = true
 	if major == 2 && minor < 4 {
-		r.cdi, r.newer = cdiOn, false
+		r.cdi = cdiOn
 	}
 	if major == 2 && minor < 3 {
 		r.merge, r.max = mergeThenMigrate, 3
@@ -81,7 +78,7 @@ func unknownReader(files []configFile) criReader {
 		_, v := toml.Field(f.tree, "plugins")
 		plugins, _ := v.(map[string]any)
 		v3 = v3 || plugins[criV3] != nil
-		older = older || plugins[criV2] != nil || plugins[criV1] != nil
+		older = older || plugins[criV2] != nil
 	}
 	if files[0].version >= 3 || v3 && !older {
 		r.merge, r.cdi = migrateThenMerge, cdiOn
@@ -127,9 +124,6 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 			continue
 		}
 		from = toml.CopyTable(from)
-		if f.version < 2 {
-			renameV1(from)
-		}
 		if r.merge == migrateThenMerge && f.version < 4 {
 			migrateCRI(from)
 		}
@@ -191,16 +185,6 @@ func mergeTables(to, from map[string]any) {
 			continue
 		}
 		to[key] = v
-	}
-}
-
-// renameV1 gives plugins their full names, of which only the CRI plugin's matters here.
-func renameV1(plugins map[string]any) {
-	if t, ok := plugins[criV1]; ok {
-		delete(plugins, criV1)
-		if _, taken := plugins[criV2]; !taken {
-			plugins[criV2] = t
-		}
 	}
 }
 

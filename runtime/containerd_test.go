@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -126,25 +125,23 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
 	c := must.Get(readCRI(tree, d))(t)
 	containerd := sub(c.cri, "containerd")
-	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) && text(sub(containerd, "default_runtime"), "runtime_type") == "" {
+	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) {
 		if _, ok := sub(containerd, "runtimes")[name]; !ok {
 			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
 		}
 	}
 	whole := must.Get(effective(tree, d))(t)
-	for _, name := range []string{criV3, criV2, criV1} {
+	for _, name := range []string{criV3, criV2} {
 		cri, _ := sub(whole, "plugins")[name].(map[string]any)
 		entry, ok := sub(cri, "containerd", "runtimes")[h.Name].(map[string]any)
 		if !ok {
 			continue
 		}
-		kind := text(entry, "runtime_type")
 		binaries := binaryNames(sub(entry, "options"))
-		old := kind == linuxV1 && text(entry, "runtime_engine") == h.Binary
-		if !old && (len(binaries) == 0 || sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(kind)) {
+		if len(binaries) == 0 || sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(text(entry, "runtime_type")) {
 			t.Fatalf("containerd %q: the entry is not right: %v", d.Version, entry)
 		}
-		if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name && text(sub(cri, "containerd", "default_runtime"), "runtime_type") == "" {
+		if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name {
 			t.Fatalf("containerd %q: %s is not the default", d.Version, h.Name)
 		}
 		return
@@ -155,7 +152,7 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 // linesKept holds that only lines with a key that may be edited differ; all others are there, in order, byte for byte.
 func linesKept(t testing.TB, before, after []byte) {
 	t.Helper()
-	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|systemd_cgroup|no_pivot|[{}]`)
+	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|[{}]`)
 	a, b := splitLines(before), splitLines(after)
 	if n := len(a); n > 0 && !bytes.HasSuffix(before, []byte("\n")) && !bytes.HasSuffix(after, a[n-1]) {
 		end := "\n" // the former last line is further up now, and ends like the others
@@ -191,19 +188,13 @@ func TestLawsOnMixedVersions(t *testing.T) {
 		return fmt.Sprintf("[plugins.%q.containerd.runtimes.%s]\nruntime_type = %q\n", name, runtime, runcV2)
 	}
 	edited := 0
-	for mix := range 5 * 4 * 5 * 3 * 2 {
-		root := fmt.Sprintf("imports = [%q]\n", []string{"conf.d/*.toml", "conf.d/50-x.toml"}[mix/300])
-		imported := ""
-		if v := mix % 5; v > 0 {
-			root += fmt.Sprintf("version = %d\n", v)
+	for mix := range 3 * 3 * 4 * 2 * 2 {
+		root := fmt.Sprintf("imports = [%q]\nversion = %d\n", []string{"conf.d/*.toml", "conf.d/50-x.toml"}[mix/72], 2+mix%3)
+		if n := mix / 3 % 3; n > 0 {
+			root += cri([]string{criV2, criV3}[n-1], "runc")
 		}
-		if n := mix / 5 % 4; n > 0 {
-			root += cri([]string{criV1, criV2, criV3}[n-1], "runc")
-		}
-		if v := mix / 20 % 5; v > 0 {
-			imported += fmt.Sprintf("version = %d\n", v)
-		}
-		imported += cri([]string{criV1, criV2, criV3}[mix/100%3], "x")
+		imported := fmt.Sprintf("version = %d\n", 1+mix/9%4)
+		imported += cri([]string{criV2, criV3}[mix/36%2], "x")
 		files := map[string][]byte{etc + "/config.toml": []byte(root), etc + "/conf.d/50-x.toml": []byte(imported)}
 		for _, d := range daemons() {
 			for _, h := range handlers() {
@@ -213,7 +204,7 @@ func TestLawsOnMixedVersions(t *testing.T) {
 			}
 		}
 	}
-	if edited < 2000 {
+	if edited < 500 {
 		t.Errorf("only %d trees were edited", edited)
 	}
 }

@@ -38,14 +38,13 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	}
 	r := newReader(d, files)
 	for i, f := range files {
-		if err := f.checkVersion(r); err != nil {
-			return nil, r, err
-		}
-		if r.known && r.merge == mergeWhole {
-			var err error
-			if files[i].tree, err = withoutUnread(f.tree); err != nil {
+		for _, check := range []func(criReader) error{f.checkSpelling, f.checkDisabled, f.checkShape} {
+			if err := check(r); err != nil {
 				return nil, r, err
 			}
+		}
+		if err := f.checkVersion(r, i == 0); err != nil {
+			return nil, r, err
 		}
 	}
 	return files, r, nil
@@ -59,21 +58,11 @@ func readCRI(t Tree, d Daemon) (*criTree, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range files {
-		if err := f.checkShape(); err != nil {
-			return nil, err
-		}
-	}
 	if files[0].fresh {
 		files[0].version = r.create
 	}
 	c := &criTree{files: files, reader: r}
 	c.whole, c.raw, c.version = r.mergeAll(files)
-	for _, f := range files {
-		if err := f.checkDisabled(r, c.version); err != nil {
-			return nil, err
-		}
-	}
 	for i := range files[1:] {
 		if f := &files[i+1]; f.fresh {
 			f.version = files[0].version
@@ -88,36 +77,21 @@ func readCRI(t Tree, d Daemon) (*criTree, error) {
 
 // effectiveName is the plugin name under which mergeAll leaves the CRI plugin's table.
 func (c *criTree) effectiveName() string {
-	switch {
-	case c.reader.merge != mergeWhole:
-		return criV3
-	case c.version >= 2:
+	if c.reader.merge == mergeWhole {
 		return criV2
 	}
-	return criV1
+	return criV3
 }
 
 // namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins first.
 func (c *criTree) namesIn(f configFile) []string {
-	switch c.reader.merge {
-	case mergeWhole:
-		return []string{c.effectiveName()}
-	case mergeThenMigrate:
-		switch {
-		case c.version >= 3:
-			return []string{criV3}
-		case f.version < 2:
-			return []string{criV3, criV2, criV1}
-		}
-		return []string{criV3, criV2}
-	}
 	switch {
-	case f.version >= 4:
+	case c.reader.merge == mergeWhole:
+		return []string{criV2}
+	case c.reader.merge == mergeThenMigrate && c.version >= 3, c.reader.merge == migrateThenMerge && f.version >= 4:
 		return []string{criV3}
-	case f.version >= 2:
-		return []string{criV3, criV2}
 	}
-	return []string{criV3, criV2, criV1}
+	return []string{criV3, criV2}
 }
 
 // checkNames refuses a tree in which all CRI settings have a name that this daemon does not read.
@@ -127,7 +101,7 @@ func (c *criTree) checkNames() error {
 		key, v := toml.Field(f.tree, "plugins")
 		plugins, _ := v.(map[string]any)
 		names := c.namesIn(f)
-		for _, name := range []string{criV3, criV2, criV1} {
+		for _, name := range []string{criV3, criV2} {
 			table, ok := plugins[name].(map[string]any)
 			if !ok {
 				continue
@@ -140,8 +114,8 @@ func (c *criTree) checkNames() error {
 				continue
 			}
 			if unread == nil {
-				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), max(f.version, 1))
-				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.fixName(f, name))
+				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), f.version)
+				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.fixName(name))
 			}
 		}
 	}
@@ -151,13 +125,8 @@ func (c *criTree) checkNames() error {
 	return nil
 }
 
-func (c *criTree) fixName(f configFile, name string) string {
-	switch {
-	case name == criV2 && f.version < 2:
-		return "write version = 2 as the first line"
-	case name == criV1:
-		return fmt.Sprintf("write version = 2 as the first line, and [plugins.%q] for [plugins.cri]", criV2)
-	case name == criV3 && c.reader.merge == mergeWhole:
+func (c *criTree) fixName(name string) string {
+	if name == criV3 && c.reader.merge == mergeWhole {
 		return fmt.Sprintf("write [plugins.%q] for [plugins.%q], or install containerd 2.0 or later", criV2, criV3)
 	}
 	return fmt.Sprintf("write [plugins.%q] for [plugins.%q]", criV3, name)
@@ -198,8 +167,7 @@ func (c *criTree) hasEntry(f configFile, handler string) bool {
 }
 
 func (c *criTree) index(path string) int {
-	i := slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
-	return i
+	return slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
 }
 
 // target is the file to be edited, -1 for the drop-in that is not there yet. It depends on where the settings are, and never on

@@ -12,9 +12,8 @@ import (
 
 // Types of a runtime that runs runc or something that takes its options.
 const (
-	runcV2  = "io.containerd.runc.v2"
-	runcV1  = "io.containerd.runc.v1"          // gone in 2.0
-	linuxV1 = "io.containerd.runtime.v1.linux" // gone in 2.0
+	runcV2 = "io.containerd.runc.v2"
+	runcV1 = "io.containerd.runc.v1" // gone in 2.0
 )
 
 // ops lists what must change in file i so that the tree has the handler; none if it has it.
@@ -68,7 +67,7 @@ func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
 	if c.reader.merge != mergeWhole || runc || h.Name == "runc" {
 		return nil
 	}
-	needed := !h.Default && c.defaultName() == "runc" && text(sub(containerd, "default_runtime"), "runtime_type") == ""
+	needed := !h.Default && c.defaultName() == "runc"
 	if stated != nil && !needed {
 		return nil
 	}
@@ -82,15 +81,12 @@ func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml
 	stated, _ := own[h.Name].(map[string]any)
 	v1 := c.reader.merge == mergeWhole
 	kind := text(entry, "runtime_type")
-	if v1 && kind == linuxV1 && h.runs(text(entry, "runtime_engine")) {
-		return nil // the oldest shape, and it works
-	}
 	var ops []toml.Op
 	if kind != runcV2 && !(v1 && kind == runcV1) {
 		key, _ := toml.Field(entry, "runtime_type")
 		ops = append(ops, toml.Set(append(slices.Clone(at), key), runcV2))
 	}
-	for _, name := range []string{"runtime_engine", "runtime_root"} { // only linuxV1 may have them, or the plugin does not load
+	for _, name := range []string{"runtime_engine", "runtime_root"} { // only the type io.containerd.runtime.v1.linux may have them, or the plugin does not load
 		if key, v := toml.Field(stated, name); v1 && v != nil && v != "" {
 			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
 		}
@@ -138,23 +134,6 @@ func binaryNames(options map[string]any) []string {
 // defaultOps makes the handler the default one.
 func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 	var ops []toml.Op
-	if c.reader.merge == mergeWhole {
-		// A default_runtime with a type beats default_runtime_name until containerd 2.0.
-		old := sub(c.cri, "containerd", "default_runtime")
-		if text(old, "runtime_type") != "" {
-			if h.runs(text(old, "runtime_engine")) || h.runs(text(sub(old, "options"), "BinaryName")) {
-				return nil
-			}
-			key, _ := toml.Field(old, "runtime_type")
-			ops = append(ops, toml.Set(append(c.at(f, "containerd", "default_runtime"), key), ""))
-		}
-		// Both are for linuxV1 only: with another default the plugin does not load. The new entry has them as options.
-		for _, flag := range [][]string{{"systemd_cgroup"}, {"containerd", "no_pivot"}} {
-			if on(sub(c.cri, flag[:len(flag)-1]...), flag[len(flag)-1]) {
-				ops = append(ops, toml.Set(c.at(f, flag...), false))
-			}
-		}
-	}
 	if text(sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
 		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
 	}
@@ -176,9 +155,6 @@ func (c *criTree) cdiOps(f configFile, h Handler) []toml.Op {
 // at is the path in a file of something in the CRI plugin, by the name and in the letters that are there.
 func (c *criTree) at(f configFile, names ...string) []string {
 	path := []string{"plugins", c.nameFor(f, names)}
-	if f.version < 2 && path[1] == criV2 && f.plugin(criV1) != nil {
-		path[1] = criV1 // in a file of version 1 both are one, and only one can be written
-	}
 	path[0], _ = toml.Field(f.tree, "plugins")
 	table := f.plugin(path[1])
 	for _, name := range names {
@@ -222,7 +198,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 			}
 		}
 	}
-	if f.version >= 2 && f.version < 3 && slices.Contains(read, criV2) {
+	if f.version == 2 && slices.Contains(read, criV2) {
 		return criV2
 	}
 	return read[0]
@@ -232,13 +208,11 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 // them: a handler there would switch the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
 // migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
 func sleeps(plugins map[string]any) bool {
-	for _, name := range []string{criV2, criV1} {
-		cri, _ := plugins[name].(map[string]any)
-		containerd := sub(cri, "containerd")
-		for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
-			if _, set := toml.Field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
-				return true
-			}
+	cri, _ := plugins[criV2].(map[string]any)
+	containerd := sub(cri, "containerd")
+	for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
+		if _, set := toml.Field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
+			return true
 		}
 	}
 	return false
@@ -256,9 +230,4 @@ func text(t map[string]any, name string) string {
 	_, v := toml.Field(t, name)
 	s, _ := v.(string)
 	return s
-}
-
-func on(t map[string]any, name string) bool {
-	_, v := toml.Field(t, name)
-	return v == true
 }

@@ -95,7 +95,7 @@ func lawfulFuzz(t *testing.T, tree Tree, d Daemon, h Handler) {
 func editable(key string) bool {
 	parts := strings.Split(strings.ToLower(key), "\x00")
 	switch last := parts[len(parts)-1]; last {
-	case "default_runtime_name", "enable_cdi", "binaryname", "runtime_type", "runtime_engine", "runtime_root", "systemd_cgroup", "no_pivot":
+	case "default_runtime_name", "enable_cdi", "binaryname", "runtime_type", "runtime_engine", "runtime_root":
 		return true
 	}
 	return false

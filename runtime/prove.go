@@ -42,15 +42,22 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 	if err == nil {
 		err = judge(was, is, h)
 	}
-	if err != nil {
-		return &trouble.Error{
-			What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
-			Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
-			Try:     []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
-		}
+	if err == nil {
+		return nil
 	}
-	return nil
+	try := "report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"
+	if errors.Is(err, errUnread) {
+		try = "write the names of settings as " + binary + " config default does: the daemon passes over those that it does not know"
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
+		Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
+		Try:     []string{try}, Err: err,
+	}
 }
+
+// errUnread is why a daemon does not have what a file says: it passes over the part of the file that the handler is in.
+var errUnread = errors.New("the daemon does not read its part of the file")
 
 // dump asks the daemon for its effective configuration, were the tree the machine's.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
@@ -117,7 +124,7 @@ func judge(was, is map[string]any, h Handler) error {
 func judgeEntry(was, is map[string]any, h Handler) error {
 	entry := sub(is, "runtimes", h.Name)
 	if entry == nil {
-		return fmt.Errorf("the handler %s would not be there", h.Name)
+		return fmt.Errorf("the handler %s would not be there: %w", h.Name, errUnread)
 	}
 	options := sub(entry, "options")
 	for key, value := range options {
@@ -143,7 +150,7 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 // criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon prints.
 func criOf(dump map[string]any) (string, map[string]any) {
 	plugins, _ := dump["plugins"].(map[string]any)
-	for _, name := range []string{criV3, criV2, criV1} {
+	for _, name := range []string{criV3, criV2} {
 		if cri, _ := plugins[name].(map[string]any); sub(cri, "containerd") != nil {
 			return name, cri
 		}
@@ -151,12 +158,10 @@ func criOf(dump map[string]any) (string, map[string]any) {
 	return "", nil
 }
 
-// serves says whether the CRI plugin would load: its default runtime is configured. On 1.x a table default_runtime
-// replaces the name.
+// serves says whether the CRI plugin would load: its default runtime is configured.
 func serves(cri map[string]any) bool {
 	containerd := sub(cri, "containerd")
-	return text(sub(containerd, "default_runtime"), "runtime_type") != "" ||
-		sub(containerd, "runtimes", text(containerd, "default_runtime_name")) != nil
+	return sub(containerd, "runtimes", text(containerd, "default_runtime_name")) != nil
 }
 
 // meant says whether a difference between the dumps is what was asked for.
@@ -179,8 +184,7 @@ func meant(c toml.Change, plugin string, h Handler, served bool) bool {
 	case in == "enable_cdi":
 		return h.CDI && c.New == true
 	}
-	// What beats the default's name on 1.x has to go for the name to count.
-	return h.Default && (strings.HasPrefix(in, "containerd/default_runtime/") || in == "systemd_cgroup" || in == "containerd/no_pivot")
+	return false
 }
 
 // nothing says that a value means the same as none.

@@ -161,15 +161,13 @@ func (s *shaper) plugin() toml.Table {
 }
 
 func (s *shaper) file() []byte {
-	names := map[int][]string{0: {criV1}, 1: {criV1}, 2: {criV2, criV2, criV3}, 3: {criV3}, 4: {criV3}}[s.version]
+	names := map[int][]string{2: {criV2, criV2, criV3}, 3: {criV3}, 4: {criV3}}[s.version]
 	plugins := toml.Table{}.With("example.one", toml.Table{}.With("x", 1))
 	if s.IntN(5) > 0 {
 		plugins = plugins.With(names[s.IntN(len(names))], s.plugin())
 	}
 	whole := toml.Table{}.With("oom_score", -5).With("plugins", plugins).With("metrics", toml.Table{}.With("address", ""))
-	if s.version > 0 {
-		s.root = append(s.root, fmt.Sprintf("version = %d", s.version))
-	}
+	s.root = append(s.root, fmt.Sprintf("version = %d", s.version))
 	s.table(&s.root, nil, nil, whole)
 	s.Shuffle(len(s.sections), func(i, j int) { s.sections[i], s.sections[j] = s.sections[j], s.sections[i] })
 	text := strings.Join(s.root, "\n") + "\n"
@@ -193,7 +191,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 	for range 6000 {
 		s := &shaper{
 			Rand: rng, quote: []string{`"`, `'`}[rng.IntN(2)], step: []string{"", "  ", "\t"}[rng.IntN(3)],
-			version: rng.IntN(5),
+			version: 2 + rng.IntN(3),
 		}
 		data := s.file()
 		tree := Tree{Root: File{etc + "/config.toml", data}}

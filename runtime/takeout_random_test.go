@@ -170,15 +170,6 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 	return left
 }
 
-// splitLines cuts after each line break.
-func splitLines(b []byte) [][]byte {
-	lines := bytes.SplitAfter(b, []byte("\n"))
-	if len(lines[len(lines)-1]) == 0 {
-		lines = lines[:len(lines)-1]
-	}
-	return lines
-}
-
 // joinLines ends every line but the last: the former last line may be further up now.
 func joinLines(lines [][]byte, eol string) []byte {
 	for i, l := range lines {

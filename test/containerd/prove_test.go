@@ -24,25 +24,35 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	return j.View.AskAbout(ctx, files, append([]string{j.part.Path}, argv[1:]...)...)
 }
 
-// TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts.
+// proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm refuses is proven.
+func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
+	t.Helper()
+	live, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
+	tree, d := in.tree(t, p), runtime.Daemon{Version: p.Version}
+	target, err := runtime.Target(tree, d, h)
+	if err != nil {
+		return nil
+	}
+	out, err := runtime.Edit(tree, d, h, target, in.files[target])
+	if err != nil {
+		return nil
+	}
+	return runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
+}
+
+// TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it rejects what the daemon rejects before.
 func TestProofAcceptsOurs(t *testing.T) {
-	live := must.Get(host.Open("/"))(t)
 	for _, in := range inputs(t) {
 		for _, p := range parts.Get(t).Containerd {
 			t.Run(in.name+"/"+p.Name, func(t *testing.T) {
 				t.Parallel()
+				_, rejects := dump(t, p, in.files)
 				for _, asDefault := range []bool{false, true} {
-					h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
-					tree, d := in.tree(t, p), runtime.Daemon{Version: p.Version}
-					target, err := runtime.Target(tree, d, h)
-					if err != nil {
-						continue // refused
-					}
-					out, err := runtime.Edit(tree, d, h, target, in.files[target])
-					if err != nil {
-						continue
-					}
-					if err := runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out); err != nil {
+					if err := proven(t, in, p, asDefault); err != nil && rejects == nil {
 						t.Errorf("default %v: %v", asDefault, err)
 					}
 				}
