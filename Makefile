@@ -136,6 +136,7 @@ lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
 	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
 	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
+	LAB_ALL=1 $(TEST) ./internal/packages/apt ./internal/instance -run 'TestPruneNever|TestLiveHopLimit' -count=1
 	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 90m
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLab -count=1 -parallel 3 -timeout 150m

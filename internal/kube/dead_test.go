@@ -6,11 +6,13 @@ package kube
 import (
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -84,13 +86,13 @@ func TestDeadConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Anonymous(h, "https://"+at.Addr().String(), host.Via{}, nil, true)
-	if err != nil {
-		t.Fatal(err)
+	c := must.Get(start(h, h.DoWeb, setting{server: "https://" + at.Addr().String(), blind: true, login: &login{view: h}}))(t)
+	pings := c.http.Transport.(*http.Transport).HTTP2
+	if pings.SendPingTimeout == 0 || pings.PingTimeout == 0 || pings.SendPingTimeout+pings.PingTimeout >= oneTry {
+		t.Fatalf("a request of %v asks its connection after %v, for %v", oneTry, pings.SendPingTimeout, pings.PingTimeout)
 	}
-	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
-		t.Fatal(err)
-	}
+	pings.SendPingTimeout, pings.PingTimeout = pings.SendPingTimeout/100, pings.PingTimeout/100 // so that the test need not wait
+	must.Get(c.Node(t.Context(), "gpu-1"))(t)
 	way.goSilent()
 	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
 		t.Error(err)
