@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"internal/toml":         {},
 	"internal/trouble":      {},
 	"internal/host":         {"internal/mask"},
-	"internal/remote":       {"internal/host"},
+	"internal/remote":       {},
 }
 
 // onlyIn says where alone a package of others may be imported. "test" is anything below test/.

@@ -29,7 +29,6 @@ var generic = []string{
 	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
 	"cmd/gpuadm/ssh.go",      // an example of what to type
 	"cmd/gpuadm/mirror.go",   // what is typed in a container
-	"internal/remote/job.go", // what a unit is called
 	"cloud/node/thing.go",    // what an operator did
 }
 

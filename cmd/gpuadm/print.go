@@ -16,7 +16,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -27,33 +30,45 @@ import (
 // json prints an answer as one JSON object on one line.
 func (c *common) json(v any) error { return printJSON(c.stdout, v) }
 
-// printJSON prints a value as JSON on one line, each text in it without secrets.
+// printJSON prints a value as JSON on one line, each text in it without secrets, and what does not show as JSON escapes it: a terminal
+// obeys U+009B.
 func printJSON(w io.Writer, v any) error {
+	all, err := encoded(v)
+	if err != nil {
+		return err
+	}
+	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte {
+		var text string
+		if json.Unmarshal(quoted, &text) == nil {
+			if said := mask.Message(commands(w, text)); said != text {
+				quoted, _ = encoded(said) // a text can always be encoded
+			}
+		}
+		return bytes.TrimSuffix(quoted, []byte("\n"))
+	})
+	var out []byte
+	for _, r := range string(all) {
+		switch {
+		case strconv.IsPrint(r) || r == '\n':
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	_, err = w.Write(out)
+	return err
+}
+
+// encoded is a value as JSON, on a line.
+func encoded(v any) ([]byte, error) {
 	var all bytes.Buffer
 	enc := json.NewEncoder(&all)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	masked := jsonString().ReplaceAllFunc(all.Bytes(), func(quoted []byte) []byte {
-		var text string
-		if err := json.Unmarshal(quoted, &text); err != nil {
-			return quoted
-		}
-		said := mask.Message(commands(w, text))
-		if said == text {
-			return quoted
-		}
-		var maskedText bytes.Buffer
-		enc := json.NewEncoder(&maskedText)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(said); err != nil {
-			return quoted
-		}
-		return bytes.TrimSuffix(maskedText.Bytes(), []byte("\n"))
-	})
-	_, err := w.Write(masked)
-	return err
+	err := enc.Encode(v)
+	return all.Bytes(), err
 }
 
 var jsonString = pattern.Of(`"(?:[^"\\]|\\.)*"`)

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/pelletier/go-toml/v2"
@@ -44,7 +43,7 @@ var answers = map[string]any{
 	"mig-profiles": migModels{},
 	"owners":       ownerList{},
 	"plan":         converge.Plan{},
-	"ssh":          sshAnswer{},
+	"ssh":          sshMachine{},
 	"status":       converge.Status{},
 	"undo-dry-run": converge.UndoPlan{},
 	"validate":     validated{},
@@ -263,9 +262,10 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	check("mig-export", out)
 	var all bytes.Buffer
 	c := &common{env: env{stdout: &all}}
-	now := time.Unix(0, 0)
-	err = c.sshJSON([]remote.Result{{Host: "a", State: remote.Ended, Attached: &now, Lines: []string{`{"format":1}`, "words"}}, {Host: "b", Err: errors.New("no way")}})
-	must.OK(t, err)
+	a := sshAnswers{common: c, said: map[string][]json.RawMessage{"a": {rawJSON(`{"format":1}`), rawJSON("words")}}}
+	c.output = "json"
+	a.ended(remote.Result{Host: "a"})
+	a.ended(remote.Result{Host: "b", Err: errors.New("no way"), Because: []string{"x"}})
 	check("ssh", all.String())
 	for name := range answers {
 		if !seen[name] {

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,7 +20,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/remote"
-	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The test's own binary is the gpuadm that gpuadm ssh brings.
@@ -34,10 +35,26 @@ func TestMain(m *testing.M) {
 // It is no stand-in for sshd, whose real one is in test/lab: what is tested here is what gpuadm does with the answers.
 const fakeSSH = `#!/bin/sh
 while [ "$1" != -- ]; do shift; done
-case $2 in down*) echo "ssh: connect to host $2 port 22: No route to host" >&2; exit 255 ;; esac
+hello() { # as bring.sh and gpuadm answer
+	echo "gpuadm-ssh machine x86_64 root none /run/x"
+	sed '/^bring$/q' >/dev/null
+	read -r size digest
+	head -c "$size" >/dev/null
+	printf 'gpuadm-ssh brought\n{"ready":true}\n'
+	read -r request
+}
+case $2 in
+down*) echo "ssh: connect to host $2 port 22: No route to host" >&2; exit 255 ;;
+cut*) hello; echo half; exit 255 ;;
+endless*) hello; exec yes "$(printf %01000d 0)" ;;
+longline*) hello; exec tr '\0' x </dev/zero ;;
+deep*) hello; printf '%9000s' | tr ' ' '['; printf '%9000s\n' | tr ' ' ']'; exit 0 ;;
+rude*) hello; printf '"\302\233[31m\342\200\256"\n'; printf '\302\2332J\033[2J\n' >&2; exit 0 ;;
+esac
 echo "a talkative login shell"
 mkdir -p "$HOMES/$2"
-HOME=$HOMES/$2 /bin/sh -c "$3" | tee "$HOMES/$2/said"
+{ HOME=$HOMES/$2 /bin/sh -c "$3"; echo $? >"$HOMES/$2/code"; } | tee "$HOMES/$2/said"
+exit "$(cat "$HOMES/$2/code")"
 `
 
 func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes string) {
@@ -47,7 +64,9 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	}
 	dir := t.TempDir()
 	homes = filepath.Join(dir, "homes")
-	must.OK(t, os.WriteFile(filepath.Join(dir, "ssh"), []byte(fakeSSH), 0o755))
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(fakeSSH), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
@@ -57,22 +76,27 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	return code, out.String(), bad.String(), homes
 }
 
-// Each line has its machine in front; the summary has a row for each, and says what to type for those that are left.
+// Each line has its machine in front, and each that fails says why.
 func TestSSHMany(t *testing.T) {
-	code, out, bad, homes := runSSH(t, "ssh", "one", "down", "three", "--", "version")
-	if code != 1 {
+	code, out, bad, homes := runSSH(t, "ssh", "one", "down", "three", "--parallel", "2", "--", "version")
+	if code != 1 || out == "" {
 		t.Errorf("exit %d", code)
 	}
-	for _, want := range []string{
-		"one  : gpuadm devel", "three: gpuadm devel", "cannot connect: the connection ended",
-		"because: ssh: connect to host down port 22: No route to host", "gpuadm ssh down -- version\n",
-	} {
+	for _, want := range []string{"one: gpuadm devel", "three: gpuadm devel"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
 		}
 	}
+	for _, want := range []string{"down: gpuadm: cannot connect: the connection ended\n", "down:   because  ssh: connect to host down port 22: No route to host\n"} {
+		if !strings.Contains(bad, want) {
+			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
+		}
+	}
 	for _, name := range []string{"one", "three"} {
-		said := must.Get(os.ReadFile(filepath.Join(homes, name, "said")))(t)
+		said, err := os.ReadFile(filepath.Join(homes, name, "said"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		first, _, _ := strings.Cut(string(said), "\n") // "gpuadm-ssh machine x86_64 root none /run/.gpuadm-ssh.0a1b2c"
 		words := strings.Fields(first)
 		if _, err := os.Stat(words[len(words)-1]); !os.IsNotExist(err) || len(words) != 6 {
@@ -81,45 +105,72 @@ func TestSSHMany(t *testing.T) {
 	}
 }
 
+// With -o json each machine's answer is an object.
 func TestSSHJSON(t *testing.T) {
 	code, out, bad, _ := runSSH(t, "ssh", "-o", "json", "one", "down", "--", "version")
-	var v struct {
-		Exit     int
-		Machines []struct {
-			Host, State, Error string
-			Exit               *int
-			Answers            []struct{ Version string }
+	all := map[string]machineSaid{}
+	for line := range strings.Lines(out) {
+		var m machineSaid
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v: %s", err, line)
 		}
+		all[m.Host] = m
 	}
-	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 1 || v.Exit != 1 || len(v.Machines) != 2 {
-		t.Fatalf("exit %d, %v: %s%s", code, err, out, bad)
+	if m := all["one"]; code != 1 || m.Exit != 0 || len(m.Answers) != 1 || !strings.Contains(string(m.Answers[0]), version()) {
+		t.Errorf("exit %d, one: %+v: %s", code, m, bad)
 	}
-	if m := v.Machines[0]; m.Host != "one" || m.State != "ended" || *m.Exit != 0 || m.Answers[0].Version != version() {
-		t.Errorf("one: %+v", m)
-	}
-	if m := v.Machines[1]; m.State != "failed" || m.Exit != nil || m.Error == "" {
+	if m := all["down"]; m.Exit != 1 || m.Error == "" || len(m.Because) != 1 || m.Answers != nil {
 		t.Errorf("down: %+v", m)
 	}
 }
 
-// After a machine that fails no other is begun.
-func TestSSHRolls(t *testing.T) {
-	pool := filepath.Join(t.TempDir(), "pool")
-	must.OK(t, os.WriteFile(pool, []byte("one # first\n\ndown\nthree\none\n"), 0o600))
-	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "--hosts", pool, "--", "version")
-	const want = "\n1 machine untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 down three -- version\n"
-	if code != 1 || !strings.Contains(out, want) {
-		t.Errorf("exit %d: %s", code, out)
+type machineSaid struct {
+	Host, Error string
+	Exit        int
+	Because     []string
+	Answers     []json.RawMessage
+}
+
+// A machine that says more than it may, or says it so that a terminal or a reader would take harm, does neither.
+func TestSSHBounds(t *testing.T) {
+	for _, host := range []string{"endless", "longline"} {
+		if code, out, bad, _ := runSSH(t, "ssh", host, "--", "version"); code != 1 || !strings.Contains(bad, "it has said more than 16 MiB") || len(out) > 17<<20 {
+			t.Errorf("%s: exit %d, %d bytes, %s", host, code, len(out), bad)
+		}
 	}
-	if _, err := os.Stat(filepath.Join(homes, "three")); err == nil {
-		t.Error("three was begun")
+	code, out, _, _ := runSSH(t, "ssh", "-o", "json", "deep", "--", "version")
+	var m machineSaid
+	if err := json.Unmarshal([]byte(out), &m); err != nil || code != 0 || len(m.Answers) != 1 || m.Answers[0][0] != '"' {
+		t.Errorf("deep: exit %d, %v", code, err)
+	}
+	for _, form := range []string{"text", "json"} {
+		_, out, bad, _ := runSSH(t, "ssh", "-o", form, "rude", "--", "version")
+		if strings.ContainsAny(out+bad, "\u009b\x1b\u202e") || !strings.Contains(out, `\u009b[31m\u202e`) {
+			t.Errorf("%s: %q %q", form, out, bad)
+		}
+	}
+}
+
+// A connection that is lost stops no apply, which is said, and makes an answer of another verb unusable.
+func TestSSHCut(t *testing.T) {
+	spec := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(spec, []byte("format = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for verb, want := range map[string]int{"apply": exitAgain, "plan": exitCannot} {
+		code, out, bad, _ := runSSH(t, "ssh", "cut", "--", verb, "-f", spec)
+		if code != want || out != "half\n" || strings.Contains(bad, "the run goes on there") != (verb == "apply") {
+			t.Errorf("%s: exit %d: %s%s", verb, code, out, bad)
+		}
 	}
 }
 
 // The operator's file is read here, and judged there under its own name.
 func TestSSHCarriesFiles(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "my node.toml")
-	must.OK(t, os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600))
+	if err := os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	code, out, bad, _ := runSSH(t, "ssh", "one", "--", "plan", "-f", spec)
 	if code != 2 || !strings.Contains(bad, spec+":2:2: unknown section [runtme]") {
 		t.Errorf("exit %d: %s%s", code, out, bad)
@@ -139,7 +190,6 @@ func TestSSHRefuses(t *testing.T) {
 		{"-f", "x", "one", "--", "plan"},
 		{"--parallel", "0", "one", "--", "plan"},
 		{"one", "--", "ssh", "two", "--", "plan"},
-		{"--hosts", "/nonexistent", "--", "plan"},
 		{"one two", "--", "plan"},
 	} {
 		if code, out, _, homes := runSSH(t, append([]string{"ssh"}, args...)...); code != 2 {
@@ -152,13 +202,13 @@ func TestSSHRefuses(t *testing.T) {
 
 // The exit code is the first of 1, 2, 4, 75, 3, 0 that any machine returned.
 func TestSSHExit(t *testing.T) {
+	lost := errors.New("lost")
 	ended := func(codes ...int) (all []remote.Result) {
 		for _, c := range codes {
-			all = append(all, remote.Result{State: remote.Ended, Exit: c})
+			all = append(all, remote.Result{Exit: c})
 		}
 		return all
 	}
-	pending := 3
 	for _, c := range []struct {
 		results []remote.Result
 		want    int
@@ -170,31 +220,26 @@ func TestSSHExit(t *testing.T) {
 		{ended(4, 2, 75), 2},
 		{ended(2, 1, 4), 1},
 		{ended(0, 137), 1}, // killed there
-		{append(ended(0), remote.Result{State: remote.Continuing}), 75},
-		{append(ended(2), remote.Result{State: remote.Failed}), 1},
-		{append(ended(0), remote.Result{State: remote.Untouched}), 75},
-		{append(ended(3), remote.Result{State: remote.Untouched}), 3},
-		{[]remote.Result{{State: remote.Ended, Verified: &pending}}, 3},
+		{append(ended(0), remote.Result{Err: lost, Goes: true}), 75},
+		{append(ended(2), remote.Result{Err: lost}), 1},
 	} {
-		if got := sshExit(c.results); got != c.want {
+		a := sshAnswers{common: &common{env: env{stderr: io.Discard}}, worst: len(sshExits) - 1}
+		for _, r := range c.results {
+			a.ended(r)
+		}
+		if got := sshExits[a.worst]; got != c.want {
 			t.Errorf("%+v: %d, want %d", c.results, got, c.want)
 		}
-	}
-}
-
-func TestSSHTyped(t *testing.T) {
-	cmd := newSSH(&common{})
-	must.OK(t, cmd.ParseFlags([]string{"--timeout", "10m", "--hosts", "pool"}))
-	const want = `gpuadm ssh --timeout=10m0s root@a -- apply -f 'it'\''s.toml'`
-	if got := sshTyped(cmd, []string{"root@a"}, []string{"apply", "-f", "it's.toml"}); got != want {
-		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 // A terminal that hangs up stops no run: proc_pid_status(5) has the signals that a process ignores.
 func TestHangupIsIgnored(t *testing.T) {
 	ignored := func() bool {
-		status := must.Get(os.ReadFile("/proc/self/status"))(t)
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
 		_, rest, _ := strings.Cut(string(status), "\nSigIgn:\t")
 		mask, _, _ := strings.Cut(rest, "\n")
 		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit

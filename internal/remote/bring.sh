@@ -15,12 +15,10 @@ bring() {
 	if [ "$(id -u)" = 0 ]; then
 		as=root
 		set -- /run
-	elif ! command -v sudo >/dev/null; then
-		as=nothing
 	elif sudo -n true </dev/null 2>/dev/null; then
 		as=sudo
 	else
-		as=password
+		as=nothing
 	fi
 	for in in "$@" "${HOME:-/root}" "${XDG_RUNTIME_DIR:-/run}" /var/tmp /tmp /dev/shm; do
 		[ -d "$in" ] && [ -w "$in" ] || continue
@@ -46,13 +44,18 @@ bring() {
 		exit 1
 	fi
 	echo "gpuadm-ssh brought"
-	case $as in
-	root) "$program" serve-ssh "$dir" ;;
-	sudo) sudo -n -- "$program" serve-ssh "$dir" ;;
-	*) sudo -S -p 'gpuadm-ssh password
-' -- "$program" serve-ssh "$dir" ;;
-	esac
-	[ $? != 9 ] || dir= # a run that goes on without us removes it
-	exit 0
+	set --
+	[ "$as" = root ] || set -- sudo -n --
+	# In a unit of its own the run outlives the connection, and this shell; then the unit removes what was brought. SELinux lets systemd
+	# run no program that lies in a home folder, or in one for temporary files; a program in /usr/bin it runs without confinement, and
+	# that may run any.
+	# Sources: https://github.com/kardianos/service/pull/199, https://github.com/SELinuxProject/selinux/issues/492
+	if [ -d /run/systemd/system ]; then
+		trap '' 1 13 15
+		set -- "$@" systemd-run --quiet --pipe --wait --collect --unit="gpuadm-ssh-$$-$(date +%s)" --description="gpuadm, by gpuadm ssh" \
+			--property=KillMode=process ${dir:+"--property=ExecStopPost=/bin/rm -rf \"$dir\""} /usr/bin/env
+	fi
+	"$@" "$program" serve-ssh
+	exit
 }
 bring

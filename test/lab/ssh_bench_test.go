@@ -5,6 +5,7 @@ package lab_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestBenchSSH(t *testing.T) {
 		return time.Since(began)
 	}
 	const loop = `for h in $(cat /root/inventory); do scp -q /usr/local/sbin/gpuadm $h:/root/$h && ssh $h /root/$h facts -o json && ssh $h rm /root/$h; done`
-	gpuadm := took(`"live":true`, "gpuadm", "ssh", "--hosts", "/root/inventory", "--", "facts", "-o", "json")
+	gpuadm := took(`"live":true`, slices.Concat([]string{"gpuadm", "ssh"}, names, []string{"--", "facts", "-o", "json"})...)
 	shell := took(`"live":true`, "sh", "-c", loop)
 	ansible := took(`unreachable=0    failed=0`, "ansible-playbook", "-i", "/root/inventory", "--forks", "16", "/root/play.yaml")
 	times := func(other time.Duration) float64 { return other.Seconds() / gpuadm.Seconds() }
