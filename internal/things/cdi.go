@@ -39,9 +39,7 @@ type cdi struct{}
 
 // CDISpec wants the spec to be current, where the toolkit's service is installed.
 func CDISpec() converge.Want {
-	return converge.Want{Thing: cdi{}, Why: "containers get the GPUs through it, and a change of partitions does not update it", To: func(found converge.State) (converge.State, error) {
-		return cdi{}.Settled(found), nil
-	}}
+	return settles(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
 
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }

@@ -64,3 +64,8 @@ func (c check) Look(ctx context.Context, v host.View) (converge.State, error) {
 func (c check) Make(context.Context, host.Host, converge.State) error {
 	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
 }
+
+// settles wants a thing in the state that it settles in.
+func settles(t converge.Settler, why string) converge.Want {
+	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Settled(found), nil }}
+}

@@ -32,9 +32,7 @@ const (
 
 // DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
 func DeviceLinks() converge.Want {
-	return converge.Want{Thing: deviceLinks{}, Why: "systemd takes a device without one from containers when it is reloaded", To: func(found converge.State) (converge.State, error) {
-		return deviceLinks{}.Settled(found), nil
-	}}
+	return settles(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
 // partitionNodes are the nodes of partitions as the stage that changes partitions sees them, for one that is applied alone: missing
@@ -44,9 +42,7 @@ type partitionNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it.
 func PartitionNodes() converge.Want {
-	return converge.Want{Thing: partitionNodes{}, Why: "containers use partitions by them", To: func(found converge.State) (converge.State, error) {
-		return partitionNodes{}.Settled(found), nil
-	}}
+	return settles(partitionNodes{}, "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.
@@ -156,15 +152,13 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195 is NVIDIA's in
 // Documentation/admin-guide/devices.txt of the kernel.
 func charNodes(v host.View) (map[string]string, error) {
-	text, err := v.ReadFile("/proc/devices")
-	if err != nil && !missing(err) {
+	numbers, err := nvidiaMajors(v)
+	if err != nil {
 		return nil, err
 	}
 	majors := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 2 {
-			majors[f[1]] = f[0]
-		}
+	for number, name := range numbers {
+		majors[name] = strconv.FormatUint(uint64(number), 10)
 	}
 	nodes := map[string]string{}
 	add := func(node, major string, minor int) {
@@ -223,16 +217,11 @@ func missingCaps(v host.View) (list []capsNode) {
 	for _, gpu := range below(root, "gpu") {
 		for _, gi := range below(gpu+"/mig", "gi") {
 			for _, of := range append([]string{gi}, below(gi, "ci")...) {
-				text, err := v.ReadFile(of + "/access")
-				says := map[string]string{}
-				for line := range strings.Lines(string(text)) {
-					key, value, _ := strings.Cut(line, ":")
-					says[key] = strings.TrimSpace(value)
-				}
-				node := capsFolder + "/nvidia-cap" + says["DeviceFileMinor"]
-				if err != nil || says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
+				says := accessOf(v, of)
+				if says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
 					continue
 				}
+				node := capsFolder + "/nvidia-cap" + says["DeviceFileMinor"]
 				if _, err := v.Stat(node); missing(err) {
 					list = append(list, capsNode{node, of + "/access"})
 				}
@@ -240,6 +229,16 @@ func missingCaps(v host.View) (list []capsNode) {
 		}
 	}
 	return list
+}
+
+// accessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.
+func accessOf(v host.View, instance string) map[string]string {
+	says := map[string]string{}
+	for line := range strings.Lines(string(mustRead(v, instance+"/access"))) {
+		key, value, _ := strings.Cut(line, ":")
+		says[key] = strings.TrimSpace(value)
+	}
+	return says
 }
 
 // Unsettled is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.

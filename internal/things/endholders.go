@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -41,21 +40,13 @@ func (h Holder) HasCapability(minors []int) bool {
 // https://github.com/NVIDIA/nvidia-container-toolkit (internal/nvcaps).
 func Capabilities(v host.View, gpuMinor, instance int, compute []int) (minors []int) {
 	folder := fmt.Sprintf("/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d", gpuMinor, instance)
-	files := []string{folder + "/access"}
+	of := []string{folder}
 	for _, id := range compute {
-		files = append(files, path.Join(folder, "ci"+strconv.Itoa(id), "access"))
+		of = append(of, path.Join(folder, "ci"+strconv.Itoa(id)))
 	}
-	for _, name := range files {
-		text, err := v.ReadFile(name)
-		if err != nil {
-			continue // the driver does not say it
-		}
-		for line := range strings.Lines(string(text)) {
-			if number, is := strings.CutPrefix(line, "DeviceFileMinor:"); is {
-				if minor, err := strconv.Atoi(strings.TrimSpace(number)); err == nil {
-					minors = append(minors, minor)
-				}
-			}
+	for _, instance := range of {
+		if minor, err := strconv.Atoi(accessOf(v, instance)["DeviceFileMinor"]); err == nil {
+			minors = append(minors, minor)
 		}
 	}
 	return minors

@@ -207,11 +207,8 @@ func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	return data, nil
 }
 
-// Prove verifies a change: by chattr(1)'s attributes, then by the program that will read the file.
+// Prove has a change judged by the program that will read the file.
 func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
-	if err := writable(v, f.name, true, after); err != nil {
-		return err
-	}
 	if f.prove == nil {
 		return nil
 	}

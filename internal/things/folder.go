@@ -60,11 +60,6 @@ func (f folder) TakeOut(_ host.View, found, before, after converge.State) (rest 
 	return before, nil, nil
 }
 
-// Prove refuses what chattr(1) keeps from being made, changed or removed.
-func (f folder) Prove(_ context.Context, v host.View, _, after converge.State) error {
-	return writable(v, string(f), true, after)
-}
-
 func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		if err := h.Sweep(string(f)); err != nil { // what a killed gpuadm left in it is ours

@@ -29,7 +29,7 @@ const olderImage converge.State = "older than the settings that it contains"
 // Initramfs wants a kernel's initial file system made after the files' last change, where it contains the modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
 	i := initramfs{kernel, files}
-	return converge.Want{Thing: i, Why: why, To: func(found converge.State) (converge.State, error) { return i.Settled(found), nil }}
+	return settles(i, why)
 }
 
 // NewInitramfs builds the thing again.

@@ -38,9 +38,7 @@ type OnDiskFunc func(v host.View, kernel string) (string, error)
 // that the spec has the GPUs partitioned, so that no partition is lost with it.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
 	m := module{kernel, files, onDisk, remade}
-	return converge.Want{Thing: m, Why: why, To: func(found converge.State) (converge.State, error) {
-		return m.Settled(found), nil
-	}}
+	return settles(m, why)
 }
 
 // NewModule builds the thing again.

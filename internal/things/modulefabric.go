@@ -28,10 +28,9 @@ const (
 
 // Fabric wants every GPU registered with the fabric manager, and waits for it within bounds.
 func Fabric(why string) converge.Want {
-	f := fabric{fabricPatience}
-	return converge.Want{Thing: f, Why: why, Breaks: []string{"stop-clients"}, To: func(found converge.State) (converge.State, error) {
-		return f.Settled(found), nil
-	}}
+	w := settles(fabric{fabricPatience}, why)
+	w.Breaks = []string{"stop-clients"}
+	return w
 }
 
 // NewFabric builds the thing again.

@@ -193,9 +193,7 @@ const noPaused = "none"
 
 // Resumed wants services running that an earlier run paused.
 func Resumed() converge.Want {
-	return converge.Want{Thing: paused{}, Why: "an earlier run stopped them for a change, and ended before it could start them again", To: func(converge.State) (converge.State, error) {
-		return noPaused, nil
-	}}
+	return settles(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
 }
 
 // NewPaused builds the thing again, for undo.

@@ -6,9 +6,6 @@ package things
 import (
 	"context"
 	"errors"
-	"fmt"
-	"path"
-	"slices"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -60,41 +57,4 @@ func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected 
 		return &trouble.Error{What: err.Error(), Try: []string{"run the same command again"}, Err: err}
 	}
 	return err
-}
-
-// writable refuses what chattr(1) keeps from being replaced: what lies at name, what it leads to if that is to be written, and
-// the folders of both. What is not there yet refuses nothing.
-func writable(v host.View, name string, follow bool, to converge.State) error {
-	verb, leads := "write", name
-	if to == "" {
-		verb = "remove"
-	} else if at, err := v.Resolve(name); follow && err == nil {
-		leads = at
-	}
-	for _, at := range slices.Compact([]string{name, leads, path.Dir(name), path.Dir(leads)}) {
-		look := v.Stat
-		if at == name {
-			look = v.Lstat
-		}
-		info, err := look(at)
-		if err != nil || info.Chattr == "" {
-			continue
-		}
-		it, is := "it", "immutable"
-		switch at {
-		case name:
-		case leads:
-			it = at + ", to which it leads,"
-		default:
-			it = "the folder " + at
-		}
-		if info.Chattr == "a" {
-			is = "append-only"
-		}
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot %s %s: %s is %s", verb, name, it, is),
-			Try:  []string{"chattr -" + info.Chattr + " " + path.Join(v.Root(), at)},
-		}
-	}
-	return nil
 }

@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -171,101 +168,6 @@ func TestMakeBothWays(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestWritable: the plan refuses what chattr(1) keeps from being written.
-func TestWritable(t *testing.T) {
-	n := node(t, `
--- etc/x chattr=i --
-old
--- etc/log chattr=a --
-old
--- etc/free --
-old
--- etc/l link=x --
--- etc/closed/ chattr=i --
--- etc/closed/y --
-old
--- etc/far link=closed/y --
--- etc/dir link=closed --
--- etc/grows/ chattr=a --
-`)
-	exact := func(name string) converge.Want { return things.Exact(name, []byte("new\n"), 0o640, "") }
-	for _, row := range []struct {
-		want         converge.Want
-		refused, try string
-	}{
-		{exact("/etc/x"), "cannot write /etc/x: it is immutable", "chattr -i /etc/x"},
-		{removed(things.NewFile("/etc/x", nil)), "cannot remove /etc/x: it is immutable", "chattr -i /etc/x"},
-		{exact("/etc/log"), "cannot write /etc/log: it is append-only", "chattr -a /etc/log"},
-		{exact("/etc/l"), "cannot write /etc/l: /etc/x, to which it leads, is immutable", "chattr -i /etc/x"},
-		{removed(things.NewFile("/etc/l", nil)), "", ""},
-		{exact("/etc/closed/y"), "cannot write /etc/closed/y: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{exact("/etc/closed/new"), "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{exact("/etc/far"), "cannot write /etc/far: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{removed(things.NewFile("/etc/dir/y", nil)), "cannot remove /etc/dir/y: the folder /etc/dir is immutable", "chattr -i /etc/dir"},
-		{removed(things.NewSecret("/etc/closed/y")), "cannot remove /etc/closed/y: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{exact("/etc/grows/new"), "cannot write /etc/grows/new: the folder /etc/grows is append-only", "chattr -a /etc/grows"},
-		{things.Folders("/etc/closed/new", "")[2], "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{exact("/etc/free"), "", ""},
-		{exact("/etc/new"), "", ""},
-		{exact("/etc/none/new"), "", ""},
-	} {
-		before, err := row.want.Look(t.Context(), n)
-		must(t, err)
-		after, err := row.want.To(before)
-		must(t, err)
-		err = row.want.Thing.(converge.Prover).Prove(t.Context(), n, before, after)
-		refused(t, row.want.Ref().Name, err, row.refused, in(n, row.try))
-	}
-}
-
-// in is a command as it is typed for a machine in a folder: the same on / would be another machine's.
-func in(v host.View, command string) string {
-	return strings.Replace(command, " /", " "+v.Root()+"/", 1)
-}
-
-func refused(t *testing.T, name string, err error, what, try string) {
-	t.Helper()
-	told := (*trouble.Error)(nil)
-	switch {
-	case what == "" && err != nil:
-		t.Errorf("%s is refused: %v", name, err)
-	case what != "" && (!errors.As(err, &told) || told.What != what || !slices.Equal(told.Try, []string{try})):
-		t.Errorf("%s: %+v, want %s", name, err, what)
-	}
-}
-
-// TestWritableReal is the same on a real file, where the file system has such attributes and the test may set them.
-func TestWritableReal(t *testing.T) {
-	dir := t.TempDir()
-	h, err := host.Open(dir)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "x"), []byte("old\n"), 0o644))
-	f, err := os.Open(filepath.Join(dir, "x"))
-	must(t, err)
-	defer f.Close()
-	w := things.Exact("/x", []byte("new\n"), 0o644, "")
-	is, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS) // others, such as ext4's extents, cannot be taken off at any time
-	if err != nil {
-		t.Skip("no attributes here:", err)
-	}
-	for flag, row := range map[int][2]string{
-		unix.STATX_ATTR_IMMUTABLE: {"cannot write /x: it is immutable", "chattr -i /x"},
-		unix.STATX_ATTR_APPEND:    {"cannot write /x: it is append-only", "chattr -a /x"},
-	} {
-		if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(is)|flag); err != nil {
-			t.Skip("no immutable files here:", err)
-		}
-		before, err := w.Look(t.Context(), h)
-		must(t, err)
-		after, err := w.To(before)
-		must(t, err)
-		err = w.Thing.(converge.Prover).Prove(t.Context(), h, before, after)
-		must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(is)))
-		refused(t, "/x", err, row[0], in(h, row[1]))
-		refused(t, "/x", w.Thing.(converge.Prover).Prove(t.Context(), h, before, after), "", "")
 	}
 }
 

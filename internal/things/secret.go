@@ -69,8 +69,3 @@ func (f secret) Make(ctx context.Context, h host.Host, to converge.State) error 
 		return found.Link == "" && f.state(a.Mode, a.UID, a.GID, found.Data) == was
 	})
 }
-
-// Prove refuses what chattr(1) keeps from being written.
-func (f secret) Prove(_ context.Context, v host.View, _, after converge.State) error {
-	return writable(v, f.name, false, after)
-}

@@ -19,7 +19,7 @@ type unitFiles string
 // UnitFilesRead wants systemd to have read the files of these units.
 func UnitFilesRead(why string, units ...string) converge.Want {
 	f := unitFiles(strings.Join(units, " "))
-	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) { return f.Settled(found), nil }}
+	return settles(f, why)
 }
 
 // NewUnitFiles builds the thing again from its name.
