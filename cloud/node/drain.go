@@ -65,7 +65,7 @@ func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain,
 	if d.client, err = s.kubelet(h, d.who); err != nil {
 		return nil, err
 	}
-	n, err := s.look(ctx, h, d.who, nil, "drain")
+	n, err := s.look(ctx, h, d.who)
 	if err != nil {
 		return nil, undrained(err)
 	}
@@ -230,12 +230,12 @@ func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error
 	}
 	defer s.forget()
 	for try := range patchTries {
-		n, err := s.look(ctx, h, w, nil, "cordon")
+		n, err := s.look(ctx, h, w)
 		if err != nil {
 			return err
 		}
-		ops := cordonOps(n, on, h.Now())
-		if len(ops) == 0 {
+		patch := cordonPatch(n, on, h.Now())
+		if patch == nil {
 			return nil
 		}
 		if on {
@@ -246,9 +246,10 @@ func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error
 				return err
 			}
 		}
-		if _, err = c.PatchNode(ctx, n.Name, ops); !errors.Is(err, kube.Conflict) || try == patchTries-1 {
+		if _, err = c.PatchNode(ctx, n.Name, patch); !errors.Is(err, kube.Conflict) || try == patchTries-1 {
 			return err
 		}
+		s.forget()
 		if err := breathe(ctx, try); err != nil {
 			return err
 		}
@@ -256,25 +257,18 @@ func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error
 	return nil
 }
 
-// cordonOps is the patch, which tests what was found; none where nothing is to be changed.
-func cordonOps(n *kube.Node, on bool, now time.Time) []kube.Op {
-	const unschedulable = "/spec/unschedulable"
-	mark, ours := n.Annotations[cordonedBy]
-	at, ops := kube.Pointer("metadata", "annotations", cordonedBy), []kube.Op{{Op: "test", Path: "/metadata/uid", Value: n.UID}}
-	switch {
-	case on && n.Spec.Unschedulable, !on && !ours:
+// cordonPatch is the patch, for the version that was looked at; nil where nothing is to be changed.
+func cordonPatch(n *kube.Node, on bool, now time.Time) kube.Patch {
+	_, ours := n.Annotations[cordonedBy]
+	if on && n.Spec.Unschedulable || !on && !ours {
 		return nil
-	case on:
-		if n.Annotations == nil {
-			const all = "/metadata/annotations"
-			ops = append(ops, kube.Op{Op: "test", Path: all, Value: nodeLacks()}, kube.Op{Op: "add", Path: all, Value: map[string]string{}})
-		}
-		return append(ops, kube.Op{Op: "test", Path: unschedulable, Value: nodeLacks()}, kube.Op{Op: "add", Path: unschedulable, Value: true},
-			kube.Op{Op: "add", Path: at, Value: now.UTC().Format(time.RFC3339)})
 	}
-	ops = append(ops, kube.Op{Op: "test", Path: at, Value: mark}, kube.Op{Op: "remove", Path: at})
-	if n.Spec.Unschedulable {
-		ops = append(ops, kube.Op{Op: "test", Path: unschedulable, Value: true}, kube.Op{Op: "remove", Path: unschedulable})
+	mark, unschedulable := any(nil), any(nil)
+	if on {
+		mark, unschedulable = now.UTC().Format(time.RFC3339), true
 	}
-	return ops
+	return kube.Patch{
+		"metadata": kube.Patch{"resourceVersion": n.ResourceVersion, "annotations": kube.Patch{cordonedBy: mark}},
+		"spec":     kube.Patch{"unschedulable": unschedulable},
+	}
 }

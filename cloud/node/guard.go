@@ -33,7 +33,7 @@ func NewGuard(se *Session) converge.Stage {
 				return nil, err
 			}
 			return []converge.Want{{
-				Thing: guard{startup, se, &nodeLooks{}, &w, f.BootID},
+				Thing: guard{startup, se, &w, f.BootID},
 				To: func(found converge.State) (converge.State, error) {
 					if found == guardOpen {
 						return guardShut, nil
@@ -53,7 +53,6 @@ func NewGuard(se *Session) converge.Stage {
 type guard struct {
 	taint   spec.Taint
 	session *Session
-	looks   *nodeLooks
 	who     *who
 	boot    string
 }
@@ -73,8 +72,7 @@ func NewGuardThing(name string, s *Session) (converge.Thing, error) {
 		return nil, fmt.Errorf("internal error: no guard of a node: %q", name)
 	}
 	key, value, _ := strings.Cut(rest[:i], "=")
-	g := guard{taint: spec.Taint{Key: key, Value: value, Effect: rest[i+1:]}}
-	g.session, g.looks = s.again()
+	g := guard{taint: spec.Taint{Key: key, Value: value, Effect: rest[i+1:]}, session: s}
 	return g, nil
 }
 
@@ -98,7 +96,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if w.later.Until != "" {
 		return "", w.later
 	}
-	n, err := g.session.look(ctx, v, *w, g.looks, g.Ref().Name)
+	n, err := g.session.look(ctx, v, *w)
 	if err != nil {
 		return "", g.session.renewed(*w, err)
 	}
@@ -144,7 +142,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 		}
 		w = &found
 	}
-	n, err := g.session.look(ctx, h, *w, g.looks, "made")
+	n, err := g.session.look(ctx, h, *w)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error)
 	if m.who.later.Until != "" {
 		return is, nil
 	}
-	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.who, nil, "mig")
+	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.who)
 	if err != nil {
 		m.session.forget() // the other stages wait longer for an answer
 		return is, nil
@@ -115,7 +115,7 @@ func (m *MIGLabel) Keep(h host.Host, f FollowedMIG) error {
 
 // Clients finds the pods that Begin pauses.
 func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod string) bool, err error) {
-	n, err := m.session.look(ctx, h, m.who, nil, "mig")
+	n, err := m.session.look(ctx, h, m.who)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed 
 // write sets labels of the Node as kubelet, and returns the Node. They tell a state, like the condition: the journal has none of them.
 func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) map[string]string) (*kube.Node, error) {
 	m.session.forget()
-	n, err := m.session.look(ctx, h, m.who, nil, "mig")
+	n, err := m.session.look(ctx, h, m.who)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) m
 	if err := m.session.patch(ctx, h, m.who, edits); err != nil {
 		return nil, err
 	}
-	return m.session.look(ctx, h, m.who, nil, "mig")
+	return m.session.look(ctx, h, m.who)
 }
 
 // PodsMIGLabel is the label as the DaemonSet's pod reads it of its own Node, by its ServiceAccount and from the API server's cache.

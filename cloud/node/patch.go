@@ -6,12 +6,10 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -29,8 +27,8 @@ type partEdit struct {
 	before, after converge.State
 }
 
-// MakeAll changes parts of the Node as one: one PATCH by each identity. A patch tests what it found, so
-// that it changes all of that or nothing, and nothing that is not ours.
+// MakeAll changes parts of the Node as one: one PATCH by each identity. A patch holds for the version that was found, so that it
+// changes all or nothing, and nothing that is not ours.
 func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
 	w, err := p.whom(ctx, h)
 	if err != nil {
@@ -156,117 +154,73 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	if slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "condition" }) {
 		patch = c.PatchStatus
 	}
-	done, err := patch(ctx, n.Name, nodeOps(n, edits, h.Now()))
-	if errors.Is(err, kube.Refused) {
-		// A list with a taint twice is refused as wrong, not as a conflict: another client may have added the same one meanwhile.
-		if now, gerr := c.Node(ctx, n.Name); gerr == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.of(now) != e.of(n) }) {
-			return now, &kube.Error{Verb: "patch", What: "node " + n.Name, Why: kube.Conflict, Cause: err}
-		}
-	}
+	done, err := patch(ctx, n.Name, nodePatch(n, edits, h.Now()))
 	if err != nil {
 		return n, err
 	}
 	return done, nil
 }
 
-// conditionOps sets a condition. Its time of transition moves with its status only; its heartbeat is the time of our last word. A list
-// in a JSON patch has no keys: one that is added must find the Node as it was looked at, or it could be there twice.
-func conditionOps(n *kube.Node, e partEdit, now time.Time) (tests, changes []kube.Op) {
-	const list = "/status/conditions"
-	cond := conditionFrom(e.key, e.after)
-	cond.LastHeartbeatTime = now.UTC().Truncate(time.Second)
-	cond.LastTransitionTime = cond.LastHeartbeatTime
-	old := conditionOf(n, e.key)
-	switch {
-	case len(n.Status.Conditions) == 0:
-		return []kube.Op{{Op: "test", Path: list, Value: nodeLacks()}}, []kube.Op{{Op: "add", Path: list, Value: []kube.Condition{cond}}}
-	case old == nil:
-		return []kube.Op{{Op: "test", Path: "/metadata/resourceVersion", Value: n.ResourceVersion}}, []kube.Op{{Op: "add", Path: list + "/-", Value: cond}}
-	case old.Status == cond.Status && !old.LastTransitionTime.IsZero():
-		cond.LastTransitionTime = old.LastTransitionTime
+// nodePatch is the patch of some edits of a Node, for the version that was looked at: it replaces the whole list of taints, and what
+// another client has put there meanwhile must not be lost.
+func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
+	labels, annotations := kube.Patch{}, kube.Patch{}
+	patch := kube.Patch{"metadata": kube.Patch{"resourceVersion": n.ResourceVersion, "labels": labels, "annotations": annotations}}
+	value := func(s converge.State) any {
+		if s == "" {
+			return nil
+		}
+		return stateValue(s)
 	}
-	at := list + "/" + strconv.Itoa(slices.IndexFunc(n.Status.Conditions, func(c kube.Condition) bool { return c.Type == e.key }))
-	return []kube.Op{{Op: "test", Path: at + "/type", Value: e.key}}, []kube.Op{{Op: "replace", Path: at, Value: cond}}
-}
-
-// nodeLacks is the value of a test that something is not there. The API server wants it spelt out.
-func nodeLacks() json.RawMessage { return json.RawMessage("null") }
-
-// nodeOps is the JSON patch of some edits of a Node: tests of what was found, then the changes.
-func nodeOps(n *kube.Node, edits []partEdit, now time.Time) []kube.Op {
-	var tests, changes []kube.Op
 	var taints []partEdit
-	if n.UID != "" { // another Node may have this one's name by now, and has it in another cluster
-		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/uid", Value: n.UID})
-	}
-	if n.Labels == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "label" }) {
-		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/labels", Value: nodeLacks()})
-		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/labels", Value: map[string]string{}})
-	}
-	if n.Annotations == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "record" }) {
-		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/annotations", Value: nodeLacks()})
-		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/annotations", Value: map[string]string{}})
-	}
 	for _, e := range edits {
 		switch e.what {
+		case "label":
+			labels[e.key] = value(e.after)
+		case "record":
+			annotations[e.key] = value(e.after)
+			for _, key := range e.droppedLabels(n, edits) {
+				labels[key] = nil
+			}
+			taints = append(taints, e.dropped(n, edits)...)
 		case "taint":
 			taints = append(taints, e)
-			continue
-		case "record":
-			t, c := recordOps(n, e, edits)
-			tests, changes = append(tests, t...), append(changes, c...)
-			taints = append(taints, e.dropped(n, edits)...)
-			continue
 		case "condition":
-			t, c := conditionOps(n, e, now)
-			tests, changes = append(tests, t...), append(changes, c...)
-			continue
+			patch["status"] = kube.Patch{"conditions": []kube.Condition{e.condition(n, now)}}
 		}
-		at := kube.Pointer("metadata", "labels", e.key)
-		if old, ok := n.Labels[e.key]; ok {
-			tests = append(tests, kube.Op{Op: "test", Path: at, Value: old})
-		} else if n.Labels != nil {
-			tests = append(tests, kube.Op{Op: "test", Path: at, Value: nodeLacks()})
-		}
-		if e.after == "" {
-			changes = append(changes, kube.Op{Op: "remove", Path: at})
-			continue
-		}
-		changes = append(changes, kube.Op{Op: "add", Path: at, Value: stateValue(e.after)}) // adds or replaces
 	}
-	t, c := taintOps(n, taints)
-	return append(append(tests, t...), append(changes, c...)...)
+	if len(taints) > 0 {
+		patch["spec"] = kube.Patch{"taints": withTaints(n.Spec.Taints, taints)}
+	}
+	return patch
 }
 
-// taintOps changes single places of the list, each tested to be the taint that was found there. A merge patch would replace
-// the whole list, and with it what others have put there meanwhile.
-func taintOps(n *kube.Node, edits []partEdit) (tests, changes []kube.Op) {
-	const list = "/spec/taints"
-	slices.SortStableFunc(edits, func(a, b partEdit) int { return b.index(n) - a.index(n) }) // from the end: earlier indexes stay valid
-	var added []kube.Taint
+// withTaints is a list of taints after some edits.
+func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
+	list = append([]kube.Taint{}, list...) // [] and not null where none is left
 	for _, e := range edits {
-		t := kube.Taint{Key: e.key, Value: stateValue(e.after), Effect: e.effect}
-		i := e.index(n)
-		if i < 0 {
-			added = append(added, t)
-			continue
-		}
-		at := list + "/" + strconv.Itoa(i)
-		tests = append(tests, kube.Op{Op: "test", Path: at + "/key", Value: e.key}, kube.Op{Op: "test", Path: at + "/effect", Value: e.effect})
-		if old := n.Spec.Taints[i].Value; old != "" {
-			tests = append(tests, kube.Op{Op: "test", Path: at + "/value", Value: old})
-		}
-		if e.after == "" {
-			changes = append(changes, kube.Op{Op: "remove", Path: at})
-		} else {
-			changes = append(changes, kube.Op{Op: "replace", Path: at, Value: t})
+		i := slices.IndexFunc(list, func(t kube.Taint) bool { return t.Key == e.key && t.Effect == e.effect })
+		switch {
+		case e.after == "" && i >= 0:
+			list = slices.Delete(list, i, i+1)
+		case e.after == "":
+		case i >= 0:
+			list[i].Value = stateValue(e.after)
+		default:
+			list = append(list, kube.Taint{Key: e.key, Value: stateValue(e.after), Effect: e.effect})
 		}
 	}
-	if len(n.Spec.Taints) == 0 && len(added) > 0 {
-		return append(tests, kube.Op{Op: "test", Path: list, Value: nodeLacks()}), append(changes, kube.Op{Op: "add", Path: list, Value: added})
+	return list
+}
+
+// condition is the condition that an edit makes. Its time of transition moves with its status only; its heartbeat is the time of our
+// last word.
+func (e partEdit) condition(n *kube.Node, now time.Time) kube.Condition {
+	c := conditionFrom(e.key, e.after)
+	c.LastHeartbeatTime = now.UTC().Truncate(time.Second)
+	c.LastTransitionTime = c.LastHeartbeatTime
+	if old := conditionOf(n, e.key); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+		c.LastTransitionTime = old.LastTransitionTime
 	}
-	for _, t := range added {
-		changes = append(changes, kube.Op{Op: "add", Path: list + "/-", Value: t})
-	}
-	return tests, changes
+	return c
 }

@@ -79,13 +79,12 @@ type readyStage struct {
 	spec    spec.Spec
 	facts   facts.Facts
 	who     who
-	looks   *nodeLooks
 	section string
 	waits   func(context.Context, host.View) error // for the GPUs, asked once
 }
 
 func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
-	return readyStage{se, s, f, whose(s, f), &nodeLooks{}, nodeSection(s), waitsForGPUs(s, f)}
+	return readyStage{se, s, f, whose(s, f), nodeSection(s), waitsForGPUs(s, f)}
 }
 
 func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -162,7 +161,7 @@ func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
 func (r readyStage) part(name string, must func(context.Context, host.View, *kube.Node) error) nodePart {
 	t, _ := NewPart(name, r.session) // the names are ours
 	p, _ := t.(nodePart)
-	p.looks, p.who, p.must, p.rebuilt = r.looks, &r.who, must, false
+	p.who, p.must, p.rebuilt = &r.who, must, false
 	return p
 }
 

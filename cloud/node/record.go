@@ -60,33 +60,21 @@ func readRecord(s converge.State) map[string]string {
 	return named
 }
 
-// recordOps changes a record, and takes off the labels that it named and does not any more. An undo removes the record
-// alone: what else it restores has its own line in the journal.
-func recordOps(n *kube.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
-	at := kube.Pointer("metadata", "annotations", e.key)
-	if old, ok := n.Annotations[e.key]; ok {
-		tests = append(tests, kube.Op{Op: "test", Path: at, Value: old})
-	} else if n.Annotations != nil {
-		tests = append(tests, kube.Op{Op: "test", Path: at, Value: nodeLacks()})
+// droppedLabels are the labels that go with an edit of their record: those that it named and does not any more, that the Node still has as
+// it named them, and that have no edit of their own. An undo removes the record alone: what else it restores has its own line in the
+// journal.
+func (e partEdit) droppedLabels(n *kube.Node, others []partEdit) (keys []string) {
+	if e.key != labelRecord || e.after == "" {
+		return nil
 	}
-	if e.after == "" {
-		return tests, append(changes, kube.Op{Op: "remove", Path: at})
-	}
-	changes = append(changes, kube.Op{Op: "add", Path: at, Value: stateValue(e.after)})
-	if e.key != labelRecord {
-		return tests, changes
-	}
-	stay, was := readRecord(e.after), readRecord(e.before)
-	for _, key := range slices.Sorted(maps.Keys(was)) {
+	stay := readRecord(e.after)
+	for key, was := range readRecord(e.before) {
 		value, there := n.Labels[key]
 		_, stays := stay[key]
 		edited := slices.ContainsFunc(others, func(o partEdit) bool { return o.what == "label" && o.key == key })
-		if !there || value != was[key] || edited || stays || spec.RestrictedLabel(key) || ownerOf(key) != "" {
-			continue
+		if there && value == was && !edited && !stays && !spec.RestrictedLabel(key) && ownerOf(key) == "" {
+			keys = append(keys, key)
 		}
-		label := kube.Pointer("metadata", "labels", key)
-		tests = append(tests, kube.Op{Op: "test", Path: label, Value: value})
-		changes = append(changes, kube.Op{Op: "remove", Path: label})
 	}
-	return tests, changes
+	return keys
 }

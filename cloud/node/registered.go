@@ -38,13 +38,12 @@ type nodeAsk struct {
 	pause func(context.Context, time.Duration) error
 
 	session *Session // what the stages of one run know of the Node; nil: the cluster is asked
-	looks   *nodeLooks
 
 	clients *kube.Clients // nil: one that looks once
 }
 
 func nodeOf(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: method.Via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause, session: se, looks: &nodeLooks{}}
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: method.Via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause, session: se}
 }
 
 // get returns the Node object, nil if there is none.
@@ -74,7 +73,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 // ask asks the cluster, or takes what it has just said.
 func (n nodeAsk) ask(ctx context.Context, v host.View) (*kube.Node, error) {
 	if n.session != nil {
-		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
+		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via})
 	}
 	c, err := n.clients.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
 	if err != nil {

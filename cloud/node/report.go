@@ -49,7 +49,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	if !shouldHaveGPU(s, f) && MissingGPUs(h, s, f) == "" {
 		return nil
 	}
-	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
+	n, err := se.look(ctx, h, w)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
-	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
+	n, err := se.look(ctx, h, w)
 	if err != nil {
 		return err
 	}

@@ -29,32 +29,19 @@ type Session struct {
 	err  error      // or why there was none
 	name string     // of the Node that was asked for
 	at   time.Time  // when, by the machine's clock
-	nth  int        // how many answers there were
 	real string     // the Node's name where the server knows us by another than the machine's files say
 
-	rebuilt nodeLooks // of things that were built from the journal
-	me      who       // for them
-	meAt    time.Time // when that was found out
+	me   who       // whose Node it is, for things that were built from the journal
+	meAt time.Time // when that was found out
 
 	Silence Silence // of the API server to a machine that wants to join
 
 	clients kube.Clients
 }
 
-// nodeLooks counts how often things of one evaluation of a stage have looked at an answer.
-type nodeLooks struct {
-	nth  int // which answer
-	told map[string]int
-}
-
-const (
-	// answerServes is how long an answer serves: plan, look and touch are one moment for an operator. What others
-	// change within it makes our change a Conflict, and then the Node is looked at again.
-	answerServes = 5 * time.Second
-	// answerLooks is how many looks of one thing an answer serves in one evaluation of its stage: the first, and the one right
-	// before the touch. Who looks once more has touched something, maybe through a thing that was built from the journal.
-	answerLooks = 2
-)
+// answerServes is how long an answer serves: plan, look and touch are one moment for an operator. What others
+// change within it makes our change a Conflict, and then the Node is looked at again.
+const answerServes = 5 * time.Second
 
 // who says whose Node it is and as whom we may ask for it and change it.
 type who struct {
@@ -149,11 +136,11 @@ func (w who) first(v host.View) (string, error) {
 	}
 }
 
-// look returns the Node for one look of a thing. Without a count of looks the cluster is asked each time.
-func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*kube.Node, error) {
+// look returns the Node: as the cluster says it, or has said a moment ago.
+func (s *Session) look(ctx context.Context, v host.View, w who) (*kube.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) && l.serves(s.nth, thing) {
+	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) {
 		return w.own(s.node, s.err)
 	}
 	if s.err != nil { // one that did not answer a moment ago is not given half a minute again
@@ -168,7 +155,6 @@ func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, th
 	if s.err = err; err != nil {
 		s.node = nil
 	}
-	l.serves(s.nth, thing)
 	return w.own(s.node, err)
 }
 
@@ -176,14 +162,6 @@ func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, th
 func serves(v host.View, at time.Time) bool {
 	age := v.Now().Sub(at)
 	return age >= 0 && age < answerServes
-}
-
-// again is what a thing that is built from the journal asks with; without a session it has one of its own, and asks each time.
-func (s *Session) again() (*Session, *nodeLooks) {
-	if s == nil {
-		return new(Session), nil
-	}
-	return s, &s.rebuilt
 }
 
 // whose is whoseAgain, once for all things that ask at one moment.
@@ -199,22 +177,9 @@ func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
 	return s.me, nil
 }
 
-// serves says whether the nth answer serves one more look of a thing, and counts it; the session is locked.
-func (l *nodeLooks) serves(nth int, thing string) bool {
-	if l == nil {
-		return false
-	}
-	if l.nth != nth {
-		l.nth, l.told = nth, map[string]int{}
-	}
-	l.told[thing]++
-	return l.told[thing] <= answerLooks
-}
-
 // keep makes an answer serve the next looks; the session is locked.
 func (s *Session) keep(v host.View, w who, n *kube.Node) {
 	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
-	s.nth++
 }
 
 // renewed makes a Later of a certificate that has run out, where the stage that joins gets another before this one's turn.

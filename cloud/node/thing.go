@@ -24,9 +24,8 @@ type nodePart struct {
 	key     string // of the label, the taint or the record's annotation, or the condition's type
 	effect  string // of the taint
 	session *Session
-	looks   *nodeLooks // nil: each look asks the cluster
-	rebuilt bool       // from the journal
-	who     *who       // nil: to be found out on the machine
+	rebuilt bool // from the journal
+	who     *who // nil: to be found out on the machine
 
 	// must says why the part cannot be made yet, by the state of the Node: a trouble.Wait. nil: it always can.
 	must func(context.Context, host.View, *kube.Node) error
@@ -36,8 +35,7 @@ type nodePart struct {
 // is not asked again for each of what may be dozens; with none it asks at each look.
 func NewPart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
-	p := nodePart{what: what, key: rest, rebuilt: true}
-	p.session, p.looks = s.again()
+	p := nodePart{what: what, key: rest, session: s, rebuilt: true}
 	if what == "taint" {
 		i := strings.LastIndex(rest, ":")
 		if i < 0 {
@@ -82,7 +80,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	case w.later.Until != "":
 		return "", w.later
 	}
-	n, err := p.session.look(ctx, v, w, p.looks, p.name())
+	n, err := p.session.look(ctx, v, w)
 	if errors.As(err, new(unregistered)) && undoing {
 		return "", nil
 	} else if err != nil {

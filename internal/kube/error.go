@@ -22,7 +22,7 @@ const (
 	Unauthorized            // the server does not know our credentials (401), or there are none
 	Forbidden               // the server knows us and says no (403)
 	Missing                 // there is no such object (404), or no kubeconfig yet
-	Conflict                // another client changed the object meanwhile (409, or a "test" of a JSON patch that failed): look again
+	Conflict                // another client changed the object meanwhile (409): look again
 	Busy                    // the server answers, but not now (429, 5xx), after all tries
 	Refused                 // the server takes the request for wrong (400, 422, ...), or answers what cannot be understood
 	Expired                 // our client certificate has run out, or does not hold or exist yet

@@ -28,7 +28,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		return c.judgeLine(ctx, err)
 	}
 	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.header.Get("Retry-After"), c.now())}
-	message, causes, unsaid := words(t.body)
+	message, causes := words(t.body)
 	e.causes = causes
 	e.Cause = worded{fmt.Sprintf("the API server says %d: %s", t.status, message), nil}
 	switch t.status {
@@ -40,13 +40,6 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		e.Why = Missing
 	case http.StatusConflict:
 		e.Why = Conflict
-	case http.StatusUnprocessableEntity:
-		// A JSON patch that does not apply gets 422 and no word of why (applyJSPatch in apiserver
-		// pkg/endpoints/handlers/patch.go); what does not pass validation gets 422 with causes.
-		if r.tests && unsaid {
-			e.Why = Conflict
-			e.Cause = worded{"another client changed it meanwhile: what the patch tests is not so any more", nil}
-		}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.Why, e.retry = Busy, true
 		for _, cause := range causes { // of an eviction: the budget that does not let it
@@ -66,17 +59,17 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 }
 
 // words returns what a server said, and whether that was only the general sentence for its status.
-func words(body []byte) (message string, causes []string, unsaid bool) {
+func words(body []byte) (message string, causes []string) {
 	var r refusal
 	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer in the server's place
-		return or(clean(string(body), 300), "nothing"), nil, true
+		return or(clean(string(body), 300), "nothing"), nil
 	}
 	if r.Details != nil {
 		for _, cause := range r.Details.Causes {
 			causes = append(causes, cause.Message)
 		}
 	}
-	return r.Message, causes, r.Details == nil || len(r.Details.Causes) == 0 && r.Details.Kind == ""
+	return r.Message, causes
 }
 
 func (c *Client) unauthorized(e *Error, t answer) {

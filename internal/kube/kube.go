@@ -19,22 +19,6 @@ import (
 	"time"
 )
 
-// Op is one step of a JSON patch (RFC 6902). A "test" that fails makes the whole patch a Conflict and changes nothing.
-type Op struct {
-	Op    string `json:"op"`              // add, remove, replace, test
-	Path  string `json:"path"`            // a JSON pointer: see Pointer
-	Value any    `json:"value,omitempty"` //
-}
-
-// Pointer joins keys to a JSON pointer (RFC 6901), in which "/" and "~" of a key have other spellings.
-func Pointer(keys ...string) string {
-	var p strings.Builder
-	for _, k := range keys {
-		p.WriteString("/" + strings.ReplaceAll(strings.ReplaceAll(k, "~", "~0"), "/", "~1"))
-	}
-	return p.String()
-}
-
 // Server is the URL of the API server.
 func (c *Client) Server() string { return c.server }
 
@@ -50,18 +34,20 @@ func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: url.Values{"resourceVersion": {"0"}}}, name)
 }
 
-// PatchNode applies a JSON patch to the Node object, all of it or nothing.
-func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*Node, error) {
-	return c.patch(ctx, "", name, ops)
+// Patch is a strategic merge patch: what it sets to nil goes, conditions are replaced by their type, and other lists as a whole. With a
+// resourceVersion in its metadata it holds for that version alone: it is a Conflict once another client has changed the Node.
+// Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply
+type Patch map[string]any
+
+// PatchNode applies a patch to the Node object, all of it or nothing.
+func (c *Client) PatchNode(ctx context.Context, name string, p Patch) (*Node, error) {
+	return c.patch(ctx, call{verb: "patch"}, name, p)
 }
 
-func (c *Client) patch(ctx context.Context, sub, name string, ops []Op) (*Node, error) {
-	r := call{verb: "patch", method: http.MethodPatch, form: "application/json-patch+json", sub: sub}
-	for _, op := range ops {
-		r.tests = r.tests || op.Op == "test"
-	}
+func (c *Client) patch(ctx context.Context, r call, name string, p Patch) (*Node, error) {
+	r.method, r.form = http.MethodPatch, "application/strategic-merge-patch+json"
 	var err error
-	if r.body, err = json.Marshal(ops); err != nil {
+	if r.body, err = json.Marshal(p); err != nil {
 		return nil, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
 	}
 	return c.node(ctx, r, name)
@@ -70,20 +56,15 @@ func (c *Client) patch(ctx context.Context, sub, name string, ops []Op) (*Node, 
 // TryLabel asks what would be answered if a label of the Node were set, and changes nothing: admission judges a dry run as the change
 // itself. Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
-	r := call{verb: "try to label", method: http.MethodPatch, form: "application/strategic-merge-patch+json", query: url.Values{"dryRun": {"All"}}}
-	var err error
-	if r.body, err = json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{key: value}}}); err != nil {
-		return c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
-	}
-	_, err = c.node(ctx, r, name)
+	_, err := c.patch(ctx, call{verb: "try to label", query: url.Values{"dryRun": {"All"}}}, name, Patch{"metadata": Patch{"labels": Patch{key: value}}})
 	return err
 }
 
 // PatchStatus is PatchNode for what the status of a Node and its metadata have: the API server keeps the spec as it is. Kubelet changes
 // labels and annotations with its status, too. Sources: kubernetes, pkg/registry/core/node/strategy.go (nodeStatusStrategy);
 // kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
-func (c *Client) PatchStatus(ctx context.Context, name string, ops []Op) (*Node, error) {
-	return c.patch(ctx, "status", name, ops)
+func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, error) {
+	return c.patch(ctx, call{verb: "patch", sub: "status"}, name, p)
 }
 
 // node makes a call about a Node.

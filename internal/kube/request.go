@@ -31,7 +31,6 @@ type call struct {
 	query      url.Values
 	form       string // of the body
 	body       []byte
-	tests      bool // a JSON patch with a "test"
 	again      bool // "it is there already" on a second try means that the first one went well
 
 	into  any     // what its JSON is decoded into
@@ -47,7 +46,7 @@ func Within(ctx context.Context, d time.Duration) context.Context {
 }
 
 // do makes a request, and again where that may help: the server is busy, or the line was cut.
-// A Conflict is not tried again: what was tested has changed, and only the caller knows whether it still wants the same.
+// A Conflict is not tried again: the object has changed, and only the caller knows whether it still wants the same.
 func (c *Client) do(ctx context.Context, r call) error {
 	limit, bounded := ctx.Value(patienceKey{}).(time.Duration)
 	if !bounded {

@@ -56,6 +56,8 @@ type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
+	// TimeAdded is the taint manager's, of a NoExecute taint. A patch replaces the whole list, so it is kept as it was read.
+	TimeAdded string `json:"timeAdded,omitempty"`
 }
 
 // String is the taint as kubectl writes it: KEY=VALUE:EFFECT.
@@ -151,7 +153,6 @@ type refusal struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Details *struct {
-		Kind   string `json:"kind"`
 		Causes []struct {
 			Message string `json:"message"`
 		} `json:"causes"`
