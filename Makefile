@@ -73,7 +73,7 @@ sbom: build ## write bin/gpuadm.cdx.json: the modules that are linked in, their 
 	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
 	done
 
-image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64) of the program and the C library, and print its digests
+image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64) of the program and the C library of this Debian's apt, and print its digests
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
 	  if [ $$arch = $$native ]; then at=$(BIN); $(MAKE) --no-print-directory sbom; \
 	  else \
@@ -82,7 +82,7 @@ image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64
 	  fi; \
 	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
 	done; \
-	$(HOSTGO) run -C images/build/image . -version $(VERSION) -licence $(CURDIR)/LICENSE -cache $(abspath $(BIN)) -out $(abspath $(BIN))/gpuadm-image.tar $$parts
+	$(HOSTGO) run -C images/build/image . -version $(VERSION) -licence $(CURDIR)/LICENSE -out $(abspath $(BIN))/gpuadm-image.tar $$parts
 
 packages: sbom ## write bin/packages: a deb and an rpm for this machine's architecture, each in two versions, for the lab
 	rm -rf $(BIN)/packages

@@ -10,128 +10,133 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
-	"github.com/blakesmith/ar"
-	"github.com/ulikunitz/xz"
 )
 
-// library is the C library that gpuadm is linked with, of Debian 12: pinned, so that no machine's own gets into the image. NVML is
-// not in it: the pod's process needs none, and the machine's own systemd runs gpuadm with the machine's libraries.
+// library is the C library that gpuadm is linked with, as the builder's own apt has it for an architecture: signed by whom the builder
+// trusts, with the distribution's fixes. NVML is not in it: the pod's process needs none, and the machine's own systemd runs gpuadm with the
+// machine's libraries.
 type library struct {
-	arch, sha256 string
-	folder       string // of its files
-	loader       string // that programs name, and what it links to
+	arch, version, distro, sha256 string
+	files                         []file
 }
 
-// version is that of the package libc6. A newer one, and its sums: apt-cache show libc6, and the same of arm64.
-const version = "2.36-9+deb12u14"
-
-func libraries() map[string]library {
-	return map[string]library{
-		"amd64": {
-			"amd64", "ba4f88f73dbc3ae9055f3c20f4523bfdbaf1ad13ff95e258924f77d20b4fbedf",
-			"lib/x86_64-linux-gnu/", "lib64/ld-linux-x86-64.so.2",
-		},
-		"arm64": {
-			"arm64", "01f4330719fd4f65580e16ea5a0527f372fca750e8f588d26deaf09f2d3b1cf4",
-			"lib/aarch64-linux-gnu/", "lib/ld-linux-aarch64.so.1",
-		},
+// loaders are what programs name, and what it links to.
+func loaders() map[string][2]string {
+	return map[string][2]string{
+		"amd64": {"lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/"},
+		"arm64": {"lib/ld-linux-aarch64.so.1", "lib/aarch64-linux-gnu/"},
 	}
 }
 
-// wanted are the package's files that go into the image: what gpuadm is linked with, the loader, and the licence.
-func (l library) wanted() []string {
-	return []string{
-		l.folder + filepath.Base(l.loader), l.folder + "libc.so.6", l.folder + "libdl.so.2", l.folder + "libpthread.so.0",
-		"usr/share/doc/libc6/copyright",
+// download gets the library's package by apt, which verifies it, and takes out of it what goes into the image: what gpuadm is linked with,
+// the loader, and the licence. Lists of packages of another architecture lie in a folder of their own, so that the builder stays as it is.
+func download(arch string) (library, error) {
+	loader, known := loaders()[arch]
+	if !known {
+		return library{}, fmt.Errorf("cannot make an image for %s: its C library is not known", arch)
 	}
-}
-
-// files are the library's, of a package that is the pinned one.
-func (l library) files(cache string, archives []string) (files []file, err error) {
-	name := fmt.Sprintf("libc6_%s_%s.deb", version, l.arch)
-	kept := filepath.Join(cache, name)
-	data, err := os.ReadFile(kept)
-	if err != nil || l.check(data) != nil {
-		if data, err = l.fetch(name, archives); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(kept, data, 0o644); err != nil {
-			return nil, fmt.Errorf("cannot keep a package: %w", err)
-		}
-	}
-	found, err := unpack(data, l.wanted())
+	dir, err := os.MkdirTemp("", "gpuadm-image")
 	if err != nil {
-		return nil, fmt.Errorf("cannot unpack %s: %w", name, err)
+		return library{}, fmt.Errorf("cannot get the C library: %w", err)
 	}
-	return append(found, file{name: l.loader, link: "/" + l.folder + filepath.Base(l.loader)}), nil
+	defer os.RemoveAll(dir)
+	deb, err := aptDownload(dir, arch)
+	if err != nil {
+		return library{}, fmt.Errorf("cannot get the C library of %s: %w", arch, err)
+	}
+	data, err := os.ReadFile(deb)
+	if err != nil {
+		return library{}, fmt.Errorf("cannot get the C library of %s: %w", arch, err)
+	}
+	is := library{arch: arch, sha256: fmt.Sprintf("%x", sha256.Sum256(data))}
+	version, err := output(dir, "dpkg-deb", "--field", deb, "Version")
+	if err == nil {
+		is.version = strings.TrimSpace(string(version))
+		is.files, err = unpack(deb, loader)
+	}
+	if err == nil {
+		is.distro, err = distro()
+	}
+	if err != nil {
+		return library{}, fmt.Errorf("cannot use %s: %w", filepath.Base(deb), err)
+	}
+	return is, nil
 }
 
-func (l library) check(data []byte) error {
-	if is := fmt.Sprintf("%x", sha256.Sum256(data)); is != l.sha256 {
-		return fmt.Errorf("its sha256 is %s, not %s", is, l.sha256)
+// aptDownload returns the package's file. Sources: apt.conf(5); apt-get(8), "download".
+func aptDownload(dir, arch string) (string, error) {
+	settings := fmt.Sprintf("Dir::State::Lists \"%s/lists\";\nDir::Cache \"%[1]s/cache\";\nAPT::Architecture \"%s\";\nAPT::Architectures { \"%[2]s\"; };\n"+
+		"Acquire::Languages \"none\";\nAPT::Sandbox::User \"\";\n", dir, arch)
+	err := os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(settings), 0o644)
+	for _, folder := range []string{"lists/partial", "cache/archives/partial"} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, folder), 0o755))
 	}
-	return nil
-}
-
-func (l library) fetch(name string, archives []string) (data []byte, err error) {
-	failed := []error{fmt.Errorf("cannot get %s", name)}
-	for _, archive := range archives {
-		address := archive + "/pool/main/g/glibc/" + url.PathEscape(name)
-		if data, err = get(address); err == nil {
-			if err = l.check(data); err == nil {
-				return data, nil
-			}
+	for _, verb := range [][]string{{"update"}, {"download", "libc6"}} {
+		if err == nil {
+			_, err = output(dir, "apt-get", append([]string{"--quiet=2"}, verb...)...)
 		}
-		failed = append(failed, fmt.Errorf("%s: %w", address, err))
 	}
-	return nil, errors.Join(failed...)
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "libc6_*.deb"))
+	if err != nil || len(found) != 1 {
+		return "", fmt.Errorf("apt left %q: %w", found, errors.Join(err, os.ErrNotExist))
+	}
+	return found[0], nil
 }
 
-func get(address string) ([]byte, error) {
-	response, err := http.Get(address)
+// output runs a program in the folder with apt's settings.
+func output(dir, program string, args ...string) ([]byte, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "LC_ALL=C", "APT_CONFIG="+filepath.Join(dir, "apt.conf"))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+// distro is the builder's, as package URLs write it: debian-12.
+func distro() (string, error) {
+	text, err := os.ReadFile("/etc/os-release")
+	is := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		is[key] = strings.Trim(value, `"`)
+	}
+	return is["ID"] + "-" + is["VERSION_ID"], err
+}
+
+// unpack takes files out of a package, which has them below / or, since Debian 13, below /usr.
+func unpack(deb string, loader [2]string) (files []file, err error) {
+	plain, err := output(filepath.Dir(deb), "dpkg-deb", "--fsys-tarfile", deb)
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, errors.New(response.Status)
+	link, folder := loader[0], loader[1]
+	left := map[string]bool{"usr/share/doc/libc6/copyright": true}
+	for _, name := range []string{filepath.Base(link), "libc.so.6", "libdl.so.2", "libpthread.so.0"} {
+		left[folder+name] = true
 	}
-	return io.ReadAll(response.Body)
-}
-
-// unpack takes files out of a Debian package: an ar archive with a tar archive in it. Source: deb(5).
-func unpack(deb []byte, wanted []string) (files []file, err error) {
-	r := ar.NewReader(bytes.NewReader(deb))
-	for {
-		head, err := r.Next()
-		if err != nil {
-			return nil, fmt.Errorf("no data.tar.xz: %w", err)
-		}
-		if strings.TrimSuffix(head.Name, "/") == "data.tar.xz" {
-			break
-		}
-	}
-	plain, err := xz.NewReader(r)
-	if err != nil {
-		return nil, err
-	}
-	left := map[string]bool{}
-	for _, name := range wanted {
-		left[name] = true
-	}
-	for t := tar.NewReader(plain); len(left) > 0; {
+	for t := tar.NewReader(bytes.NewReader(plain)); len(left) > 0; {
 		head, err := t.Next()
 		if err != nil {
 			return nil, fmt.Errorf("%v: %w", left, err)
 		}
 		name := strings.TrimPrefix(head.Name, "./")
+		if !left[name] {
+			name = strings.TrimPrefix(name, "usr/")
+		}
 		if !left[name] || head.Typeflag != tar.TypeReg {
 			continue
 		}
@@ -142,7 +147,7 @@ func unpack(deb []byte, wanted []string) (files []file, err error) {
 		files = append(files, file{name: name, mode: head.Mode, data: data})
 		delete(left, name)
 	}
-	return files, nil
+	return append(files, file{name: link, link: "/" + folder + filepath.Base(link)}), nil
 }
 
 // bills is gpuadm's bill of materials with the C library in it.
@@ -159,9 +164,10 @@ func bills(name string, l library) ([]byte, error) {
 	if bom.Components == nil || len(*bom.Components) == 0 {
 		return nil, fmt.Errorf("cannot use the bill of materials %s: it is empty", name)
 	}
-	at := fmt.Sprintf("pkg:deb/debian/libc6@%s?arch=%s&distro=debian-12", url.QueryEscape(version), l.arch)
+	vendor, _, _ := strings.Cut(l.distro, "-")
+	at := fmt.Sprintf("pkg:deb/%s/libc6@%s?arch=%s&distro=%s", vendor, url.QueryEscape(l.version), l.arch, l.distro)
 	*bom.Components = append(*bom.Components, cdx.Component{
-		BOMRef: at, Type: cdx.ComponentTypeLibrary, Name: "libc6", Version: version, PackageURL: at,
+		BOMRef: at, Type: cdx.ComponentTypeLibrary, Name: "libc6", Version: l.version, PackageURL: at,
 		Hashes:   &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: l.sha256}},
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "LGPL-2.1-or-later"}}},
 	})

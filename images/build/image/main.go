@@ -33,16 +33,13 @@ import (
 )
 
 // options are the flags.
-type options struct{ out, version, licence, cache, debian string }
+type options struct{ out, version, licence string }
 
 func main() {
 	o := options{}
 	flag.StringVar(&o.out, "out", "gpuadm-image.tar", "write the image to `FILE`")
 	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
 	flag.StringVar(&o.licence, "licence", "LICENSE", "`FILE` with gpuadm's licence")
-	flag.StringVar(&o.cache, "cache", ".", "keep Debian's packages in `DIR`")
-	flag.StringVar(&o.debian, "debian", "http://deb.debian.org/debian https://snapshot.debian.org/archive/debian/20261101T000000Z",
-		"`ADDRESSES` of Debian's archive, of which the first that has the package is taken")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -86,15 +83,11 @@ func run(o options, programs []string) error {
 
 // image is that of one architecture: a layer of the C library, which stays while gpuadm changes, and a layer of gpuadm.
 func (o options) image(arch, program, bill string) (v1.Image, error) {
-	debian, known := libraries()[arch]
-	if !known {
-		return nil, fmt.Errorf("cannot make an image for %s: its C library is not known", arch)
-	}
-	library, err := debian.files(o.cache, strings.Fields(o.debian))
+	library, err := download(arch)
 	if err != nil {
 		return nil, err
 	}
-	text, err := bills(bill, debian)
+	text, err := bills(bill, library)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +104,7 @@ func (o options) image(arch, program, bill string) (v1.Image, error) {
 		own = append(own, file{name: name, mode: mode, data: data})
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	for _, files := range [][]file{library, own} {
+	for _, files := range [][]file{library.files, own} {
 		layer, err := layerOf(files)
 		if err != nil {
 			return nil, fmt.Errorf("cannot make a layer: %w", err)
