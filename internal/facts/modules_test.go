@@ -16,13 +16,13 @@ import (
 	"io"
 	"math/big"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -70,8 +70,11 @@ func packed(t *testing.T, ending string, data []byte) []byte {
 		w = gzip.NewWriter(&b)
 	case ".zst":
 		w, err = zstd.NewWriter(&b)
-	case ".xz":
-		w, err = xz.NewWriter(&b)
+	case ".xz": // as DKMS and distributions call it
+		xz := exec.Command("xz", "--check=crc32", "--stdout")
+		xz.Stdin, xz.Stdout = bytes.NewReader(data), &b
+		must.OK(t, xz.Run())
+		return b.Bytes()
 	}
 	must.OK(t, err)
 	must.Get(w.Write(data))(t)
