@@ -35,20 +35,25 @@ func (b *bus) connect() (*dbus.Conn, error) {
 		b.conn.Close()
 		b.conn = nil
 	}
-	// The context a connection is made with ends it, so it is not the caller's.
-	ctx, cancel := context.WithCancel(context.Background())
-	limit := time.AfterFunc(lookLimit, cancel)
-	conn, err := dial(ctx)
-	if err == nil && !limit.Stop() {
-		conn.Close()
-		err = context.DeadlineExceeded
-	}
+	conn, err := connectIn(lookLimit, dial)
 	if err != nil {
-		cancel()
 		return nil, fmt.Errorf("systemd does not answer on D-Bus: %w", err)
 	}
 	b.conn = conn
 	return conn, nil
+}
+
+// connectIn makes a connection in a time. The context that a connection is made with ends it, so that it is not the caller's.
+func connectIn[T any](limit time.Duration, dial func(context.Context) (T, error)) (conn T, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	late := time.AfterFunc(limit, cancel)
+	if conn, err = dial(ctx); err == nil && !late.Stop() {
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		cancel()
+	}
+	return conn, err
 }
 
 // dial takes root's private way to systemd first: it needs no message bus, which may be down or not yet up.
@@ -58,12 +63,18 @@ func dial(ctx context.Context) (*dbus.Conn, error) {
 			return conn, nil
 		}
 	}
+	return dialBus(ctx)
+}
+
+// dialBus takes the message bus, which reports the ends of jobs only to subscribers. After a restart of the message bus systemd may hold a
+// client for subscribed that had this one's name before: https://github.com/systemd/systemd/issues/2735.
+func dialBus(ctx context.Context) (*dbus.Conn, error) {
 	conn, err := dbus.NewSystemConnectionContext(ctx)
 	if err != nil {
 		return nil, err
 	}
-	// The message bus reports the ends of jobs only to subscribers.
-	if err := conn.Subscribe(); err != nil {
+	failed := godbus.Error{}
+	if err := conn.Subscribe(); err != nil && !(errors.As(err, &failed) && failed.Name == systemdName+".AlreadySubscribed") {
 		conn.Close()
 		return nil, err
 	}
@@ -95,14 +106,15 @@ func plain(err error) error {
 	return err
 }
 
-// properties asks for all properties of a unit; systemd loads it if it is not loaded.
+// properties asks for what makes a Unit; systemd loads it if it is not loaded.
 func (b *bus) properties(ctx context.Context, name string) (p properties, err error) {
-	if p, err := b.short(name); err == nil {
+	if p, err := b.short(ctx, name); err == nil {
 		return p, nil
 	}
 	return b.all(ctx, name)
 }
 
+// all asks for all properties.
 func (b *bus) all(ctx context.Context, name string) (p properties, err error) {
 	err = b.call(func(conn *dbus.Conn) error {
 		p, err = conn.GetAllPropertiesContext(ctx, name)

@@ -15,18 +15,23 @@ import (
 
 const systemdName = "org.freedesktop.systemd1"
 
+// busLimit is how long the message bus has to answer. One that does not is not asked again.
+const busLimit = time.Second
+
 // short asks for what makes a Unit over the message bus: a unit has 300 properties, and systemd builds all that it has for each private connection.
-func (b *bus) short(name string) (properties, error) {
+func (b *bus) short(ctx context.Context, name string) (properties, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.off {
 		return nil, godbus.ErrClosed
 	}
 	p := properties{}
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	ctx, stop := context.WithTimeout(ctx, busLimit)
 	defer stop()
 	if b.read == nil || !b.read.Connected() {
-		conn, err := godbus.ConnectSystemBus()
+		conn, err := connectIn(busLimit, func(ctx context.Context) (*godbus.Conn, error) {
+			return godbus.ConnectSystemBus(godbus.WithContext(ctx))
+		})
 		if err != nil {
 			b.off = true
 			return nil, err

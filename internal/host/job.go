@@ -36,7 +36,7 @@ func (j Job) Run(ctx context.Context) (status int, err error) {
 	if result == "done" {
 		return 0, nil
 	}
-	p, err := b.properties(ctx, j.Unit)
+	p, err := b.all(ctx, j.Unit)
 	if err != nil {
 		return 0, fmt.Errorf("cannot find out how unit %s ended: %w", j.Unit, err)
 	}
