@@ -5,11 +5,10 @@ package mig
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -18,7 +17,7 @@ import (
 // Config is a file in the format of NVIDIA's mig-parted, version v1.
 type Config struct {
 	File    string
-	Layouts []NamedLayout // in the order of the file
+	Layouts []NamedLayout // in order of their names
 }
 
 // NamedLayout is one of the mig-configs.
@@ -54,14 +53,14 @@ func (c Config) Layout(name string) ([]Entry, error) {
 
 // FileError is one fault in a file.
 type FileError struct {
-	File         string
-	Line, Column int
-	Message      string
-	Fix          string // "" if there is nothing more to say
+	File    string
+	Line    int
+	Message string
+	Fix     string // "" if there is nothing more to say
 }
 
 func (e FileError) Error() string {
-	s := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
+	s := fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
 	if e.Fix != "" {
 		s += "\n    = " + e.Fix
 	}
@@ -83,26 +82,32 @@ func (e FileErrors) Error() string {
 const maxFile = 1 << 20
 
 // ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters that name no device,
-// negative and repeated indices, profiles that cannot be, repeated keys. A count of 0 is none.
+// negative and repeated indices, profiles that cannot be, repeated keys. A count of 0 is none. The layouts are in order of their names.
 // The error is FileErrors, with every fault.
 func ParseParted(file string, data []byte) (Config, error) {
 	p := &parted{file: file}
 	if len(data) > maxFile {
-		return Config{}, FileErrors{{file, 1, 1, fmt.Sprintf("the file has %d bytes, and %d are read", len(data), maxFile), ""}}
-	}
-	root := p.parse(data)
-	if len(p.errs) > 0 {
+		p.add(1, "", "the file has %d bytes, and %d are read", len(data), maxFile)
 		return Config{}, p.errs
 	}
+	read := p.read(data)
+	if read.Version != "v1" && (len(p.errs) == 0 || read.Version != "") {
+		p.add(1, "write version: v1", "version must be v1")
+	}
+	if len(p.errs) == 0 && len(read.Layouts) == 0 {
+		p.add(1, "write a list of entries for the name of a layout", "mig-configs has no layout")
+	}
 	c := Config{File: file}
-	p.mapping(root, "the file", map[string]func(*yaml.Node){
-		"version": func(n *yaml.Node) {
-			if n.Kind != yaml.ScalarNode || n.Value != "v1" {
-				p.add(n, `write version: v1`, "version must be v1")
-			}
-		},
-		"mig-configs": func(n *yaml.Node) { c.Layouts = p.layouts(n) },
-	}, "version", "mig-configs")
+	for _, name := range slices.Sorted(maps.Keys(read.Layouts)) {
+		l := NamedLayout{Name: name}
+		for i, e := range read.Layouts[name] {
+			l.Entries = append(l.Entries, p.entry(e, fmt.Sprintf("entry %d of %q", i+1, name)))
+		}
+		if len(l.Entries) == 0 && len(p.errs) == 0 {
+			p.add(1, "write a list of entries, each with devices and mig-enabled", "layout %q has no entries", name)
+		}
+		c.Layouts = append(c.Layouts, l)
+	}
 	if len(p.errs) > 0 {
 		slices.SortStableFunc(p.errs, func(a, b FileError) int { return a.Line - b.Line })
 		return Config{}, p.errs
@@ -110,95 +115,32 @@ func ParseParted(file string, data []byte) (Config, error) {
 	return c, nil
 }
 
-// layouts reads mig-configs.
-func (p *parted) layouts(n *yaml.Node) []NamedLayout {
-	var all []NamedLayout
-	if !p.isMapping(n, "mig-configs") {
-		return nil
+// entry judges what the keys of an entry say together.
+func (p *parted) entry(read entryYAML, called string) Entry {
+	line := max(1, read.Devices.line)
+	e := Entry{Match: read.Filters, Devices: read.Devices.Devices, Where: fmt.Sprintf("%s, %s:%d", called, p.file, line)}
+	if len(p.errs) > 0 {
+		return e // what is missing may be what could not be read
 	}
-	for key, value := range pairs(n) {
-		l := NamedLayout{Name: key.Value}
-		if value.Kind != yaml.SequenceNode || len(value.Content) == 0 {
-			p.add(value, "write a list of entries, each with devices and mig-enabled", "layout %q has no entries", l.Name)
-			continue
-		}
-		for i, item := range value.Content {
-			l.Entries = append(l.Entries, p.entry(item, fmt.Sprintf("entry %d of %q", i+1, l.Name)))
-		}
-		all = append(all, l)
-	}
-	if len(all) == 0 && len(p.errs) == 0 {
-		p.add(n, "", "mig-configs is empty")
-	}
-	return all
-}
-
-// entry reads one entry of a layout.
-func (p *parted) entry(n *yaml.Node, called string) Entry {
-	e := Entry{Where: fmt.Sprintf("%s, %s:%d", called, p.file, n.Line)}
-	var enabled, partitions *yaml.Node
-	counts := map[string]int{}
-	p.mapping(n, called, map[string]func(*yaml.Node){
-		"device-filter": func(n *yaml.Node) { e.Match = p.filters(n) },
-		"devices":       func(n *yaml.Node) { e.Devices = p.devices(n) },
-		"mig-enabled": func(n *yaml.Node) {
-			enabled = n
-			if err := n.Decode(&e.Layout.Enabled); err != nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-				p.add(n, "write mig-enabled: true or mig-enabled: false", "mig-enabled must be true or false")
-			}
-		},
-		"mig-devices": func(n *yaml.Node) { partitions, counts = n, p.counts(n) },
-	}, "devices", "mig-enabled")
+	counts := read.Counts
+	maps.DeleteFunc(counts, func(_ string, n int) bool { return n == 0 })
 	switch {
-	case enabled == nil:
-	case e.Layout.Enabled && partitions == nil:
-		p.add(n, "write mig-devices: {} for none", "%s has no mig-devices", called)
-	case !e.Layout.Enabled && len(counts) > 0:
-		p.add(partitions, "write mig-enabled: true, or take mig-devices out", "without MIG there are no partitions")
-	case e.Layout.Enabled:
+	case read.Devices.line == 0:
+		p.add(line, fixDevices, "%s has no devices", called)
+	case read.Enabled == nil:
+		p.add(line, "write mig-enabled: true or mig-enabled: false", "%s has no mig-enabled", called)
+	case *read.Enabled && read.Counts == nil:
+		p.add(line, "write mig-devices: {} for none", "%s has no mig-devices", called)
+	case !*read.Enabled && len(counts) > 0:
+		p.add(line, "write mig-enabled: true, or take mig-devices out", "%s has partitions without MIG", called)
+	case *read.Enabled:
 		l, err := counted(counts)
 		if err != nil {
-			p.add(partitions, "", "%v", err)
+			p.add(line, "", "%s: %v", called, err)
 		}
 		e.Layout = l
 	}
 	return e
-}
-
-// filters reads a device-filter: PCI device and vendor id, and since mig-parted v0.15 the subsystem's after a colon.
-func (p *parted) filters(n *yaml.Node) []string {
-	list := []*yaml.Node{n}
-	if n.Kind == yaml.SequenceNode {
-		list = n.Content
-	}
-	var all []string
-	for _, item := range list {
-		if len(p.errs) == maxFaults {
-			break
-		}
-		if item.Kind == yaml.ScalarNode && item.Tag == "!!str" && item.Value == "" && n == item {
-			return nil // as if it were not there
-		}
-		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-			p.add(item, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
-			continue
-		}
-		device, sub, has := strings.Cut(item.Value, ":")
-		if !isID(device) || has && !isID(sub) {
-			fix := `write the PCI device and vendor id in one: "0x233010DE"`
-			if m, err := Find(item.Value); err == nil && len(m.Devices) > 0 {
-				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
-			}
-			p.add(item, fix, "device-filter %q names no device", item.Value)
-			continue
-		}
-		if !strings.EqualFold(device[6:], "10DE") {
-			p.add(item, "NVIDIA's vendor id is 10DE: "+strconv.Quote(device[:6]+"10DE"), "device-filter %q names no device of NVIDIA's", item.Value)
-			continue
-		}
-		all = append(all, item.Value)
-	}
-	return all
 }
 
 // isID says whether s is two PCI ids as mig-parted writes them: 0xDDDDVVVV.

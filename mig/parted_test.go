@@ -163,7 +163,7 @@ func TestPartedReads(t *testing.T) {
 		{"all\n    mig-enabled: false", "off"},
 		{"[0]\n    mig-enabled: off\n    mig-devices: {}", "off"},
 		{"all\n    mig-enabled: true\n    mig-devices: {}", "on and empty"},
-		{"all\n    mig-enabled: Yes\n    mig-devices:", "on and empty"},
+		{"all\n    mig-enabled: Yes\n    mig-devices: {}", "on and empty"},
 		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 0, 2g.10gb: 0}", "on and empty"},
 		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 0, 2g.10gb: 3}", "3 × 2g.10gb"},
 		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 2, 2g.10gb: 1, 3g.20gb: 1}", "3g.20gb, 2g.10gb, 2 × 1g.5gb"},

@@ -105,7 +105,7 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	if faults := FileErrors(nil); errors.As(err, &faults) {
 		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
 		for _, f := range faults {
-			t.Because = append(t.Because, fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Message))
+			t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.Line, f.Message))
 			if f.Fix != "" {
 				t.Try = append(t.Try, f.Fix)
 			}

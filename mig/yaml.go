@@ -5,10 +5,10 @@ package mig
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"regexp"
 	"slices"
@@ -21,172 +21,170 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// parted reads YAML node by node, so that every fault has its line and column.
+// parted collects the faults of a file.
 type parted struct {
 	file string
 	errs FileErrors
 }
 
-// maxFaults is how many faults are reported; more help no reader, and to find the nearest name costs time.
+// maxFaults is how many faults are reported; more help no reader.
 const maxFaults = 20
 
-func (p *parted) add(n *yaml.Node, fix, format string, args ...any) {
+func (p *parted) add(line int, fix, format string, args ...any) {
 	if len(p.errs) < maxFaults {
-		p.errs = append(p.errs, FileError{p.file, max(1, n.Line), max(1, n.Column), fmt.Sprintf(format, args...), fix})
+		p.errs = append(p.errs, FileError{p.file, line, fmt.Sprintf(format, args...), fix})
 	}
 }
 
-// parse is the file's one document, nil where it cannot be read.
-func (p *parted) parse(data []byte) *yaml.Node {
+// fileYAML is a file of mig-parted's, as YAML has it.
+type fileYAML struct {
+	Version string                 `yaml:"version"`
+	Layouts map[string][]entryYAML `yaml:"mig-configs"`
+}
+
+type entryYAML struct {
+	Filters filtersYAML `yaml:"device-filter"`
+	Devices devicesYAML `yaml:"devices"`
+	Enabled *bool       `yaml:"mig-enabled"`
+	Counts  countsYAML  `yaml:"mig-devices"`
+}
+
+func partedKeys() []string {
+	return []string{"version", "mig-configs", "device-filter", "devices", "mig-enabled", "mig-devices"}
+}
+
+// read decodes the file's one document.
+func (p *parted) read(data []byte) (f fileYAML) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
-	var doc, more yaml.Node
-	err := d.Decode(&doc)
-	empty := errors.Is(err, io.EOF)
-	if err == nil {
-		err = d.Decode(&more)
+	d.KnownFields(true)
+	err := d.Decode(&f)
+	if errors.Is(err, io.EOF) {
+		p.add(1, "write version: v1 and mig-configs", "the file is empty")
+		return f
 	}
-	switch {
-	case empty || errors.Is(err, io.EOF) && len(doc.Content) == 0:
-		p.add(&doc, "write version: v1 and mig-configs", "the file is empty")
-	case err == nil:
-		p.add(&more, "keep one", "the file has more than one document")
-	case !errors.Is(err, io.EOF):
-		p.syntax(err)
-	default:
-		p.plain(doc.Content[0])
-		return doc.Content[0]
+	if err == nil {
+		if more := d.Decode(new(yaml.Node)); more == nil {
+			p.add(1, "keep one", "the file has more than one document")
+		} else if !errors.Is(more, io.EOF) {
+			err = more
+		}
+	}
+	if many := (*yaml.TypeError)(nil); errors.As(err, &many) {
+		for _, text := range many.Errors {
+			p.refused(text)
+		}
+	} else if err != nil {
+		p.refused(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	return f
+}
+
+// refused notes what the library says of a line. It names the types of Go that a value is for, which tell an operator nothing.
+func (p *parted) refused(text string) {
+	line := 1
+	if m := regexp.MustCompile(`^line (\d+): `).FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = text[len(m[0]):]
+	}
+	text, fix, _ := strings.Cut(text, fixMark)
+	if m := regexp.MustCompile(`^field (.*) not found in type `).FindStringSubmatch(text); m != nil {
+		text = fmt.Sprintf("unknown key %q", m[1])
+		if near := nearest.Of(m[1], partedKeys()); near != "" {
+			fix = "did you mean " + strconv.Quote(near) + "?"
+		}
+	}
+	if m := regexp.MustCompile("^cannot unmarshal !!\\w+ ?(.*) into (bool|int|\\[|.*)").FindStringSubmatch(text); m != nil {
+		must := map[string]string{"bool": "true or false", "int": "an integer", "[": "a list"}[m[2]]
+		text = strings.TrimSpace(m[1] + " must be " + cmp.Or(must, "a mapping"))
+	}
+	p.add(line, fix, "%s", text)
+}
+
+// fixMark is between the fault and the fix in the text of a fault that is handed through the library.
+const fixMark = "\x00"
+
+func lineFault(n *yaml.Node, fix, format string, args ...any) string {
+	return fmt.Sprintf("line %d: %s%s%s", n.Line, fmt.Sprintf(format, args...), fixMark, fix)
+}
+
+func oneFault(n *yaml.Node, fix, format string, args ...any) error {
+	return &yaml.TypeError{Errors: []string{lineFault(n, fix, format, args...)}}
+}
+
+// devicesYAML is "all" or a list of indices, and the line that it is on.
+type devicesYAML struct {
+	spec.Devices
+	line int
+}
+
+const fixDevices = "write devices: all or devices: [0, 1]"
+
+func (d *devicesYAML) UnmarshalYAML(n *yaml.Node) error {
+	d.line, d.All = n.Line, n.Value == "all"
+	if d.All {
+		return nil
+	}
+	if err := n.Decode(&d.Index); err != nil || n.Kind != yaml.SequenceNode {
+		return oneFault(n, fixDevices, "devices must be all or a list of indices")
+	}
+	slices.Sort(d.Index)
+	switch one := slices.Compact(slices.Clone(d.Index)); {
+	case len(d.Index) == 0:
+		return oneFault(n, fixDevices, "devices is empty: no GPU is meant")
+	case d.Index[0] < 0 || d.Index[len(d.Index)-1] > 1023:
+		return oneFault(n, "write the indices of GPUs, from 0", "no GPU has the index %d", min(d.Index[0], d.Index[len(d.Index)-1]))
+	case len(one) < len(d.Index):
+		return oneFault(n, "write each index once", "an index is in devices twice")
 	}
 	return nil
 }
 
-// syntax reports what the library found. It knows the line only.
-func (p *parted) syntax(err error) {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	at := yaml.Node{Line: 1, Column: 1}
-	if m := regexp.MustCompile(`^line (\d+): `).FindStringSubmatch(text); m != nil {
-		at.Line, _ = strconv.Atoi(m[1])
-		text = text[len(m[0]):]
-	}
-	p.add(&at, "", "%s", text)
-}
+// countsYAML is how many of each profile there are.
+type countsYAML map[string]int
 
-// plain refuses what makes a file mean something else than a reader sees: aliases, by which a small file becomes a large one,
-// merged mappings, and keys that are there twice.
-func (p *parted) plain(n *yaml.Node) {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Tag == "!!merge" {
-		p.add(n, "write the value in each place", "anchors, aliases and merge keys are not read")
+func (c *countsYAML) UnmarshalYAML(n *yaml.Node) error {
+	all := &yaml.TypeError{}
+	if err := n.Decode((*map[string]int)(c)); err != nil && !errors.As(err, &all) {
+		return err
 	}
-	first := map[string]int{}
-	for key := range pairs(n) {
-		if key.Kind != yaml.ScalarNode {
-			p.add(key, "", "a key must be a string")
-		} else if line := first[key.Value]; line > 0 {
-			p.add(key, "keep one of the two", "%q is there twice; first in line %d", key.Value, line)
-		} else {
-			first[key.Value] = key.Line
+	for _, name := range slices.Sorted(maps.Keys(*c)) {
+		if _, err := parseName(name); err != nil {
+			all.Errors = append(all.Errors, lineFault(n, "", "%v", err))
+		} else if count := (*c)[name]; count < 0 || count > most {
+			all.Errors = append(all.Errors, lineFault(n, "", "no GPU has %d of %q", count, name))
 		}
 	}
-	for _, child := range n.Content {
-		p.plain(child)
-	}
-}
-
-// pairs are the keys and values of a mapping; other nodes have none.
-func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
-	return func(yield func(key, value *yaml.Node) bool) {
-		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-			if !yield(n.Content[i], n.Content[i+1]) {
-				return
-			}
-		}
-	}
-}
-
-// isMapping notes a node that is no mapping.
-func (p *parted) isMapping(n *yaml.Node, called string) bool {
-	if n.Kind != yaml.MappingNode {
-		p.add(n, "", "%s must be a mapping", called)
-	}
-	return n.Kind == yaml.MappingNode
-}
-
-// mapping reads a mapping that has known keys.
-func (p *parted) mapping(n *yaml.Node, called string, keys map[string]func(*yaml.Node), required ...string) {
-	before := len(p.errs)
-	if !p.isMapping(n, called) {
-		return
-	}
-	for key, value := range pairs(n) {
-		if read := keys[key.Value]; read != nil {
-			read(value)
-			required = slices.DeleteFunc(required, func(k string) bool { return k == key.Value })
-			continue
-		}
-		fix := ""
-		if near := nearest.Of(key.Value, slices.Sorted(maps.Keys(keys))); near != "" {
-			fix = "did you mean " + strconv.Quote(near) + "?"
-		}
-		p.add(key, fix, "unknown key %q in %s", key.Value, called)
-	}
-	if len(p.errs) == before && len(required) > 0 {
-		p.add(n, "", "%s has no %s", called, strings.Join(required, " and no "))
-	}
-}
-
-// devices reads "all" or a list of indices.
-func (p *parted) devices(n *yaml.Node) spec.Devices {
-	if n.Kind == yaml.ScalarNode && n.Value == "all" {
-		return spec.Devices{All: true}
-	}
-	const fix = "write devices: all or devices: [0, 1]"
-	if n.Kind != yaml.SequenceNode {
-		p.add(n, fix, "devices must be all or a list of indices")
-		return spec.Devices{}
-	}
-	var d spec.Devices
-	for _, item := range n.Content {
-		if len(p.errs) == maxFaults || len(d.Index) > 1023 {
-			break
-		}
-		var i int
-		switch err := item.Decode(&i); {
-		case item.Tag != "!!int" || err != nil:
-			p.add(item, fix, "devices must be all or a list of indices")
-		case i < 0 || i > 1023:
-			p.add(item, "write the index of a GPU, from 0", "no GPU has the index %d", i)
-		case slices.Contains(d.Index, i):
-			p.add(item, "write it once", "%d is in devices twice", i)
-		default:
-			d.Index = append(d.Index, i)
-		}
-	}
-	if len(n.Content) == 0 {
-		p.add(n, fix, "devices is empty: no GPU is meant")
-	}
-	slices.Sort(d.Index)
-	return d
-}
-
-// counts reads mig-devices.
-func (p *parted) counts(n *yaml.Node) map[string]int {
-	all := map[string]int{}
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return all
-	}
-	if !p.isMapping(n, "mig-devices") {
-		return all
-	}
-	for key, value := range pairs(n) {
-		var count int
-		if _, err := parseName(key.Value); err != nil {
-			p.add(key, "", "%v", err)
-		} else if err := value.Decode(&count); err != nil || value.Tag != "!!int" {
-			p.add(value, "", "the count of %q must be an integer", key.Value)
-		} else if count < 0 || count > most {
-			p.add(value, "", "no GPU has %d of %q", count, key.Value)
-		} else if count > 0 {
-			all[key.Value] = count
-		}
+	if len(all.Errors) == 0 {
+		return nil
 	}
 	return all
+}
+
+// filtersYAML are PCI device and vendor ids, and since mig-parted v0.15 the subsystem's after a colon.
+type filtersYAML []string
+
+func (f *filtersYAML) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}
+	}
+	if err := n.Decode((*[]string)(f)); err != nil {
+		return oneFault(n, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
+	}
+	if len(*f) == 1 && (*f)[0] == "" {
+		*f = nil // as if it were not there
+	}
+	for _, filter := range *f {
+		device, sub, has := strings.Cut(filter, ":")
+		switch {
+		case !isID(device) || has && !isID(sub):
+			fix := `write the PCI device and vendor id in one: "0x233010DE"`
+			if m, err := Find(filter); err == nil && len(m.Devices) > 0 {
+				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
+			}
+			return oneFault(n, fix, "device-filter %q names no device", filter)
+		case !strings.EqualFold(device[6:], "10DE"):
+			return oneFault(n, "NVIDIA's vendor id is 10DE: "+strconv.Quote(device[:6]+"10DE"), "device-filter %q names no device of NVIDIA's", filter)
+		}
+	}
+	return nil
 }

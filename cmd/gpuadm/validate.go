@@ -112,7 +112,7 @@ func faults(err error) spec.Errors {
 	var found mig.FileErrors
 	errors.As(err, &found)
 	for _, f := range found {
-		all = append(all, spec.Error{File: f.File, Line: f.Line, Column: f.Column, Message: f.Message, Fix: f.Fix})
+		all = append(all, spec.Error{File: f.File, Line: f.Line, Column: 1, Message: f.Message, Fix: f.Fix})
 	}
 	return all
 }
