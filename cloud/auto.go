@@ -10,9 +10,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/token"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -29,21 +26,10 @@ func untold(f facts.Facts) error {
 		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
-			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware, a token_file in [join]",
+			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware",
 		},
-		Try: []string{`write method = "token" in [join], with server, ca_pin or ca_file, and token_file`, `or write method = "eks", "aks" or "gke"`},
+		Try: []string{`write method = "eks", "aks" or "gke" in [join]`, "or leave [join] out where another tool joins the machine: " + trouble.Command("apply --install") + ", then kubeadm join"},
 	}
-}
-
-// tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
-func tokenAnyway(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
-		return nil, &trouble.Error{
-			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
-			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
-		}
-	}
-	return token.Wants(se, s, f)
 }
 
 // joinNotes tell who does what, where it is not us.

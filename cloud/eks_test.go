@@ -73,7 +73,7 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 	n := must.Get(simhost.New([]byte(archive)))(t)
 	s := kubesim.New(kubesim.User{})
 	now := n.Now() // asked within a request, the node would wait for itself
-	ca := s.Joinable(eksServer, now).CA()
+	ca := kubesim.CA(now)
 	c := &eksCloud{kube: s, n: n, name: "ip-10-0-1-2.ec2.internal", Fake: &cloudfake.Fake{
 		Now: func() time.Time { return now },
 		Machine: cloudfake.Machine{

@@ -41,7 +41,6 @@ func TestLikeNodeadm(t *testing.T) {
 		"config.readOnlyPort":                                         "kubelet's default in a config file",
 		"config.shutdownGracePeriod":                                  "it has kubelet write /etc/systemd/logind.conf.d/99-kubelet.conf, which would outlive an undo; who wants it writes kubelet_config",
 		"config.shutdownGracePeriodCriticalPods":                      "the same",
-		"config.+rotateCertificates":                                  "stated, since all kubelets that gpuadm sets up rotate but EKS's",
 		"flags.config":                                                "the file lies where kubeadm has it",
 		"flags.kubeconfig":                                            "the file lies where kubeadm has it",
 		"flags.runtime-cgroups":                                       "an image of one's own has no runtime.slice",

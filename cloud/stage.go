@@ -62,13 +62,13 @@ func Joined(se *node.Session) converge.Stage {
 			switch by := method.Joiner(f); {
 			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
 				return nil, nil
-			case by != "" && method.Of(s, f) != "token" && !method.OwnsKubelet(s, f) && !f.Kubelet.Joined:
+			case by != "" && !method.EKSOwn(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
 			case method.EKSOwn(s, f) && !f.Kubelet.Joined: // the stage before this one says what it waits for
 				return []converge.Want{eks.Deferred("the cluster has the node", host.Later{Until: node.UntilJoined}, "kubelet registers the node")}, nil
 			}
 			name := method.NodeName(s, f)
-			if method.Of(s, f) != "token" && !method.OwnsKubelet(s, f) { // a cloud may name it otherwise
+			if !method.EKSOwn(s, f) { // a cloud may name it otherwise
 				name = cmp.Or(f.Kubelet.NodeName, name)
 			}
 			w := node.WaitReady(se, s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig))
@@ -99,8 +99,6 @@ func joinWants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, e
 	switch method.Of(s, f) {
 	case "none":
 		return nil, nil
-	case "token":
-		return tokenAnyway(se, s, f)
 	case "eks":
 		return eks.Wants(se, s, f)
 	case "gke":

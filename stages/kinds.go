@@ -11,7 +11,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/cloud/token"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -80,8 +79,6 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		return node.NewPart(name, session)
 	case "guard":
 		return node.NewGuardThing(name, session)
-	case "bootstrap":
-		return token.NewCertificate(name), nil
 	case "registered":
 		return node.NewRegistered(name), nil
 	case "joined":

@@ -32,7 +32,7 @@ func Needs(ch converge.Change) string {
 		return theNetwork
 	case "module", "fabric", "mig", "cdi", "device-links", "paused":
 		return aGPU
-	case "node", "guard", "registered", "joined", "bootstrap":
+	case "node", "guard", "registered", "joined":
 		return "the cluster"
 	case "restart", "unit", "unit-files":
 		return "systemd"
@@ -94,15 +94,6 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	c.empty("/etc/machine-id")
 	for _, name := range own() {
 		c.file(name)
-	}
-	if s.Join.TokenFile != "" {
-		token, err := h.Resolve(s.Join.TokenFile) // the secret is where a link leads to
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("cannot seal the image: %w", err)
-		}
-		if err == nil {
-			c.file(token)
-		}
 	}
 	all := folders()
 	for _, dir := range slices.Sorted(maps.Keys(all)) {

@@ -63,23 +63,6 @@ func image(t *testing.T) *simhost.Node {
 	return n
 }
 
-// TestSealTakesLinkedToken: the join token goes from the image, too, where token_file is a link to it.
-func TestSealTakesLinkedToken(t *testing.T) {
-	n := image(t)
-	const token, link = "/etc/join-token", "/etc/token"
-	if err := errors.Join(n.WriteFile(token, []byte("secret"), host.Attr{Mode: 0o600}), n.Symlink(link, token)); err != nil {
-		t.Fatal(err)
-	}
-	var s spec.Spec
-	s.Join.TokenFile = link
-	if _, err := Seal(t.Context(), n, s, converge.Status{}, "1.0.0", false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Lstat(token); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the token is still in the image: %v", err)
-	}
-}
-
 // TestSealLinkedFolder: what lies in a folder that is to be empty goes, also where the folder's name is a link to it.
 func TestSealLinkedFolder(t *testing.T) {
 	n := image(t)

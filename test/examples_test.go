@@ -147,3 +147,27 @@ func TestExampleUserData(t *testing.T) {
 		t.Errorf("the user data has %v", found)
 	}
 }
+
+// TestExampleKubeadm: in the user data for machines of one's own is a node.toml without [join], and gpuadm prepares the machine before
+// kubeadm joins it.
+func TestExampleKubeadm(t *testing.T) {
+	var o struct {
+		WriteFiles []struct{ Path, Content, Permissions string } `yaml:"write_files"`
+		RunCmd     []string                                      `yaml:"runcmd"`
+	}
+	must.OK(t, yaml.Unmarshal(example(t, examples+"onprem/user-data.yaml"), &o))
+	if len(o.WriteFiles) != 2 || len(o.RunCmd) != 1 {
+		t.Fatalf("it has %+v", o)
+	}
+	if s := specOf(t, "user-data.yaml", o.WriteFiles[0].Content); s.Has("join") || !s.Has("node") {
+		t.Errorf("its sections are %v", s.Sections)
+	}
+	var join struct{ APIVersion, Kind string }
+	must.OK(t, yaml.Unmarshal([]byte(o.WriteFiles[1].Content), &join))
+	if join.Kind != "JoinConfiguration" || o.WriteFiles[1].Permissions != "0600" {
+		t.Errorf("the other file is a %s of mode %s", join.Kind, o.WriteFiles[1].Permissions)
+	}
+	if apply, join := strings.Index(o.RunCmd[0], "gpuadm apply --install"), strings.Index(o.RunCmd[0], "kubeadm join"); apply < 0 || join < apply {
+		t.Errorf("the order is %s", o.RunCmd[0])
+	}
+}

@@ -14,11 +14,10 @@ import (
 
 // Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent from whatever is found.
 func TestNodeWantsArePure(t *testing.T) {
-	const token = "[join]\nmethod = \"token\"\nserver = \"https://api.example:6443\"\nca_file = \"/etc/gpuadm/ca.crt\"\ntoken_file = \"/etc/gpuadm/token\"\ncluster_dns = [\"10.96.0.10\"]\nnode_name = \"gpu-1\"\n"
 	const node = "[node]\nlabels = { \"example.com/pool\" = \"h200\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
 	tested := 0
 	for _, m := range machines(t) {
-		for name, text := range map[string]string{"node": node, "join": token, "both": node + token, "auto": node + "[join]\nmethod = \"auto\"\n"} {
+		for name, text := range map[string]string{"node": node, "auto": node + "[join]\nmethod = \"auto\"\n"} {
 			n, spec := m.boot(t), engine(t, text).Spec
 			f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Files: []string{"/proc/swaps", "/etc/resolv.conf"}}))(t)
 			for _, st := range stages.Sequence() {

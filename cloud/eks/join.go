@@ -134,7 +134,7 @@ func clusterDNS(services netip.Prefix) []string {
 
 // wants are all files of the join, in the order in which they are of use.
 func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	k := kubelet.Own{Kubeconfig: kubelet.Kubeconfig, Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
+	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
 	own, err := node.OwnKubelet(k, s, f)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converg
 	)
 	wants = node.Unique(append(append(wants, ecr(f)...), own...))
 	if !f.Kubelet.Joined {
-		wants = append(wants, node.WaitRegistered(se, s, f, n.name, kubelet.Kubeconfig, nil))
+		wants = append(wants, node.WaitRegistered(se, s, f, n.name, kubelet.Kubeconfig))
 	}
 	return wants, nil
 }

@@ -38,9 +38,7 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
 		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
-		"providerID": "aws:///" + n.machine.Zone + "/" + n.machine.ID,
-		// Kubelet logs in by the machine's role. With this on, it would ask for a client certificate, which EKS does not sign: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
-		"rotateCertificates":  false,
+		"providerID":          "aws:///" + n.machine.Zone + "/" + n.machine.ID,
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
 		"evictionHard":        map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
@@ -50,8 +48,7 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
 		}),
 	}
-	if r := kubelet.Reserved(f); r != nil {
-		r["memory"] = fmt.Sprintf("%dMi", 11*pods+255)
+	if r := kubelet.Reserved(f, pods); r != nil {
 		c["kubeReserved"] = r
 	}
 	return c

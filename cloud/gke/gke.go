@@ -31,7 +31,7 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		Try: []string{
 			"add a node pool with Ubuntu nodes and gpu-driver-version=disabled, and run gpuadm there as a DaemonSet: gpuadm daemonset",
 			"or have the pool run gpuadm as each node starts: linuxNodeConfig.customNodeInit.initScript of GKE's API",
-			"or join this machine to a cluster of your own: method = \"token\"",
+			"or leave [join] out, and join this machine to a cluster of your own: " + trouble.Command("apply --install") + ", then kubeadm join",
 		},
 	}
 }

@@ -4,12 +4,14 @@
 package kubelet
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -26,19 +28,15 @@ type table = map[string]any
 
 // ownConfig is a KubeletConfiguration in the making.
 type ownConfig struct {
-	base, own, last table
-	taints          []spec.Taint
-	endpoint        string // of the engine
-	learn           func(context.Context, host.View) (map[string]any, error)
+	base, last table // the join's keys, and the user's
+	taints     []spec.Taint
+	endpoint   string // of the engine
 }
-
-// DNSKeys are the keys for which the cluster is asked, where the file on the machine does not have them.
-func DNSKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
 
 // config puts together what is known without a request.
 func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
-	c := ownConfig{own: k.Config, taints: taints, learn: k.Learn, endpoint: endpoint(e)}
-	c.base = table{
+	c := ownConfig{taints: taints, endpoint: endpoint(e)}
+	base := table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": table{
@@ -48,20 +46,13 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Ta
 		},
 		"authorization":            table{"mode": "Webhook"},
 		"cgroupDriver":             cgroupDriver(e),
-		"clusterDomain":            "cluster.local", // what all but a few clusters have; kubelet knows none by itself
 		"containerRuntimeEndpoint": c.endpoint,
-		"rotateCertificates":       true,
-	}
-	if r := Reserved(f); r != nil {
-		c.base["kubeReserved"] = r
-	}
-	if len(s.Join.ClusterDNS) > 0 {
-		c.base["clusterDNS"] = s.Join.ClusterDNS
 	}
 	// The stub of systemd-resolved is on loopback, where a pod finds itself: https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
 	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
-		c.base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
+		base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
 	}
+	c.base = merge(base, k.Config)
 	var err error
 	if name := s.Join.KubeletConfig; name != "" {
 		c.last, err = readKubeletConfig(name, f.Files[name])
@@ -91,11 +82,12 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 	return t, nil
 }
 
-// merged is the whole config. Learned are the keys that only the cluster knows.
-func (c ownConfig) merged(Learned table) table {
-	all := merge(table{}, c.base)
-	all = merge(all, Learned)
-	all = merge(all, c.own)
+// merged is the whole config, with the cgroup driver that the engine said it uses, if it said one.
+func (c ownConfig) merged(driver string) table {
+	all := maps.Clone(c.base)
+	if driver != "" {
+		all["cgroupDriver"] = driver
+	}
 	if list := taintList(c.taints, nil); len(list) > 0 {
 		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
 	}
@@ -151,56 +143,49 @@ func listOf(value any) []any {
 	return list
 }
 
+// configFile is kubelet's configuration. The engine is asked for its cgroup driver when the file is looked at, so its desired bytes
+// are known from then on.
+type configFile struct {
+	*things.FileThing
+	config ownConfig
+
+	mu   sync.Mutex
+	data []byte // as of the last look
+}
+
 // want wants the config file.
 func (c ownConfig) want() converge.Want {
-	l := &Learned{FileThing: things.NewFile(ConfigFile, nil)}
-	l.Write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
-		c := c
-		if driver := askedDriver(ctx, v, c.endpoint); driver != "" {
-			c.base = merge(c.base, table{"cgroupDriver": driver})
-		}
-		dns, err := c.dns(ctx, v, found)
-		if err != nil {
-			return nil, err
-		}
-		text, err := yaml.Marshal(c.merged(dns))
-		if err != nil {
-			return nil, fmt.Errorf("internal error: %w", err)
-		}
-		return append([]byte(Written), text...), nil
-	}
-	return l.Want("kubelet's configuration")
+	file := &configFile{FileThing: things.NewFile(ConfigFile, nil), config: c}
+	w := things.Edited(file.FileThing, func([]byte) ([]byte, error) {
+		file.mu.Lock()
+		defer file.mu.Unlock()
+		return bytes.Clone(file.data), nil
+	}, "kubelet's configuration")
+	w.Thing = file
+	return w
 }
 
-// dns are the cluster's keys for its DNS: those of the file on the machine, else the cluster's answer.
-func (c ownConfig) dns(ctx context.Context, v host.View, found []byte) (table, error) {
-	if c.learn == nil || c.merged(nil)["clusterDNS"] != nil {
-		return nil, nil
+// Look reads the file, and determines its desired bytes.
+func (f *configFile) Look(ctx context.Context, v host.View) (converge.State, error) {
+	text, err := yaml.Marshal(f.config.merged(askedDriver(ctx, v, f.config.endpoint)))
+	if err != nil {
+		return "", fmt.Errorf("internal error: %w", err)
 	}
-	var is, known table
-	if yaml.Unmarshal(found, &is) == nil && is["clusterDNS"] != nil {
-		known = table{}
-		for _, key := range DNSKeys() {
-			if is[key] != nil {
-				known[key] = is[key]
-			}
-		}
-		return known, nil
-	}
-	return c.learn(ctx, v)
+	f.mu.Lock()
+	f.data = append([]byte(Written), text...)
+	f.mu.Unlock()
+	return f.FileThing.Look(ctx, v)
 }
 
-// Reserved is what pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the
-// second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each of 110 pods and 255 MiB, and at most
-// an eighth of the machine's. nil where the machine is not known.
+// Reserved is what a number of pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of
+// the second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each pod and 255 MiB. nil where the machine
+// is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
-func Reserved(f facts.Facts) table {
+func Reserved(f facts.Facts, pods int) table {
 	if f.CPUs == 0 || f.Memory == 0 {
 		return nil
 	}
 	cores := func(from, to int) int { return max(0, min(f.CPUs, to)-from) }
 	hundredths := 6000*cores(0, 1) + 1000*cores(1, 2) + 500*cores(2, 4) + 250*cores(4, f.CPUs) // of a millicore
-	const pods = 110
-	mib := min(uint64(11*pods+255), f.Memory>>20/8)
-	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", mib), "ephemeral-storage": "1Gi"}
+	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
 }

@@ -6,7 +6,6 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,14 +52,14 @@ func TestReserved(t *testing.T) {
 		gib         uint64
 		cpu, memory string
 	}{
-		{1, 64, "60m", "1465Mi"}, {2, 64, "70m", "1465Mi"}, {4, 64, "80m", "1465Mi"}, {8, 64, "90m", "1465Mi"}, {96, 2048, "310m", "1465Mi"}, {2, 4, "70m", "512Mi"},
+		{1, 64, "60m", "1465Mi"}, {2, 64, "70m", "1465Mi"}, {4, 64, "80m", "1465Mi"}, {8, 64, "90m", "1465Mi"}, {96, 2048, "310m", "1465Mi"}, {2, 4, "70m", "1465Mi"},
 	} {
-		r := Reserved(facts.Facts{CPUs: c.cpus, Memory: c.gib << 30})
+		r := Reserved(facts.Facts{CPUs: c.cpus, Memory: c.gib << 30}, 110)
 		if r["cpu"] != c.cpu || r["memory"] != c.memory {
 			t.Errorf("%d CPUs, %d GiB: %v", c.cpus, c.gib, r)
 		}
 	}
-	if r := Reserved(facts.Facts{}); r != nil {
+	if r := Reserved(facts.Facts{}, 110); r != nil {
 		t.Errorf("of a machine that is not known: %v", r)
 	}
 }
@@ -103,9 +102,9 @@ func FuzzReadKubeletConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c := ownConfig{last: last, taints: []spec.Taint{{Key: "k", Effect: "NoSchedule"}}}
-		if list := listOf(c.merged(nil)["registerWithTaints"]); len(list) == 0 {
-			t.Errorf("the taint was lost: %v", c.merged(nil))
+		c := ownConfig{base: table{}, last: last, taints: []spec.Taint{{Key: "k", Effect: "NoSchedule"}}}
+		if list := listOf(c.merged("")["registerWithTaints"]); len(list) == 0 {
+			t.Errorf("the taint was lost: %v", c.merged(""))
 		}
 	})
 }
@@ -141,9 +140,37 @@ func TestCgroupDriverAsked(t *testing.T) {
 		}
 	}
 	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
-	l := c.want().Thing.(*Learned)
-	text, err := l.Write(t.Context(), askedView{answer: []byte{0x0a, 0x02, 0x08, 0x01}}, nil)
-	if err != nil || !strings.Contains(string(text), "cgroupDriver: cgroupfs") {
-		t.Errorf("%s %v", text, err)
+	if driver := c.merged("cgroupfs")["cgroupDriver"]; driver != "cgroupfs" {
+		t.Errorf("the configuration says %v", driver)
+	}
+}
+
+func TestStartsOnCgroup1(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		cgroup  int
+		config  map[string]any
+		refused bool
+	}{
+		{"1.35.4", 1, nil, true},
+		{"1.35.4", 1, map[string]any{"failCgroupV1": false}, false},
+		{"1.36.0-rc.1", 1, map[string]any{"failCgroupV1": true}, true},
+		{"1.34.9", 1, nil, false},
+		{"", 1, nil, false},
+		{"1.35.4", 2, nil, false},
+		{"1.35.4", 0, nil, false},
+	} {
+		err := Starts(c.config, spec.Spec{}, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
+		if (err != nil) != c.refused {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestEngineAsInRuntime: with two engines kubelet uses the one that [runtime] prepares.
+func TestEngineAsInRuntime(t *testing.T) {
+	f := facts.Facts{Engines: []facts.Engine{{Name: "crio"}, {Name: "containerd"}}}
+	if e, err := EngineOf(f); err != nil || e.Name != "containerd" {
+		t.Errorf("%+v %v", e, err)
 	}
 }

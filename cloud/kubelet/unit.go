@@ -27,9 +27,8 @@ func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]
 	if !theirs {
 		b.WriteString("Description=kubelet, the node agent of Kubernetes\nDocumentation=https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/\n")
 	}
-	after := append([]string{"network-online.target", engineUnit(e)}, k.After...)
 	// Not Requires=: a restart of the engine would restart kubelet with it.
-	fmt.Fprintf(&b, "Wants=%s\nAfter=%[1]s\n", strings.Join(after, " "))
+	fmt.Fprintf(&b, "Wants=network-online.target %s\nAfter=network-online.target %[1]s\n", engineUnit(e))
 	b.WriteString("# Start it again and again, until the API server and the GPUs are ready.\nStartLimitIntervalSec=0\n\n[Service]\n")
 	for _, pair := range Pairs(k.Env) {
 		fmt.Fprintf(&b, "Environment=%s\n", systemdWord(pair))
@@ -51,7 +50,7 @@ func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]
 
 // argv is kubelet's command line, in systemd's words.
 func (k Own) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
-	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + k.Kubeconfig}
+	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + Kubeconfig}
 	if s.Join.NodeName != "" {
 		words = append(words, "--hostname-override="+s.Join.NodeName)
 	}

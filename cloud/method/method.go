@@ -29,10 +29,7 @@ func Of(s spec.Spec, f facts.Facts) string {
 	case "gke":
 		return "gke"
 	}
-	switch {
-	case s.Join.TokenFile != "": // an operator has brought a token to a machine that no cloud makes a node
-		return "token"
-	case f.Cloud.Name == "aws":
+	if f.Cloud.Name == "aws" {
 		return "eks"
 	}
 	return ""
@@ -41,12 +38,6 @@ func Of(s spec.Spec, f facts.Facts) string {
 // Joiner names the scripts that make the machine a node, "" where none do.
 func Joiner(f facts.Facts) string {
 	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
-}
-
-// OwnsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
-// a kubelet of another owner has nothing to do.
-func OwnsKubelet(s spec.Spec, f facts.Facts) bool {
-	return Of(s, f) == "token" && !JoinedByOthers(f) || EKSOwn(s, f)
 }
 
 // SetUpByGpuadm says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
@@ -58,28 +49,7 @@ func SetUpByGpuadm(f facts.Facts) bool {
 // OwnUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
 func OwnUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
-// JoinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
-// that was edited stays gpuadm's while our drop-in or unit runs kubelet.
-func JoinedByOthers(f facts.Facts) bool {
-	there, ok := f.Files[kubelet.Kubeconfig]
-	switch {
-	case bytes.HasPrefix(there, []byte(kubelet.Written)), SetUpByGpuadm(f), bootstrapped(there):
-		return false
-	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubelet.Kubeconfig: // k3s and many others have their own places
-		return true
-	}
-	return ok
-}
-
-// bootstrapped says whether kubelet has written its kubeconfig from gpuadm's bootstrap kubeconfig. It takes over how that names the
-// CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
-// has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
-func bootstrapped(kubeconfig []byte) bool {
-	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+kubelet.ClusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(kubelet.CurrentCertificate))
-}
-
-// Files are the files that joining reads and that every user may read. The token is not among them: what is in the facts may
-// be printed.
+// Files are the files that joining reads and that every user may read: what is in the facts may be printed.
 func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil

@@ -24,7 +24,7 @@ func GPUs() converge.Stage {
 		Name:  "gpus",
 		About: "verifies that the GPUs work, before kubelet starts",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			if !TellsCluster(s) || !hasGPU(f) || !f.Live || s.Join.Gate == "open" || !gated(s, f) && !method.OwnsKubelet(s, f) {
+			if !TellsCluster(s) || !hasGPU(f) || !f.Live || s.Join.Gate == "open" || !gated(s, f) && !method.EKSOwn(s, f) {
 				return nil, nil
 			}
 			var list []converge.Want

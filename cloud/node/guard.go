@@ -98,7 +98,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	n, err := g.session.look(ctx, v, *w)
 	if err != nil {
-		return "", g.session.renewed(*w, err)
+		return "", err
 	}
 	c := conditionOf(n, GPUReady)
 	isTrue := c != nil && c.Status == kube.True

@@ -5,7 +5,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -63,9 +62,8 @@ func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 		},
 		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},
 	}
-	var is struct{ GitVersion string }
-	if answer, _, err := c.Get(ctx, "/version"); err == nil && json.Unmarshal(answer, &is) == nil && is.GitVersion != "" {
-		t.Because = append(t.Because, "the API server is Kubernetes "+is.GitVersion+"; the policy needs 1.30 or newer")
+	if version, err := c.Version(ctx); err == nil && version != "" {
+		t.Because = append(t.Because, "the API server is Kubernetes "+version+"; the policy needs 1.30 or newer")
 	}
 	return t
 }

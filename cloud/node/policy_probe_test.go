@@ -22,7 +22,7 @@ func probePod(t *testing.T) (*simhost.Node, *kubesim.Server) {
 	t.Helper()
 	const folder = "var/run/secrets/kubernetes.io/serviceaccount"
 	n, err := simhost.New(fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
-		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\n%[3]s\n", folder, kubesim.New(kubesim.User{}).Joinable("https://10.96.0.1", time.Now()).CA(), apiSecret))
+		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\n%[3]s\n", folder, kubesim.CA(time.Now()), apiSecret))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,13 +58,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 	if err == nil {
 		return found, nil
 	}
-	if errors.Is(err, kube.Expired) && !host.NotExist(err) {
-		return nil, host.Later{Until: "once its certificate is valid again"} // what can be done about it says the stage that joins
-	}
 	if errors.Is(err, kube.Missing) || host.NotExist(err) { // a machine without the files has not joined yet, and has no identity to ask by
-		if n.session != nil && n.session.Silence.known(v) != nil {
-			return nil, host.Later{Until: UntilJoined} // the stage that joins says what it waits for
-		}
 		return nil, nil
 	}
 	return nil, err
@@ -136,25 +130,19 @@ func (StillWaits) Waits() bool { return true }
 // registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
 type registered struct {
 	nodeAsk
-	held func(context.Context, host.View) error // why kubelet cannot have started yet; nil where it has its credentials from elsewhere
 	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
 	// our next look has registered it all the same because we started it, and the journal has to say so. nil for undo.
 	absent *bool
 }
 
-// WaitRegistered wants kubelet to have registered the node. held may be nil; it says why kubelet cannot have started yet.
-func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string, held func(context.Context, host.View) error) converge.Want {
+// WaitRegistered wants kubelet to have registered the node.
+func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	return converge.Want{
-		Thing: registered{nodeAsk: nodeOf(se, s, f, name, kubeconfig), held: held, absent: new(bool)},
+		Thing: registered{nodeAsk: nodeOf(se, s, f, name, kubeconfig), absent: new(bool)},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return "there", nil },
-		Keeps: LeftInCluster(name),
+		Keeps: "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force",
 	}
-}
-
-// LeftInCluster says what is left in the cluster when the machine has left it.
-func LeftInCluster(name string) string {
-	return "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force"
 }
 
 // NewRegistered names a node, for undo, which leaves it.
@@ -165,11 +153,6 @@ func (r registered) Ref() converge.Ref { return converge.Ref{Kind: "registered",
 func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if r.kubeconfig == "" {
 		return "", nil
-	}
-	if r.held != nil {
-		if err := r.held(ctx, v); err != nil {
-			return "", err
-		}
 	}
 	found, err := r.get(ctx, v)
 	missing := errors.As(err, new(unregistered)) || err == nil && found == nil

@@ -15,7 +15,7 @@ import (
 func TestQuickKubelet(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	wanted := func() converge.Want {
-		return WaitRegistered(new(Session), spec.Spec{}, a.facts, "gpu-1", apiKubelet, nil)
+		return WaitRegistered(new(Session), spec.Spec{}, a.facts, "gpu-1", apiKubelet)
 	}
 	look := func(w converge.Want, want converge.State) {
 		t.Helper()

@@ -34,8 +34,6 @@ type Session struct {
 	me   who       // whose Node it is, for things that were built from the journal
 	meAt time.Time // when that was found out
 
-	Silence Silence // of the API server to a machine that wants to join
-
 	clients kube.Clients
 }
 
@@ -50,7 +48,6 @@ type who struct {
 	account string     // a ServiceAccount's kubeconfig that was asked for, for the rest
 	via     host.Via   // proxies
 	machine string     // the machine's id; "" if it has none
-	renews  bool       // the join gets kubelet a new certificate when its has run out
 	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
 }
 
@@ -64,7 +61,6 @@ func whose(s spec.Spec, f facts.Facts) who {
 		node: cmp.Or(k.NodeName, method.NodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: method.Via(s),
 		machine: f.MachineID,
 	}
-	w.renews = method.Of(s, f) == "token" && !method.JoinedByOthers(f)
 	switch {
 	case !f.Live:
 		w.later = host.FirstBoot
@@ -180,15 +176,6 @@ func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
 // keep makes an answer serve the next looks; the session is locked.
 func (s *Session) keep(v host.View, w who, n *kube.Node) {
 	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
-}
-
-// renewed makes a Later of a certificate that has run out, where the stage that joins gets another before this one's turn.
-func (s *Session) renewed(w who, err error) error {
-	if !w.renews || !errors.Is(err, kube.Expired) || host.NotExist(err) {
-		return err
-	}
-	s.forget()
-	return host.Later{Until: "once its certificate is valid again"}
 }
 
 // forget makes the next look ask.

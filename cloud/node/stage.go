@@ -38,7 +38,7 @@ func Stage() converge.Stage {
 // files again at each boot and takes them from stage join.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
-	case method.OwnsKubelet(s, f), method.SetUpByGpuadm(f):
+	case method.EKSOwn(s, f), method.SetUpByGpuadm(f):
 		return "the join"
 	case slices.Contains([]string{"nodeadm", "aks", "gke"}, k.ConfigOwner):
 		return k.ConfigOwner

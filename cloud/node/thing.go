@@ -84,7 +84,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	if errors.As(err, new(unregistered)) && undoing {
 		return "", nil
 	} else if err != nil {
-		return "", p.session.renewed(w, err)
+		return "", err
 	}
 	if p.must != nil {
 		if err := p.must(ctx, v, n); err != nil {

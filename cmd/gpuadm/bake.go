@@ -48,7 +48,7 @@ is written into the image. docs/bake.md says how each cloud takes the certificat
 
 --seal makes the image one for many machines: it starts a new journal, so that undo
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
-join token, package lists, and logs of the bake. It refuses an image with a deferred
+package lists, and logs of the bake. It refuses an image with a deferred
 change that needs the network. What was baked is in
 ` + stages.ManifestFile + `, its bill of materials (CycloneDX) in
 ` + stages.BillFile + `. A machine that has joined a cluster is not baked.`,

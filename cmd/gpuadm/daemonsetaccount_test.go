@@ -21,7 +21,7 @@ import (
 // accountPod is a DaemonSet's pod on gpu-1, its API server, and the machine.
 func accountPod(t *testing.T) (p *pod, sim *kubesim.Server, inside, machine *simhost.Node, said *bytes.Buffer) {
 	t.Helper()
-	ca := kubesim.New(kubesim.User{}).Joinable("https://10.96.0.1", time.Now()).CA()
+	ca := kubesim.CA(time.Now())
 	files := fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
 		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\nsecret\n", podAccount[1:], ca)
 	var err error

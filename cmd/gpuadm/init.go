@@ -277,10 +277,9 @@ func (d *draft) mig() {
 
 // join writes how the machine joins its cluster, to be decided.
 func (d *draft) join() {
-	d.say("# How the node joins its cluster; without this section another program does that.", "#[join]")
-	if d.cloud != "" && d.cloud != "none" {
-		d.say(fmt.Sprintf("#method = %q", d.cloud))
+	if d.cloud == "" || d.cloud == "none" {
+		d.say("# Another program joins this machine to its cluster, such as kubeadm join, after gpuadm apply --install.")
 		return
 	}
-	d.say(`#method = "token"`, `#server = "https://HOST:6443"`, `#token_file = "/etc/gpuadm/token"`, `#ca_file = "/etc/gpuadm/ca.crt"`)
+	d.say("# How the node joins its cluster; without this section another program does that.", "#[join]", fmt.Sprintf("#method = %q", d.cloud))
 }

@@ -55,7 +55,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-005", Title: "kubelet's client certificate has expired",
 			Reads:   "the certificate that kubelet's kubeconfig names",
 			Meaning: "the API server refuses kubelet, and the cluster calls the node not ready",
-			Fix:     "join the machine again with a new token: [join] in node.toml, then " + trouble.Command("apply"), Interrupts: "restarts kubelet; pods keep running",
+			Fix:     "get kubelet new credentials; where kubeadm has joined the machine: on the control plane, kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE, then as in https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert", Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/98150", "https://github.com/kubernetes/kubeadm/issues/2054"},
 			Find:    expired,
 		},

@@ -39,7 +39,7 @@ func noRepair() map[string]string {
 		"SYS-004":                 network,
 		"DRV-004 DRV-010 DRV-012": "gpuadm could not undo the one command that fixes it",
 		"DRV-007":                 "only a person at the machine's console can enrol a key or switch Secure Boot off",
-		"KUB-005":                 "kubelet needs a new token, which only the cluster's administrator can make",
+		"KUB-005":                 "kubelet needs new credentials, which only the cluster's administrator can make",
 		"KUB-006":                 "what is in swap needs room in memory, and an operator knows whether there is enough",
 		"KUB-012":                 "pods with CPUs of their own may lose them: an operator decides when, and drains the node first",
 		"KUB-014":                 "a start would end as the others did, and only kubelet's log says why",

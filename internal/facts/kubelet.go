@@ -44,7 +44,6 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	k.ConfigOwner = configOwner(c, engines)
 	l.kubeletConfig(&k, c.argv)
 	k.credentials(l, option(c.argv, "kubeconfig"))
-	k.Bootstrap = option(c.argv, "bootstrap-kubeconfig")
 	k.NodeName = nodeName(option(c.argv, "hostname-override"), l.hostname())
 	k.flags(c)
 	if k.Binary != "" {

@@ -317,7 +317,7 @@ func TestJoined(t *testing.T) {
 				v[name] = data
 			}
 			k := gather(t, v).Kubelet
-			if k.Joined != c.joined || k.Kubeconfig != "/k" || k.Bootstrap != "/b" || k.NodeName != "gpu-1" {
+			if k.Joined != c.joined || k.Kubeconfig != "/k" || k.NodeName != "gpu-1" {
 				t.Errorf("%+v", k)
 			}
 			if k.Expired.IsZero() == c.expires || c.expires && !k.Expired.Equal(end) {

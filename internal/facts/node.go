@@ -22,7 +22,6 @@ type Kubelet struct {
 	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
 
 	Kubeconfig string    `json:"kubeconfig,omitempty"` // as its command line states it
-	Bootstrap  string    `json:"bootstrap,omitempty"`  // the kubeconfig it asks for a certificate with, as its command line states it
 	NodeName   string    `json:"nodeName,omitempty"`   // as its command line states it, else the host's name in lower case; a cloud may give another
 	Joined     bool      `json:"joined,omitempty"`     // the kubeconfig is there, and what it names as credentials too
 	Expired    time.Time `json:"expired,omitzero"`     // when its client certificate ends; zero if it has none

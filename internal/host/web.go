@@ -24,8 +24,6 @@ type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
 	Via    Via    // proxies, and certificates to trust beside the machine's own
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
-	// Blind takes any certificate. It is for bytes that prove themselves, as a cluster-info that is signed by the token does.
-	Blind bool
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
 }
@@ -60,7 +58,7 @@ func (f *folder) DoWeb(Web) (http.RoundTripper, error)  { return nil, firstBoot(
 
 // transport is what both kinds of request go through.
 func (f *Files) transport(w Web) (*http.Transport, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: w.Blind}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if w.Roots != nil {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(w.Roots) {

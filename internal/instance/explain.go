@@ -89,7 +89,7 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 		problem = &Error{
 			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
 			Because: []string{"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL"},
-			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] method = \"token\""},
+			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: leave [join] out, and have another tool join it"},
 		}
 	case !retryable(f, err):
 		problem = strange(clean(f.path, 100))

@@ -70,7 +70,7 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 // that it trusts, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	l := s.login
-	all := [][]byte{fmt.Appendf(nil, "%q %t %+v %q %q %q %q", s.server, s.blind, s.via, l.token, l.tokenFile, l.certFile, l.keyFile), s.roots, l.certPEM, l.keyPEM}
+	all := [][]byte{fmt.Appendf(nil, "%q %+v %q %q %q %q", s.server, s.via, l.token, l.tokenFile, l.certFile, l.keyFile), s.roots, l.certPEM, l.keyPEM}
 	if l.exec != nil {
 		all = append(all, fmt.Appendf(nil, "%+v", *l.exec))
 	}

@@ -94,8 +94,8 @@ func (c *Client) unauthorized(e *Error, t answer) {
 		e.Because = append(e.Because, "Another cluster than the one that signed it may answer at "+c.server+".")
 		e.Try = append(e.Try, "openssl x509 -noout -issuer -enddate -in "+l.certFile+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
-		e.Because = append(e.Because, "A bootstrap token lives for 24 hours by default; a ServiceAccount's ends with it.")
-		e.Try = append(e.Try, "kubeadm token list   # on a control plane node", "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
+		e.Because = append(e.Because, "A ServiceAccount's token ends with it, and with the pod that it is bound to.")
+		e.Try = append(e.Try, "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
 	}
 }
 

@@ -206,16 +206,11 @@ func (c *Client) Evict(ctx context.Context, p Pod) error {
 	return c.fail(r, &Error{Why: Busy, Cause: fmt.Errorf("the API server says: %s", made.Message)})
 }
 
-// Get reads any path, and the server's clock as the answer's Date header tells it (zero if it tells none).
-func (c *Client) Get(ctx context.Context, path string) (body []byte, date time.Time, err error) {
-	r := call{verb: "get", what: path, method: http.MethodGet, bytes: &body, date: &date}
-	u, err := url.Parse(path)
-	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.Contains(u.Path, "..") {
-		return nil, time.Time{}, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: it is no path")})
-	}
-	r.path, r.query = u.Path, u.Query()
-	err = c.do(ctx, r)
-	return body, date, err
+// Version is the server's version, such as "v1.35.4".
+func (c *Client) Version(ctx context.Context) (string, error) {
+	var is struct{ GitVersion string }
+	err := c.do(ctx, call{verb: "ask", what: "the server's version", method: http.MethodGet, path: "/version", into: &is})
+	return is.GitVersion, err
 }
 
 // seconds is a time as Kubernetes writes it.

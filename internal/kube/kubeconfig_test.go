@@ -234,23 +234,13 @@ func TestPod(t *testing.T) {
 	wants(t, err, Broken, "ca.crt", "automountServiceAccountToken")
 }
 
-func TestAnonymousAndToken(t *testing.T) {
+func TestWithToken(t *testing.T) {
 	sim := kubesim.New(kubesim.User{})
 	sim.Token(planted, kubesim.User{Name: "system:bootstrap:abcdef"})
-	sim.Serve("/api/v1/namespaces/kube-public/configmaps/cluster-info", kubesim.Object{"kind": "ConfigMap"})
 	n := machine(t, "")
 	n.Serve("api.example:6443", sim)
-	c, err := Anonymous(n, server, host.Via{}, nil, true)
+	c, err := WithToken(n, server, nil, planted, host.Via{})
 	if err != nil {
-		t.Fatal(err)
-	}
-	body, _, err := c.Get(t.Context(), "/api/v1/namespaces/kube-public/configmaps/cluster-info")
-	if err != nil || !strings.Contains(string(body), "ConfigMap") {
-		t.Errorf("%s, %v", body, err)
-	}
-	_, _, err = c.Whoami(t.Context())
-	wants(t, err, Unauthorized, "no credentials")
-	if c, err = WithToken(n, server, nil, planted, host.Via{}); err != nil {
 		t.Fatal(err)
 	}
 	if user, _, err := c.Whoami(t.Context()); user != "system:bootstrap:abcdef" {
@@ -261,8 +251,8 @@ func TestAnonymousAndToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = c.Whoami(t.Context())
-	wants(t, err, Unauthorized, "the token that was given", "kubeadm token list")
-	_, err = Anonymous(n, "api.example:6443", host.Via{}, nil, true)
+	wants(t, err, Unauthorized, "the token that was given", "kubectl create token")
+	_, err = WithToken(n, "api.example:6443", nil, planted, host.Via{})
 	wants(t, err, Broken, "no URL such as")
 }
 

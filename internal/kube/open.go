@@ -50,12 +50,6 @@ func Ask(v host.View, from From) (*Client, error) { return (*Clients)(nil).Ask(v
 // Do makes a client that may change what is in the cluster.
 func Do(h host.Host, from From) (*Client, error) { return (*Clients)(nil).Do(h, from) }
 
-// Anonymous makes a client that shows no credentials, to read what everybody may: the cluster-info of a cluster to join.
-// Blind takes any certificate; then what is read must prove itself.
-func Anonymous(v host.View, server string, via host.Via, roots []byte, blind bool) (*Client, error) {
-	return start(v, v.AskWeb, setting{server: server, roots: roots, blind: blind, via: via, login: &login{view: v}})
-}
-
 // WithToken makes a client that looks, with a bearer token in memory: for a try before a join.
 func WithToken(v host.View, server string, roots []byte, token string, via host.Via) (*Client, error) {
 	l := &login{view: v, token: token, about: "the token that was given"}
@@ -70,7 +64,6 @@ type setting struct {
 	from   string // where this was read, for errors; "" if it was given
 	server string
 	roots  []byte // PEM
-	blind  bool
 	via    host.Via
 	login  *login
 }
@@ -104,8 +97,6 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	}
 	trusts := "the machine's own certificate authorities"
 	switch {
-	case s.blind:
-		trusts = "any server"
 	case s.roots != nil:
 		names, err := authorities(s.roots)
 		if err != nil {
@@ -115,7 +106,7 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	case s.via.CAFile != "":
 		trusts += " and those in " + s.via.CAFile
 	}
-	through, err := w(host.Web{Via: s.via, Roots: s.roots, Blind: s.blind, Cert: s.login.certificate})
+	through, err := w(host.Web{Via: s.via, Roots: s.roots, Cert: s.login.certificate})
 	if err != nil {
 		return fail(err)
 	}

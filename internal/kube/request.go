@@ -33,9 +33,7 @@ type call struct {
 	body       []byte
 	again      bool // "it is there already" on a second try means that the first one went well
 
-	into  any     // what its JSON is decoded into
-	bytes *[]byte // or where its bytes go
-	date  *time.Time
+	into any // what its JSON is decoded into
 }
 
 type patienceKey struct{}
@@ -100,15 +98,10 @@ func (c *Client) try(ctx context.Context, r call, limit time.Duration) *Error {
 		return bad
 	}
 	t, err := c.send(ctx, r, token)
-	if r.date != nil {
-		*r.date = t.date
-	}
 	if err != nil || t.status >= 300 {
 		return c.judge(ctx, r, t, err)
 	}
-	if r.bytes != nil {
-		*r.bytes = t.body
-	} else if r.into != nil {
+	if r.into != nil {
 		if err := json.Unmarshal(t.body, r.into); err != nil {
 			return &Error{Why: Refused, Status: t.status, Cause: fmt.Errorf("the answer cannot be read: %w", err)}
 		}

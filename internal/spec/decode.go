@@ -222,11 +222,7 @@ func (d *decoder) unknown(section string, m *value) {
 	}
 	near := nearest.Of(m.name, keys)
 	if secretKey(m.name) && near == "" {
-		fix := "take it out, and revoke it: this file can be read by all"
-		if section == "join" {
-			fix = "put it in a file of mode 0600, and write the name of that file: token_file = \"/etc/gpuadm/token\""
-		}
-		d.src.addf(m.key, fix, "this file must not contain a secret: %s", show(m.name))
+		d.src.addf(m.key, "take it out, and revoke it: this file can be read by all", "this file must not contain a secret: %s", show(m.name))
 		return
 	}
 	what, where := "key", " in "+header(section)

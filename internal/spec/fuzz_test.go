@@ -104,7 +104,7 @@ func TestRendered(t *testing.T) {
 
 // randomJoin is a join that makes sense.
 func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) spec.Join {
-	j := spec.Join{Method: pick("none", "auto", "eks", "gke", "aks", "token"), KubeletConfig: path(), Gate: "closed"}
+	j := spec.Join{Method: pick("none", "auto", "eks", "gke", "aks"), KubeletConfig: path(), Gate: "closed"}
 	if j.Method == "auto" || j.Method == "eks" {
 		j.Cluster, j.Region, j.ServiceCIDR = pick("", "a", "A_b-1"), pick("", "eu-west-1", "us-gov-east-1"), pick("", "10.100.0.0/16", "fd00::/108")
 	}
@@ -117,9 +117,6 @@ func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) s
 	j.Server, j.CAFile, j.NodeName = "https://a:1", "/a", pick("", "a", "a-1.b")
 	if r.IntN(2) == 0 {
 		j.ClusterDNS = []string{"10.0.0.10", "fd00::a"}
-	}
-	if j.Method != "eks" {
-		j.CAPin, j.TokenFile = pick("", "sha256:"+strings.Repeat("0a", 32)), "/t"
 	}
 	return j
 }

@@ -79,7 +79,7 @@ func TestSecrets(t *testing.T) {
 	}
 	keys := []string{"token", "Token", "join_token", "bootstrap-token", "password", "PASSWD", "passphrase", "client_secret", "secrets", "credentials", "api_key", "private-key", "tokne", "passwrd", "token_fil", "token_file", `"token"`, "token.x", "x.token", `secret."a b"`}
 	frames := []string{
-		"format = 1\n%s\n", "format = 2\n%s\n", "%s", "format = 1\n[driver]\nversion = \"580\"\n%s\nversoin = 1\n", "format = 1\n[join]\nmethod = \"token\"\n%s\n",
+		"format = 1\n%s\n", "format = 2\n%s\n", "%s", "format = 1\n[driver]\nversion = \"580\"\n%s\nversoin = 1\n", "format = 1\n[join]\nmethod = \"eks\"\n%s\n",
 		"format = 1\n[[mig.gpu]]\n%s\n", "format = 1\n[node.labels]\n%s\n", "format = 1\n[driver.parameters]\n%s\n", "format = 1\n[[mig.gpu]]\nlayout = {}\n[mig.gpu.layout]\n%s",
 		"format = 1\njoin = { sever = \"x\", %s, hwo = 1 }\n", "format = 1\nnode.taints = [ { %s }, 1 ]\n", "format = 1\n[node]\ntaints = [\n{ %s },\n1\n]\n", "format = 1\n[unknown]\n%s\n", "format = 1\n[driver]\n[driver]\n%[1]s\n%[1]s\n", "format = 1\n[token]\n%s\n",
 	}

@@ -113,46 +113,26 @@ func checkNodeName(v string) (string, *finding) {
 	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
 }
 
-// join checks what the keys of [join] say together.
+// join notes keys of [join] that nothing would read with this method: who writes them expects something that does not happen. What
+// EKS needs may stay where the method is none: a machine of many that is to stay out.
 func (d *decoder) join(j Join) {
 	if !d.ok("join.method") {
 		return
 	}
-	const how = `method = "token"`
-	need := func(name, value, fix string) {
-		if value == "" && d.ok("join."+name) {
-			d.blame("join.method", fix, "%s needs %s", how, name)
-		}
-	}
-	if j.Method == "token" {
-		need("server", j.Server, `write server = "https://HOST:6443"`)
-		need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
-		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
-			d.blame("join.method", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one any server could pose as the cluster's", how)
-		}
-	}
-	d.misplaced(j)
-}
-
-// misplaced notes keys that nothing would read with this how: who writes them expects something that does not happen. What
-// a token join needs may stay where how is none: a machine of many that is to stay out.
-func (d *decoder) misplaced(j Join) {
 	const scripts = "the cloud's own scripts join the node"
 	for _, k := range []struct {
 		name string
 		set  bool
-		with []string // the hows that read it
+		with []string // the methods that read it
 		why  string
 	}{
 		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
 		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
-		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "elsewhere cluster_dns says where the cluster's DNS is"},
-		{"server", j.Server != "", []string{"token", "eks", "auto", "none"}, scripts},
-		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "none"}, scripts},
-		{"ca_pin", j.CAPin != "", []string{"token", "auto", "none"}, "only a join by token finds the CA by it"},
-		{"token_file", j.TokenFile != "", []string{"token", "auto", "none"}, "only a join by token has a token"},
-		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "none"}, scripts},
-		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "none"}, scripts},
+		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "only on EKS gpuadm tells kubelet where the cluster's DNS is"},
+		{"server", j.Server != "", []string{"eks", "auto", "none"}, scripts},
+		{"ca_file", j.CAFile != "", []string{"eks", "auto", "none"}, scripts},
+		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"eks", "auto", "none"}, scripts},
+		{"node_name", j.NodeName != "", []string{"eks", "auto", "none"}, scripts},
 		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
 	} {
 		key := "join." + k.name

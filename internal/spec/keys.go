@@ -48,8 +48,6 @@ type row struct {
 	ref    func(*Spec) any                 // a pointer into the Spec, for arrays of tables into the last one; nil for format
 	check  func(string) (string, *finding) // of a string that is not empty or not the default; returns its canonical form
 	stated func(*Spec) *bool               // where it is kept that a file states the key, for keys that mean more then; nil for all others
-	// quiet is set where the value may be a secret put in the wrong place: then no message repeats it.
-	quiet bool
 }
 
 // table is the single place that knows the keys. It is a function, so that no caller can change it.
@@ -148,15 +146,13 @@ func table() []row {
 	add("wait_for_allocatable", TypeBool, "false", "ready means that kubelet offers the GPUs too, by a device plugin or DRA driver", func(s *Spec) any { return &s.Node.WaitForAllocatable })
 
 	section = "join"
-	enum("method", "how the node joins its cluster", func(s *Spec) any { return &s.Join.Method }, "none", "auto", "eks", "gke", "aks", "token")
+	enum("method", "how the node joins its cluster", func(s *Spec) any { return &s.Join.Method }, "none", "auto", "eks", "gke", "aks")
 	text("cluster", `""`, "name of the cluster, for eks; empty: as the user data says", checkCluster, func(s *Spec) any { return &s.Join.Cluster })
 	text("region", `""`, "region of the cluster, for eks; empty: the machine's own", checkRegion, func(s *Spec) any { return &s.Join.Region })
-	text("server", `""`, "https URL of the API server; eks: found automatically", checkServer, func(s *Spec) any { return &s.Join.Server })
-	text("ca_file", `""`, "absolute path of the cluster's CA certificate; eks: found automatically", checkPath, func(s *Spec) any { return &s.Join.CAFile })
-	text("ca_pin", `""`, "sha256:<64 hex digits> of the CA's public key, for token", checkPin, func(s *Spec) any { return &s.Join.CAPin })
-	text("token_file", `""`, "absolute path of a 0600 file with the token; it is removed after use", checkPath, func(s *Spec) any { return &s.Join.TokenFile }).quiet = true
+	text("server", `""`, "https URL of the API server, for eks; empty: found automatically", checkServer, func(s *Spec) any { return &s.Join.Server })
+	text("ca_file", `""`, "absolute path of the cluster's CA certificate, for eks; empty: found automatically", checkPath, func(s *Spec) any { return &s.Join.CAFile })
 	text("service_cidr", `""`, "network of the cluster's services, for eks; empty: found automatically", checkNetwork, func(s *Spec) any { return &s.Join.ServiceCIDR })
-	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
+	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS, for eks; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
 	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
 	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
 	enum("gate", "closed: a node whose GPUs are not ready does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")

@@ -185,13 +185,11 @@ func (t Taint) String() string {
 
 // Join is [join]: how the node joins its cluster.
 type Join struct {
-	Method        string   // none, auto, eks, gke, aks, token
+	Method        string   // none, auto, eks, gke, aks
 	Cluster       string   // the cluster's name, for EKS; "" = as the machine's user data says
 	Region        string   // the cluster's region, for EKS; "" = the machine's own
-	Server        string   // https URL of the API server
-	CAFile        string   // absolute path of the cluster's CA certificate
-	CAPin         string   // "sha256:" and 64 lower-case hex digits, of the CA's public key
-	TokenFile     string   // absolute path; the file is 0600 and removed after use
+	Server        string   // https URL of the API server, for EKS; "" = as EKS says
+	CAFile        string   // absolute path of the cluster's CA certificate, for EKS; "" = as EKS says
 	ServiceCIDR   string   // the services' network, for EKS: cluster DNS is its tenth address
 	ClusterDNS    []string // addresses of the cluster's DNS; empty = as the cluster says
 	NodeName      string   // "" = the host's name, or as the cloud names it

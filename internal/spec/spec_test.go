@@ -102,8 +102,6 @@ cluster = "my-cluster_1"
 region = "eu-west-1"
 server = "https://10.0.0.1:6443/"
 ca_file = "/etc/gpuadm/ca.crt"
-ca_pin = "sha256:E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"
-token_file = "/etc/gpuadm/token"
 service_cidr = "FD00:10::/108"
 cluster_dns = ["10.100.0.10", "fd00:0:0:0::A"]
 node_name = "gpu-1.example"
@@ -152,8 +150,7 @@ func wholeSpec() spec.Spec {
 		},
 		Join: spec.Join{
 			Method: "auto", Cluster: "my-cluster_1", Region: "eu-west-1", ServiceCIDR: "fd00:10::/108", ClusterDNS: []string{"10.100.0.10", "fd00::a"}, NodeName: "gpu-1.example", Gate: "open",
-			Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", TokenFile: "/etc/gpuadm/token", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
-			CAPin: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+			Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
 		},
 		Proxy:      spec.Proxy{HTTP: "http://proxy.example:3128", HTTPS: "socks5://proxy.example:1080", NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"}, CAFile: "/etc/gpuadm/proxy.crt"},
 		Disruption: spec.Disruption{Policy: "drain", DrainDeadline: "1h30m", Allow: []string{"reset-gpu", "restart-runtime", "stop-clients"}},
@@ -222,8 +219,6 @@ cluster = ""
 region = ""
 server = ""
 ca_file = ""
-ca_pin = ""
-token_file = ""
 service_cidr = ""
 cluster_dns = []
 node_name = ""
@@ -324,7 +319,7 @@ func TestMerge(t *testing.T) {
 		{"gpus replace", "[[mig.gpu]]\ndevices = [0]\n[[mig.gpu]]\ndevices = [1]", "[[mig.gpu]]\ndevices = [2]", "[[mig.gpu]]\ndevices = [2]"},
 		{"gpus go", "[[mig.gpu]]", "[mig]\ngpu = []\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"x\"\nfile = \"/m\""},
 		{"layout goes", "[mig]\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"\"\n[[mig.gpu]]", "[mig]\nfile = \"/m\"\n[[mig.gpu]]"},
-		{"method is given up", `join.method = "token"`, `join.method = "none"`, `join = {}`},
+		{"method is given up", `join.method = "eks"`, `join.method = "none"`, `join = {}`},
 		{"halves of a repo", `driver.repo = { url = "https://a/b" }`, `driver.repo = { key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`, `driver.repo = { url = "https://a/b", key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -358,7 +353,7 @@ func TestOrder(t *testing.T) {
 	lines := map[string][]string{
 		"driver":  {`version = "580"`, `gpu_count = 8`, `build = "dkms"`},
 		"node":    {`labels = { a = "1" }`, `taints = ["a:NoSchedule", "b:NoSchedule"]`, `gpu_labels = false`},
-		"join":    {`method = "token"`, `server = "https://a"`, `token_file = "/t"`, `ca_file = "/c"`},
+		"join":    {`method = "eks"`, `server = "https://a"`, `cluster = "t"`, `ca_file = "/c"`},
 		"sharing": {`strategy = "single"`, `time_slicing = 2`},
 	}
 	render := func(names []string, order func([]string) []string) string {

@@ -213,17 +213,6 @@ func checkFingerprint(v string) (string, *finding) {
 	return hex, nil
 }
 
-func checkPin(v string) (string, *finding) {
-	digest, found := strings.CutPrefix(strings.ToLower(v), "sha256:")
-	switch whole := len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == ""; {
-	case whole && found:
-		return "sha256:" + digest, nil
-	case whole:
-		return v, wrong(`write "sha256:" before it`, "the pin does not say which digest it is")
-	}
-	return v, wrong(`write "sha256:" and 64 hex digits, as kubeadm token create --print-join-command prints them`, "this is no pin of a CA")
-}
-
 func checkHandler(v string) (string, *finding) {
 	// Kubernetes names handlers in RuntimeClass, and wants a DNS label there.
 	if domainLabel(v) {

@@ -57,8 +57,7 @@ version = 2
   SystemdCgroup = true
 -- usr/bin/containerd mode=0755 size=1000 --
 -- usr/bin/kubelet mode=0755 size=1000 --
--- etc/gpuadm/token mode=0600 --
-abcdef.s3cr3t0123456789
+-- etc/gpuadm/ --
 -- usr/lib/systemd/system/ --
 -- etc/systemd/system/ --
 `
@@ -121,8 +120,6 @@ func Thing(ref converge.Ref) (converge.Thing, error) {
 		return things.NewUnit(ref.Name), nil
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
-	case "secret":
-		return things.NewSecret(ref.Name), nil
 	case "restart":
 		return kubelet.NewFresh(ref.Name, ref.Reads), nil
 	}

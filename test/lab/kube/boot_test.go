@@ -21,8 +21,8 @@ func TestLabKubeOrdering(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
 	n := bootGPU(t, c, "ordering", "trixie")
-	n.wants(whole, n.join())
-	n.settled("--install")
+	n.prepared(whole)
+	n.settled()
 	n.Ready()
 	n.seenReady()
 	if taints := kube.Taints(n.Object()); len(taints) > 0 {
@@ -87,8 +87,14 @@ func (n gpuHost) held(pod string) {
 // back wants a node and its pod to run, after the GPUs were found ready in this boot.
 func (n gpuHost) back(pod string) {
 	n.t.Helper()
-	n.Ready()
+	n.again()
 	n.c.PodReady("default", pod)
+}
+
+// again wants a node whose GPUs were found ready in this boot.
+func (n gpuHost) again() {
+	n.t.Helper()
+	n.Ready()
 	n.c.Until(n.Name+" is called ready in this boot", func() string {
 		is := kube.Condition(n.Object(), gpuReady)
 		if is["status"] == "True" && strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {

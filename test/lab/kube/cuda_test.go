@@ -14,7 +14,8 @@ func TestLabKubeCUDA(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
 	n := bootGPU(t, c, "cuda", "trixie")
-	n.wants("[node]\n", n.join())
+	n.Packages()
+	n.wants("[node]\n")
 	const wrong = "/run/fakenvml.state.cuda" // gone after a boot
 	for _, c := range []struct{ goes, says string }{
 		{"init 802", "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY): the fabric manager does not run, or the NVLink fabric is not ready"},
@@ -36,6 +37,8 @@ func TestLabKubeCUDA(t *testing.T) {
 	n.gpuadm(1, []string{"apply"}, "/dev/nvidia-uvm cannot be opened: no such file or directory", "nvidia-modprobe -u -c 0")
 	n.Must("ln", "-s", "null", "/dev/nvidia-uvm")
 	n.settled("--install")
+	n.Join()
+	n.settled()
 	n.Ready()
 	n.condition("True")
 

@@ -223,3 +223,35 @@ func (n gpuHost) asks(golden string) {
 		n.t.Errorf("the second apply asked for %v", asked)
 	}
 }
+
+// leaves wants undo to refuse while a pod runs, and then to leave nothing behind; pods of DaemonSets do not count.
+func (n gpuHost) leaves(before lab.Tree) {
+	n.t.Helper()
+	name := "work-" + n.Name
+	pod(n.c, name, n.Name)
+	n.c.PodReady("default", name)
+	pid := n.MainPID("kubelet.service")
+	n.gpuadm(1, []string{"undo", "--to", "all"}, "1 pod runs here: default/"+name, "kubectl drain "+n.Name)
+	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
+		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
+	}
+	n.c.Delete("/api/v1/namespaces/default/pods/" + name)
+	n.c.Until("the pod has ended, as kubectl drain waits for", func() string {
+		if n.c.Look("/api/v1/namespaces/default/pods/"+name) != nil {
+			return "it is still there"
+		}
+		return ""
+	})
+	r := n.gpuadm(0, []string{"undo", "--to", "all"}, "kubectl delete node "+n.Name)
+	n.t.Logf("undo: %s", r)
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
+		n.t.Error("kubelet still runs")
+	}
+	n.same(before, n.tree())
+	if left := n.Exec("find", "/var/lib/kubelet", "-name", "config.yaml", "-o", "-name", "kubelet-client*"); left.Stdout != "" {
+		n.t.Errorf("left by gpuadm: %s", left.Stdout)
+	}
+	if o := n.Object(); kube.Condition(o, gpuReady)["status"] == "True" {
+		n.t.Errorf("who reads the Node still takes the GPUs for ready: %s", n.Describe())
+	}
+}

@@ -18,10 +18,9 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
 	n := bootGPU(t, c, "former", "trixie")
-	join := n.join()
 	n.account()
 	const account = "kubeconfig = \"" + accountFile + "\"\n"
-	n.wants("[runtime]\n[node]\nwait_for_allocatable = true\nstartup_taint = \"example.com/starting=x:NoSchedule\"\n"+account, join)
+	n.prepared("[runtime]\n[node]\nwait_for_allocatable = true\nstartup_taint = \"example.com/starting=x:NoSchedule\"\n" + account)
 
 	t.Log("a device plugin that stays away")
 	toleration := "tolerations: [{key: example.com/starting, operator: Exists, effect: NoSchedule}]"
@@ -40,7 +39,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	text := must.Get(c.BearerConfig(kube.Server, c.Account("gpuadm", "default", n.Name)))(t)
 	n.Put(accountFile, text, 0o600)
 	spec := "[runtime]\nset_as_default = true\n[node]\nstartup_taint = \"none\"\n" + account
-	n.wants(spec, join)
+	n.wants(spec)
 	n.gpuadm(75, []string{"apply"}, "system:serviceaccount:gpuadm:default may not patch it",
 		"kubectl create clusterrolebinding gpuadm-gpuadm-default --clusterrole=gpuadm-node --serviceaccount=gpuadm:default")
 	if !n.starting() || !strings.Contains(n.Must("containerd", "config", "dump"), `default_runtime_name = "nvidia"`) {

@@ -19,7 +19,6 @@ import (
 
 const (
 	specFile   = "/etc/gpuadm/node.toml"
-	tokenFile  = "/etc/gpuadm/token"
 	configFile = "/etc/gpuadm/kubelet.yaml"
 	state      = "/var/lib/gpuadm"
 	gpuReady   = "nvidia.com/GPUReady"
@@ -70,11 +69,15 @@ WantedBy=sysinit.target
 	return n
 }
 
-// join is a [join] by a token that is put on the host.
-func (n gpuHost) join() string {
+// prepared has gpuadm make the spec on a host with kubelet's package, and kubeadm join it then. It returns the token.
+func (n gpuHost) prepared(parts ...string) (token string) {
 	n.t.Helper()
-	n.Put(tokenFile, n.c.Token()+"\n", 0o600)
-	return fmt.Sprintf("[join]\nmethod = \"token\"\nserver = %q\nca_pin = %q\ntoken_file = %q\nkubelet_config = %q\n", kube.Server, n.c.Pin(), tokenFile, configFile)
+	n.Packages()
+	n.wants(parts...)
+	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 0 {
+		n.t.Fatalf("apply: %s", r)
+	}
+	return n.Join()
 }
 
 // wants writes the spec.

@@ -10,9 +10,10 @@
 //	func TestLabKubeSomething(t *testing.T) {
 //		c := cluster.Run(t)
 //		n := c.Boot("gpu-1", lab.Options{Dist: "trixie"})
-//		n.Put("/etc/gpuadm/token", c.Token(), 0o600)
+//		n.Packages()
 //		…
-//		n.Must("gpuadm", "apply")
+//		n.Must("gpuadm", "apply", "--install")
+//		n.Join()
 //		n.Ready()
 //	}
 //
@@ -58,6 +59,7 @@ type Cluster struct {
 	Local string
 
 	flags     []string // of the API server, beside those that each has
+	version   string   // of Kubernetes
 	dir       string   // of the cache, removed at the end
 	lock      *os.File
 	network   *network
@@ -78,7 +80,7 @@ func Start(ctx context.Context, flags ...string) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{flags: flags}
+	c = &Cluster{flags: flags, version: parts.Version}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("cannot start a control plane: %w", err), c.Close())

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// Node is a host on the cluster's network, with kubelet on its disk. Whether it joins is up to the test.
+// Node is a host on the cluster's network, with kubelet and kubeadm on its disk. Whether it joins is up to the test.
 type Node struct {
 	*lab.Host
 	// Name is the host's, and what its kubelet registers as.
@@ -45,7 +45,7 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 		Namespace: t.network.path(), Bridge: bridge, Address: n.IP + "/24", Gateway: address,
 		Pods: fmt.Sprintf("10.244.%d.0/24", octet),
 	}
-	files := map[string]string{"/usr/bin/kubelet": parts.Path("kubelet"), devplug: parts.Path("devplug")}
+	files := map[string]string{"/usr/bin/kubelet": parts.Path("kubelet"), "/usr/bin/kubeadm": parts.Path("kubeadm"), devplug: parts.Path("devplug")}
 	maps.Copy(files, o.Files)
 	o.Files = files
 	t.Cleanup(func() { t.Delete("/api/v1/nodes/" + name) }) // once the host is off
@@ -61,7 +61,7 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 
 // LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any node: the machine may have
 // cgroups of the first version, it may not lower out-of-memory scores, its disk may be rather full, and tests do not want
-// to wait. It is a file for kubelet_config of gpuadm's [join].
+// to wait.
 func LabConfig() Object {
 	return Object{
 		"failCgroupV1": false, "oomScoreAdj": 0, "failSwapOn": false, "resolvConf": "/dev/null",
@@ -70,8 +70,21 @@ func LabConfig() Object {
 	}
 }
 
-// LabConfigFile is LabConfig as the text of a file.
+// LabConfigFile is LabConfig as the text of a file, for kubelet_config of gpuadm's [join].
 func LabConfigFile() string { return configFile(LabConfig()) }
+
+// kubeletConfig is the configuration of the cluster's kubelets, as kubeadm notes it.
+func kubeletConfig() Object {
+	config := LabConfig()
+	maps.Copy(config, Object{
+		"authentication": Object{
+			"anonymous": Object{"enabled": false}, "webhook": Object{"enabled": true}, "x509": Object{"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+		},
+		"authorization": Object{"mode": "Webhook"}, "cgroupDriver": "systemd", "rotateCertificates": true,
+		"clusterDNS": []string{dns}, "clusterDomain": "cluster.local", "staticPodPath": "/etc/kubernetes/manifests",
+	})
+	return config
+}
 
 // configFile is a kubelet's configuration in YAML, as kubeadm writes it.
 func configFile(o Object) string {
@@ -94,37 +107,72 @@ type Kubeadm struct {
 	Flags, ExtraFlags string
 }
 
-// Kubeadm puts the files on a node that the packages kubelet and kubeadm bring and kubeadm join writes, and enables
-// kubelet. It does not start it.
-// Source: docs/reference/setup-tools/kubeadm/kubeadm-join and kubelet-integration, on kubernetes.io.
-func (n *Node) Kubeadm(k Kubeadm) {
+// Packages puts on a host what the packages kubelet and kubeadm put there, but for the time between kubelet's attempts: it tries in vain
+// until the machine has joined. Source: cmd/krel/templates/latest/kubelet and kubeadm of https://github.com/kubernetes/release, at f618b2a3.
+func (n *Node) Packages() {
 	n.t.Helper()
-	config := LabConfig()
-	maps.Copy(config, Object{
-		"authentication": Object{
-			"anonymous": Object{"enabled": false}, "webhook": Object{"enabled": true}, "x509": Object{"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
-		},
-		"authorization": Object{"mode": "Webhook"}, "cgroupDriver": "systemd", "rotateCertificates": true,
-		"clusterDNS": []string{dns}, "clusterDomain": "cluster.local", "staticPodPath": "/etc/kubernetes/manifests",
-		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-	})
-	maps.Copy(config, k.Config)
-	files := map[string]string{
-		"/etc/kubernetes/pki/ca.crt":         string(n.t.CA()),
-		"/var/lib/kubelet/config.yaml":       configFile(config),
-		"/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=" + strconv.Quote(k.Flags) + "\n",
-		"/etc/default/kubelet":               "KUBELET_EXTRA_ARGS=" + k.ExtraFlags + "\n",
-		"/usr/lib/systemd/system/kubelet.service": "[Unit]\nDescription=kubelet: The Kubernetes Node Agent\nWants=network-online.target\n" +
-			"After=network-online.target\n[Service]\nExecStart=/usr/bin/kubelet\nRestart=always\nStartLimitInterval=0\nRestartSec=1\n" +
-			"[Install]\nWantedBy=multi-user.target\n",
-		"/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": `[Service]
+	n.Put("/usr/lib/systemd/system/kubelet.service", `[Unit]
+Description=kubelet: The Kubernetes Node Agent
+Documentation=https://kubernetes.io/docs/
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart=/usr/bin/kubelet
+Restart=always
+StartLimitInterval=0
+RestartSec=1
+
+[Install]
+WantedBy=multi-user.target
+`, 0o600)
+	n.Put("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", `[Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
 EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
 EnvironmentFile=-/etc/default/kubelet
 ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-`,
+`, 0o644)
+	n.Put("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=\n", 0o644)
+	n.Must("mkdir", "-p", "/etc/kubernetes/manifests", "/var/lib/kubelet")
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--quiet", "kubelet.service")
+}
+
+// Join has kubeadm join the host, which has Packages, by a token that is good for an hour, and returns that.
+func (n *Node) Join() (token string) {
+	n.t.Helper()
+	token = n.t.Token()
+	n.Must("sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1")
+	// On a machine with cgroups of the first version kubeadm's preflight refuses a kubelet of 1.35 and newer, whatever its configuration says.
+	n.Put("/run/join.yaml", fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
+kind: JoinConfiguration
+discovery:
+  bootstrapToken: {apiServerEndpoint: "%s:%s", token: %s, caCertHashes: ["%s"]}
+nodeRegistration:
+  name: %s
+  criSocket: unix:///run/containerd/containerd.sock
+  ignorePreflightErrors: [SystemVerification]
+`, address, port, token, n.t.Pin(), n.Name), 0o600)
+	n.t.Log(n.Must("kubeadm", "join", "--config", "/run/join.yaml"))
+	n.Must("rm", "/run/join.yaml")
+	return token
+}
+
+// Kubeadm puts the files on a node that Packages has and kubeadm join writes, and enables kubelet. It does not start it.
+// Source: docs/reference/setup-tools/kubeadm/kubeadm-join and kubelet-integration, on kubernetes.io.
+func (n *Node) Kubeadm(k Kubeadm) {
+	n.t.Helper()
+	n.Packages()
+	config := kubeletConfig()
+	config["containerRuntimeEndpoint"] = "unix:///run/containerd/containerd.sock"
+	maps.Copy(config, k.Config)
+	files := map[string]string{
+		"/etc/kubernetes/pki/ca.crt":         string(n.t.CA()),
+		"/var/lib/kubelet/config.yaml":       configFile(config),
+		"/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=" + strconv.Quote(k.Flags) + "\n",
+		"/etc/default/kubelet":               "KUBELET_EXTRA_ARGS=" + k.ExtraFlags + "\n",
 	}
 	if k.Token != "" {
 		text := must.Get(n.t.BearerConfig(Server, k.Token))(n.t)
@@ -133,9 +181,6 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 	for name, text := range files {
 		n.Put(name, text, 0o600)
 	}
-	n.Must("mkdir", "-p", "/etc/kubernetes/manifests")
-	n.Must("systemctl", "daemon-reload")
-	n.Must("systemctl", "enable", "kubelet.service")
 }
 
 // Object is the node's Node; nil if there is none.

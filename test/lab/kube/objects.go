@@ -39,19 +39,23 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	}
 	objects = append(objects, readable("kube-public", "cluster-info", "kubeadm:bootstrap-signer-clusterinfo",
 		Object{"apiGroup": rbac, "kind": "User", "name": "system:anonymous"})...)
-	kubelet, err := json.Marshal(Object{
-		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"clusterDNS": []string{dns}, "clusterDomain": "cluster.local", "cgroupDriver": "systemd", "rotateCertificates": true,
-	})
-	if err != nil {
-		return fmt.Errorf("cannot write kubelet's configuration: %w", err)
+	for name, data := range map[string]Object{
+		"kubelet-config": {"kubelet": configFile(kubeletConfig())},
+		"kubeadm-config": {"ClusterConfiguration": clusterConfiguration(c.version)},
+	} {
+		objects = append(objects, Object{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": Object{"name": name, "namespace": "kube-system"}, "data": data,
+		})
+		objects = append(objects, readable("kube-system", name, "kubeadm:nodes-"+name, group("system:nodes"), group(bootstrappers))...)
 	}
-	objects = append(objects, Object{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": Object{"name": "kubelet-config", "namespace": "kube-system"},
-		"data": Object{"kubelet": string(kubelet)},
-	})
-	objects = append(objects, readable("kube-system", "kubelet-config", "kubeadm:kubelet-config", group("system:nodes"), group(bootstrappers))...)
 	return c.Admin.Apply(ctx, objects...)
+}
+
+// clusterConfiguration is what kubeadm init has noted of the cluster, and kubeadm join reads.
+// Source: https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/#kubeadm-k8s-io-v1beta4-ClusterConfiguration.
+func clusterConfiguration(version string) string {
+	return fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: %s\nclusterName: kubernetes\ncontrolPlaneEndpoint: %s:%s\n"+
+		"networking: {dnsDomain: cluster.local, serviceSubnet: %s}\n", version, address, port, services)
 }
 
 const rbac = "rbac.authorization.k8s.io"
@@ -144,11 +148,6 @@ func (c *Cluster) Pin() string { return c.keys.ca.pin() }
 // BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed with it. It is good for
 // the given time, for any use.
 func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (string, error) {
-	return c.GroupToken(ctx, good, bootstrappers)
-}
-
-// GroupToken is BootstrapToken for another group than kubeadm's, which may do what the test allows.
-func (c *Cluster) GroupToken(ctx context.Context, good time.Duration, group string) (string, error) {
 	random := strings.ToLower(rand.Text())
 	id, secret := random[:6], random[6:22] // [a-z0-9]{6} and [a-z0-9]{16}
 	err := c.Admin.Apply(ctx, Object{
@@ -156,7 +155,7 @@ func (c *Cluster) GroupToken(ctx context.Context, good time.Duration, group stri
 		"metadata": Object{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
 		"stringData": Object{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-			"auth-extra-groups": group, "expiration": time.Now().Add(good).UTC().Format(time.RFC3339),
+			"auth-extra-groups": bootstrappers, "expiration": time.Now().Add(good).UTC().Format(time.RFC3339),
 		},
 	})
 	if err != nil {

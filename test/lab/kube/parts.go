@@ -26,7 +26,7 @@ type Parts struct {
 	paths   map[string]string
 }
 
-// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or devplug, which is
+// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm or devplug, which is
 // the device plugin of devices that are not there.
 func (p Parts) Path(name string) string { return p.paths[name] }
 
@@ -39,7 +39,7 @@ type program struct {
 func programs() []program {
 	const kubernetes = "k8s.io/kubernetes"
 	list := []program{{"etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"}}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"} {
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm"} {
 		list = append(list, program{name, kubernetes + "/cmd/" + name, kubernetes})
 	}
 	return append(list, program{"devplug", "./devplug", ""})

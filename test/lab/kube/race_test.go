@@ -35,8 +35,11 @@ func TestLabKubeRace(t *testing.T) {
 		n := bootGPU(t, c, "race-taint", "trixie")
 		n.plain("patient")
 		n.account()
-		n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n"+
-			"[node]\nwait_for_allocatable = true\nkubeconfig = \""+accountFile+"\"\n", n.join())
+		n.Packages()
+		n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n" +
+			"[node]\nwait_for_allocatable = true\nkubeconfig = \"" + accountFile + "\"\n")
+		n.gpuadm(0, []string{"apply"})
+		n.Join()
 		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
 		n.Ready()
 		n.seenReady()
@@ -74,17 +77,16 @@ func TestLabKubeAccount(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
 	n := bootGPU(t, c, "account", "bookworm")
-	join := n.join()
-	n.wants("[runtime]\n[node]\n", join)
+	n.prepared("[runtime]\n[node]\n")
 	n.settled()
 	n.Ready()
 	const restricted = "labels = { \"lab.kubernetes.io/gpu\" = \"yes\" }\n"
-	n.wants("[node]\n"+restricted, "[runtime]\n", join)
+	n.wants("[node]\n"+restricted, "[runtime]\n")
 	r := n.gpuadm(2, []string{"apply"}, "lab.kubernetes.io/gpu", specFile)
 	t.Logf("without a ServiceAccount: %s", r)
 	before := len(c.Requests(n.user()))
 	n.account()
-	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted + join)
+	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted)
 	n.gpuadm(0, []string{"apply"}, "label lab.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
 	n.seenReady()
 	if is := kube.Text(n.Object(), "metadata", "labels", "lab.kubernetes.io/gpu"); is != "yes" {

@@ -34,11 +34,6 @@ func (s *Server) answer(r *http.Request) answer {
 			return failure(400, "BadRequest", err.Error(), nil)
 		}
 	}
-	if s.signer != nil {
-		if a, done := s.signer.answer(r, user, body); done {
-			return a
-		}
-	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch path := r.URL.Path; {
 	case path == "/livez" || path == "/readyz":

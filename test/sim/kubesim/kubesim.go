@@ -69,7 +69,6 @@ type Server struct {
 	anonymous User
 	admit     func(u User, old, made Object) string
 	evict     func(pod string) (budget string)
-	signer    *Signer // nil: no machine joins
 	faults    []Fault
 	requests  []string
 }
