@@ -30,7 +30,7 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 DEMO      := -tags=netgo,osusergo,demo
 # Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
 # -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
-RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(doctor|facts|host|instance|kube|remote)|test|test/sim/simhost)$$
+RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
 ALONE     := Test(Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # Tests that boot machines: they have targets of their own.
 LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
@@ -115,7 +115,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) vet ./...
 	$(STATICCHK) ./...
 	$(GO) mod tidy -diff
-	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
+	$(GO) test ./test/house ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	$(GO) test -C images/build/chart .
 	$(GO) test -C images/build/packages .
 	$(GO) test -C images/build/sbom .
@@ -135,7 +135,7 @@ lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on 
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
 	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
-	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
+	LAB_ALL=1 $(TEST) -timeout 4h ./test/laws -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
 	LAB_ALL=1 $(TEST) ./internal/packages/apt ./internal/instance -run 'TestPruneNever|TestLiveHopLimit' -count=1
 	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 90m
 	$(GO) run ./test/lab/cmd/lab setup

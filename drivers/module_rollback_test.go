@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -56,9 +57,7 @@ func TestUndoReloadsModule(t *testing.T) {
 			return nil, errors.Join(lay(f, broughtVersion, nil), folders(f, "/lib/modules/6.8.0/updates/dkms"), lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 				lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})
-		if _, err := n.Do(context.Background(), "seed"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(n.Do(context.Background(), "seed"))(t)
 		side := drivers.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
 		e := &converge.Engine{
 			Spec: spec.Spec{Sections: []string{"packages", "modules"}},

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -42,10 +43,7 @@ func KoFile(path, version, license, kernel string) string {
 
 func simulated(t *testing.T, archive string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	return n
 }
 
@@ -186,10 +184,7 @@ func TestEnrolment(t *testing.T) {
 
 func TestModuleWantsInAFolder(t *testing.T) {
 	m := facts.Modules{Trust: facts.Trust{Generated: true, BuildKey: "/var/lib/dkms/mok.key"}}
-	wants, err := ModuleWants(kernelSide(), facts.Facts{}, m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wants := must.Get(ModuleWants(kernelSide(), facts.Facts{}, m))(t)
 	n := simulated(t, "-- sim.toml --\nlive = false\n-- var/lib/dkms/mok.key --\nsecret\n")
 	for _, w := range wants {
 		state, err := w.Look(t.Context(), n)
@@ -199,9 +194,7 @@ func TestModuleWantsInAFolder(t *testing.T) {
 				t.Errorf("%s %s would be made in a folder: %q to %q", w.Ref().Kind, w.Ref().Name, state, to)
 			}
 			if w.Ref().Kind == "secret" {
-				if err := w.Make(t.Context(), n, to); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, w.Make(t.Context(), n, to))
 			}
 		}
 		if err != nil && !errors.As(err, new(host.Later)) {
@@ -216,9 +209,7 @@ func TestModuleWantsInAFolder(t *testing.T) {
 func TestOrderOfWhatSettles(t *testing.T) {
 	f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: "6.8.0"}, GPUs: []facts.PCI{{Vendor: "10de", Class: "030200"}}}
 	wants, err := ModuleWants(kernelSide(), f, facts.Modules{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var kinds []string
 	for _, w := range wants {
 		kinds = append(kinds, w.Ref().Kind)

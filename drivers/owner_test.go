@@ -51,10 +51,8 @@ func TestOwners(t *testing.T) {
 		{"talos", release("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n, err := simhost.New([]byte(ownedNode + test.files))
-			must.OK(t, err)
-			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")})
-			must.OK(t, err)
+			n := must.Get(simhost.New([]byte(ownedNode + test.files)))(t)
+			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")}))(t)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(context.Background(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
@@ -84,16 +82,13 @@ func TestOwners(t *testing.T) {
 // an apply waits.
 func TestEKSImage(t *testing.T) {
 	for name, loader := range map[string]string{"al2023-eks-nvidia": "nvidia-kmod-load.service", "al2023-eks-trees": "nvidia-setup.service"} {
-		archive, err := os.ReadFile("../test/hosts/" + name + ".txtar")
-		must.OK(t, err)
+		archive := must.Get(os.ReadFile("../test/hosts/" + name + ".txtar"))(t)
 		active := "name = \"" + loader + "\"\nenabled = \"enabled\"\nactive = "
 		module := "-- sys/module/nvidia/version --\n580.105.08\n-- proc/driver/nvidia/version --"
 		loading := strings.NewReplacer(active+`"active"`, active+`"activating"`, module, "-- tmp/x --").Replace(string(archive))
 		for version, on := range map[string]string{"580": string(archive), "595": string(archive), "580.105.08": loading} {
-			n, err := simhost.New([]byte(on))
-			must.OK(t, err)
-			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")})
-			must.OK(t, err)
+			n := must.Get(simhost.New([]byte(on)))(t)
+			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")}))(t)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(t.Context(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 {

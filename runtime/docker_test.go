@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -75,15 +76,9 @@ func TestTakeOutDocker(t *testing.T) {
 	const before = `{"log-driver": "local"}`
 	h := nvidia()
 	h.Default = true
-	edited, err := editDocker(daemonJSON, "26.1.5", h, []byte(before))
-	if err != nil {
-		t.Fatal(err)
-	}
+	edited := must.Get(editDocker(daemonJSON, "26.1.5", h, []byte(before)))(t)
 	after := string(edited)
-	plain, err := editDocker(daemonJSON, "26.1.5", nvidia(), []byte(before))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := must.Get(editDocker(daemonJSON, "26.1.5", nvidia(), []byte(before)))(t)
 	for name, c := range map[string]struct{ after, old, new, rest, left string }{
 		"as it was":           {after, "", "", before, ""},
 		"a key of others":     {after, `{"log-driver"`, `{"debug": true, "log-driver"`, `{"debug": true, "log-driver": "local"}`, ""},
@@ -144,13 +139,9 @@ func FuzzDockerEdit(f *testing.F) {
 		}
 		other := func(d *jsonedit.Doc) *jsonedit.Doc {
 			text, err := d.Set("1", "made by others")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			d, err = jsonedit.Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			return d
 		}
 		found := other(is)
@@ -198,12 +189,8 @@ WantedBy=multi-user.target
 -- etc/docker/daemon.json --
 {}
 `, daemonJSON, version)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WriteFile(daemonJSON, []byte(file), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, n.WriteFile(daemonJSON, []byte(file), host.Attr{Mode: 0o644}))
 	if info != nil {
 		n.Serve("/run/docker.sock", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/info" {

@@ -128,10 +128,7 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 	const entry = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]` + "\n"
 	const options = `[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]` + "\n"
 	before := []byte("version = 3\n")
-	after, err := Edit(Tree{Root: File{etc + "/config.toml", before}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(Edit(Tree{Root: File{etc + "/config.toml", before}}, Daemon{"2.1.5"}, handlers()[0], etc+"/config.toml", before))(t)
 	for found, want := range map[string]string{
 		"version = 3\n\n" + entry:                               "version = 3\n",
 		"version = 3\n\n" + entry + options:                     "version = 3\n",

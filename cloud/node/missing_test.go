@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestMissingGPUs: a machine that was ready with two GPUs and has one names the other's address, from its own journal,
@@ -76,9 +78,7 @@ func TestMissingGPUs(t *testing.T) {
 	if missing() == "" {
 		t.Error("a GPU that was added again and lost again is not missed")
 	}
-	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
 	if got := missing(); got != "" {
 		t.Errorf("after undo: %q", got)
 	}

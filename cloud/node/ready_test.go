@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -194,9 +195,7 @@ func TestConditionTimes(t *testing.T) {
 		t.Errorf("true since %s: then %s, said at %s", began, transition, beat)
 	}
 	a.Advance(time.Hour)
-	if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 	if transition, _ := at(); transition == began {
 		t.Errorf("false since it was true")
 	}
@@ -221,9 +220,7 @@ func TestWhole(t *testing.T) {
 	if err != nil || len(p.Cannot()) > 0 || p.Now() != 1 || p.Deferred < 3 || p.Changes[1].Deferred != "once stage early is converged" {
 		t.Fatalf("plan: %v %+v", err, p.Changes)
 	}
-	if _, err := e.Apply(a.ctx, a); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Apply(a.ctx, a))(t)
 	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", trouble.Wait{For: "the sun"} }, "")}, nil

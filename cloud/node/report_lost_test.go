@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -19,9 +20,7 @@ func TestReportAllLost(t *testing.T) {
 	a.Reboot()
 	a.Advance(time.Minute)
 	a.facts.GPUs, a.facts.Driver = nil, nil
-	if err := a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}))
 	if got := a.shown(); !strings.Contains(got, "False PreflightFailed cannot go on: no GPU") || !strings.Contains(got, "status-taint.cluster-autoscaler.kubernetes.io/gpu=failed") {
 		t.Errorf("the Node:\n%s", got)
 	}
@@ -37,9 +36,7 @@ func TestReportShuts(t *testing.T) {
 			a.Reboot()
 		}
 		a.Advance(time.Minute)
-		if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
 		if got := strings.Contains(a.shown(), "status-taint"); got != reboots {
 			t.Errorf("rebooted %v: pods are kept away: %v\n%s", reboots, got, a.shown())
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -45,9 +46,7 @@ func TestAPIIsMade(t *testing.T) {
 func TestAPIUndo(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
-	if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.engine().Undo(a.ctx, a, "", nil))(t)
 	got := a.shown()
 	for _, gone := range []string{"example.com/rack", "node-role", "nvidia.com/gpu=", "example.com/starting", "True"} {
 		if strings.Contains(got, gone) {
@@ -89,9 +88,7 @@ func TestSpecOn(t *testing.T) {
 	for name, text := range map[string]string{
 		"/etc/gpuadm/node.toml": "format = 1\n" + apiSpec, "/etc/gpuadm/node.d/10.toml": "format = 1\n[node]\nkubeconfig = \"/other\"\n", "/etc/gpuadm/node.d/x.bak": "junk",
 	} {
-		if err := a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
 	if got := specOn(a).Node.Kubeconfig; got != "/other" {
 		t.Errorf("the spec says %q", got)
@@ -264,9 +261,7 @@ func TestAPIFaults(t *testing.T) {
 			a.sim.Fail(c.fault)
 			_, err := a.engine().Apply(a.ctx, a)
 			if name == "two conflicts" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				a.converged(a.mark())
 				return
 			}

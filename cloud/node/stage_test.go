@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -105,19 +106,13 @@ const (
 
 func kubeletMachine(t testing.TB, files string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte("-- sim.toml --\n" + files + "-- etc/os-release --\nID=debian\n-- etc/hostname --\ngpu-0\n-- etc/default/ --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files + "-- etc/os-release --\nID=debian\n-- etc/hostname --\ngpu-0\n-- etc/default/ --\n")))(t)
 	return n
 }
 
 func kubeletEngine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
 	return &converge.Engine{Stages: []converge.Stage{Stage()}, Spec: s, ThingOf: kubeletThing, Version: "test"}
 }
 
@@ -187,9 +182,7 @@ func TestNodeLayouts(t *testing.T) {
 			if a, b := n.Tree(converge.Home, "/run", "/proc"), other.Tree(converge.Home, "/run", "/proc"); a != b {
 				t.Errorf("a changed spec ends otherwise:\n%s\nthan on a fresh machine:\n%s", a, b)
 			}
-			if _, err := kubeletEngine(t, blueSpec).Undo(ctx, n, "all", nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(kubeletEngine(t, blueSpec).Undo(ctx, n, "all", nil))(t)
 			if now := n.Tree(converge.Home, "/run", "/proc") + n.Units(); now != first {
 				t.Errorf("after undo:\n%s\nwas:\n%s", now, first)
 			}
@@ -209,10 +202,7 @@ func (c layout) registers(t *testing.T, n *simhost.Node, labels map[string]strin
 // checkRegisters reads as the facts do what kubelet would register with: what others stated is still there.
 func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, taint string) {
 	t.Helper()
-	f, err := facts.Gather(context.Background(), n, facts.Needs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(facts.Gather(context.Background(), n, facts.Needs{}))(t)
 	for k, v := range labels {
 		if f.Kubelet.Labels[k] != v {
 			t.Errorf("label %s is %q, not %q: %v", k, f.Kubelet.Labels[k], v, f.Kubelet.Labels)
@@ -291,19 +281,12 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 		"/etc/default/kubelet":         {"--node-labels=", "--v=9 --node-labels=more=1 --node-labels="},
 		"/var/lib/kubelet/config.yaml": {"maxPods: 110", "- key: added\n  effect: NoExecute\nmaxPods: 99"},
 	} {
-		data, err := n.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := n.WriteFile(file, []byte(strings.Replace(string(data), change[0], change[1], 1)), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(n.ReadFile(file))(t)
+		must.OK(t, n.WriteFile(file, []byte(strings.Replace(string(data), change[0], change[1], 1)), host.Attr{Mode: 0o644}))
 	}
 	mustApply(t, n, redSpec) // the union has their new taint
 	checkRegisters(t, n, map[string]string{"team": "red", "more": "1"}, "{added  NoExecute}")
-	if _, err := kubeletEngine(t, redSpec).Undo(ctx, n, "all", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(kubeletEngine(t, redSpec).Undo(ctx, n, "all", nil))(t)
 	env, _ := n.ReadFile("/etc/default/kubelet")
 	conf, _ := n.ReadFile("/var/lib/kubelet/config.yaml")
 	if string(env) != "KUBELET_EXTRA_ARGS=\"--v=9 --node-labels=more=1\"\n" {
@@ -356,10 +339,7 @@ func TestNoPlaceForTaints(t *testing.T) {
 }
 
 func TestNodeWantsNothing(t *testing.T) {
-	red, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	red := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)}))(t)
 	bare, _ := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
 	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for name, c := range map[string]struct {

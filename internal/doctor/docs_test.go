@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/doctor.md")
@@ -64,14 +65,9 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		}
 	}
 	if *update {
-		if err := os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644))
 	}
-	want, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(docs))(t)
 	if d := cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)); d != "" {
 		t.Errorf("(-want +got, -update takes it over)\n%s", d)
 	}

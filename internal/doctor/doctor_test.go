@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -24,14 +25,8 @@ func TestHealthy(t *testing.T) {
 	}
 	for _, file := range hosts {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, err := simhost.New(archive)
-			if err != nil {
-				t.Fatal(err)
-			}
+			archive := must.Get(os.ReadFile(file))(t)
+			n := must.Get(simhost.New(archive))(t)
 			r := examine(t, n)
 			for _, c := range r.Causes {
 				t.Errorf("%s: %v", c.Code, c.Found)
@@ -46,14 +41,9 @@ func TestHealthy(t *testing.T) {
 // TestImageLibraries: on systems that come with their driver its libraries are where containers find them.
 func TestImageLibraries(t *testing.T) {
 	for _, name := range []string{"gke-cos", "eks-bottlerocket", "talos"} {
-		archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
-		if err != nil {
-			t.Fatal(err)
-		}
+		archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
 		n, err := simhost.New(bytes.Replace(archive, []byte("[driver]\n"), []byte("[driver]\nwhy = \"it is not found\"\ncode = \"LIBRARY_NOT_FOUND\"\n"), 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, c := range examine(t, n).Causes {
 			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
 		}
@@ -143,21 +133,13 @@ func TestCauses(t *testing.T) {
 // TestGenerated: K3s and RKE2 write their files after they have started, at each start: that is no fault.
 func TestGenerated(t *testing.T) {
 	for _, name := range []string{"k3s", "rke2"} {
-		archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := simhost.New(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
+		n := must.Get(simhost.New(archive))(t)
 		f, err := facts.Gather(t.Context(), n, facts.Needs{})
 		if err != nil || len(f.Engines) == 0 {
 			t.Fatal(f.Engines, err)
 		}
-		if err := n.WriteFile(f.Engines[0].Config, []byte("version = 2\n"), host.Attr{Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.WriteFile(f.Engines[0].Config, []byte("version = 2\n"), host.Attr{Mode: 0o644}))
 		for _, c := range examine(t, n).Causes {
 			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -24,10 +25,7 @@ func TestCloud(t *testing.T) {
 	var c facts.Cache
 	gather := func(needs facts.Needs) facts.Facts {
 		t.Helper()
-		got, err := c.Gather(t.Context(), n, needs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(c.Gather(t.Context(), n, needs))(t)
 		return got
 	}
 	if got := gather(facts.Needs{}); got.Cloud.Name != "aws" || got.Instance != nil || len(f.Requests()) != 0 {
@@ -47,10 +45,7 @@ func TestCloud(t *testing.T) {
 // ownImage is a machine of EC2 with an image of one's own, which no scripts of EKS make a node.
 func ownImage(t *testing.T) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte("-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n")))(t)
 	return n
 }
 

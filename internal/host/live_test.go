@@ -21,8 +21,7 @@ func TestLive(t *testing.T) {
 	if os.Getenv("GPUADM_TEST_LIVE") == "" {
 		t.Skip("changes the machine it runs on: set GPUADM_TEST_LIVE=1 in one to throw away")
 	}
-	h, err := host.Open("/")
-	must.OK(t, err)
+	h := must.Get(host.Open("/"))(t)
 	const folder = "/etc/systemd/system/"
 	write := func(name, text string) {
 		t.Helper()
@@ -64,8 +63,7 @@ func TestLive(t *testing.T) {
 	if u.Started.Before(before.Add(-time.Millisecond)) || u.Started.After(time.Now()) || u.Since <= 0 || u.Uptime < u.Since || u.Uptime-u.Since > time.Minute {
 		t.Errorf("times: %+v", u)
 	}
-	i, err := h.Stat(u.Files[0])
-	must.OK(t, err)
+	i := must.Get(h.Stat(u.Files[0]))(t)
 	if gap := u.Started.Sub(i.Ctime); gap < 0 || gap > 30*time.Second {
 		t.Errorf("started %v after its file changed", gap)
 	}
@@ -138,10 +136,8 @@ func TestLive(t *testing.T) {
 	must.OK(t, set("containerd.service", "unmask", "restart"))
 	t.Logf("containerd: %+v", unit("containerd.service"))
 
-	unlock, err := h.Lock()
-	must.OK(t, err)
-	other, err := host.Open("/")
-	must.OK(t, err)
+	unlock := must.Get(h.Lock())(t)
+	other := must.Get(host.Open("/"))(t)
 	if _, err := other.Lock(); !errors.As(err, new(*host.Busy)) {
 		t.Errorf("locked twice: %v", err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -31,17 +32,10 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".golden")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(file))(t)
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got, -update takes it over)\n%s", name, d)
 	}
@@ -101,14 +95,8 @@ func in(t *testing.T, m cloudfake.Machine) (*cloudfake.Fake, *simhost.Node) {
 // TestAsk shows what was asked and what became of it.
 func TestAsk(t *testing.T) {
 	f, n := in(t, ec2())
-	i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := json.MarshalIndent(i, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
+	said := must.Get(json.MarshalIndent(i, "", "  "))(t)
 	golden(t, "ask/aws", strings.Join(f.Requests(), "\n")+"\n\n"+string(said)+"\n")
 	if strings.Contains(string(said), "planted") {
 		t.Errorf("a secret is kept: %s", said)
@@ -225,10 +213,7 @@ func TestTokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n := in(t, ec2())
 		f.Break(cloudfake.Fault{On: "GET /latest/meta-data/mac", What: "forget", Times: 1})
-		i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 		if n := strings.Count(strings.Join(f.Requests(), "\n"), "PUT "); n != 2 || i.UserCluster == nil {
 			t.Errorf("%d tokens were asked for: %v", n, f.Requests())
 		}

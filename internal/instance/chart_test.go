@@ -10,14 +10,13 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestChartTypes: on EKS the DaemonSet comes to every instance type that nodeadm's table of GPU types has.
 func TestChartTypes(t *testing.T) {
-	text, err := os.ReadFile("../../images/chart/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../images/chart/values.yaml"))(t)
 	var values struct {
 		Clouds map[string]struct {
 			GPUNodes []struct {
@@ -26,9 +25,7 @@ func TestChartTypes(t *testing.T) {
 			} `yaml:"gpuNodes"`
 		}
 	}
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.Unmarshal(text, &values))
 	var is []string
 	for _, e := range values.Clouds["eks"].GPUNodes {
 		if e.Key == "node.kubernetes.io/instance-type" {

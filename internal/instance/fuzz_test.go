@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // fit says whether all words of a cluster are fit to be shown and used.
@@ -34,12 +35,8 @@ func fit(t *testing.T, c *Cluster) {
 func manyParts(f *testing.F, parts int, each []byte) []byte {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	if _, err := z.Write(each); err != nil {
-		f.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		f.Fatal(err)
-	}
+	must.Get(z.Write(each))(f)
+	must.OK(f, z.Close())
 	part := "--B\nContent-Type: application/node.eks.aws\n\n" + base64.StdEncoding.EncodeToString(packed.Bytes()) + "\n"
 	return []byte("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n" + strings.Repeat(part, parts) + "--B--\n")
 }
@@ -58,10 +55,7 @@ func FuzzUserData(f *testing.F) {
 
 func FuzzNote(f *testing.F) {
 	c := Cluster{Name: "gpus", Server: "https://x", CA: []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), ServiceCIDR: "10.0.0.0/16"}
-	data, err := c.Keep(&Instance{ID: "i-0abcdef1234567890", Region: "us-east-1"}, "")
-	if err != nil {
-		f.Fatal(err)
-	}
+	data := must.Get(c.Keep(&Instance{ID: "i-0abcdef1234567890", Region: "us-east-1"}, ""))(f)
 	if got, _ := readNote(data); got == nil || got.DNS[0] != "10.0.0.10" {
 		f.Fatalf("%+v", got)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -46,10 +47,7 @@ enabled = "enabled"
 // cdiSpec is a spec in the form in which nvidia-ctk 1.20.1 writes it.
 func cdiSpec(t *testing.T, n *simhost.Node) string {
 	t.Helper()
-	d, err := n.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(n.Driver(t.Context()))(t)
 	var s strings.Builder
 	s.WriteString("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n")
 	add := func(name, node string) {
@@ -79,25 +77,16 @@ func cdiSpec(t *testing.T, n *simhost.Node) string {
 
 func withSpec(t *testing.T, archive, file, text string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(archive + "-- " + file + " --\n" + text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive + "-- " + file + " --\n" + text)))(t)
 	return n
 }
 
 // The spec is current if it has what the driver has, whatever its age; what it differs in is said.
 func TestCDISpecJudged(t *testing.T) {
 	const at = "var/run/cdi/nvidia.yaml"
-	plain, err := simhost.New([]byte(cdiNode))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := must.Get(simhost.New([]byte(cdiNode)))(t)
 	good := cdiSpec(t, plain)
-	d, err := plain.Driver(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(plain.Driver(t.Context()))(t)
 	gpu, part := d.GPUs[1].UUID, d.GPUs[0].Instances[1].Compute[0].UUID
 	if gpu == "" || part == "" {
 		t.Fatal("the simulated GPUs have no UUIDs")
@@ -158,10 +147,7 @@ func TestCDISpecElsewhere(t *testing.T) {
 		{"1.19.0 at boot", cdiNode + late, "", "multi-user.target is reached"},
 		{"1.19.0 later", reached + late, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
 	} {
-		n, err := simhost.New([]byte(x.archive))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(x.archive)))(t)
 		state, err := things.CDISpec().Look(t.Context(), n)
 		if state != x.state || (x.later == "") != (err == nil) || x.later != "" && (!errors.As(err, new(host.Later)) || !strings.Contains(err.Error(), x.later)) {
 			t.Errorf("%s: %q, %v; want %q, later %q", x.name, state, err, x.state, x.later)
@@ -236,10 +222,7 @@ func TestCDIRun(t *testing.T) {
 // Specs of others for the same devices are named, with what is wrong with them.
 func TestForeignCDI(t *testing.T) {
 	const dp = "kind: k8s.device-plugin.nvidia.com/gpu\ndevices: []\n"
-	n, err := simhost.New([]byte(cdiNode))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(cdiNode)))(t)
 	good := cdiSpec(t, n)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
 	notes := things.ReadOtherSpecs(n).Notes(n)
@@ -267,10 +250,7 @@ func TestDeviceLinks(t *testing.T) {
 	const nodes = "-- proc/devices --\nCharacter devices:\n195 nvidia\n235 nvidia-caps\n511 nvidia-uvm\n" +
 		"-- dev/nvidia0 device=195:0 --\n-- dev/nvidia11 device=195:11 --\n-- dev/nvidiactl device=195:255 --\n-- dev/nvidia-uvm device=511:0 --\n" +
 		"-- dev/nvidia-caps/nvidia-cap12 device=235:12 --\n-- dev/nvidia2 --\nno device\n-- dev/nvidia-modeset device=195:254 --\n"
-	n, err := simhost.New([]byte(nodes + "-- dev/char/195:11 link=../nvidia0 --\n-- dev/char/195:254 link=/dev/nvidia-modeset --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(nodes + "-- dev/char/195:11 link=../nvidia0 --\n-- dev/char/195:254 link=/dev/nvidia-modeset --\n")))(t)
 	l := things.DeviceLinks()
 	state, err := l.Look(t.Context(), n)
 	if state != "missing nvidia0 nvidia11 nvidiactl nvidia-cap12 nvidia-uvm" || err != nil {
@@ -286,10 +266,7 @@ func TestDeviceLinks(t *testing.T) {
 	if is, err := n.Readlink("/dev/char/235:12"); is != "../nvidia-caps/nvidia-cap12" || err != nil {
 		t.Errorf("%q, %v", is, err)
 	}
-	bare, err := simhost.New([]byte("-- dev/null device=1:3 --\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bare := must.Get(simhost.New([]byte("-- dev/null device=1:3 --\n")))(t)
 	if state, err := l.Look(t.Context(), bare); state != "none" || err != nil {
 		t.Errorf("no GPU: %q, %v", state, err)
 	}
@@ -313,10 +290,7 @@ func TestPartitionNodes(t *testing.T) {
 	for archive, want := range map[string]converge.State{
 		access: "none", "-- usr/bin/nvidia-modprobe mode=0755 --\n": "linked", "-- usr/bin/nvidia-modprobe mode=0755 --\n" + access: "missing nvidia-cap21",
 	} {
-		n, err := simhost.New([]byte(archive))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte(archive)))(t)
 		if state, err := nodes.Look(t.Context(), n); state != want || err != nil {
 			t.Errorf("%q, %v; want %q", state, err, want)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // holds says to the test's own binary what it opens before it waits: as a process beside gpuadm does.
@@ -85,9 +86,7 @@ func start(t *testing.T, what string) int {
 		t.Skip("only root sees what processes of others have open")
 	}
 	// What started the test may have left it files open, /dev/null among them.
-	if err := unix.CloseRange(3, 1<<20, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.CloseRange(3, 1<<20, unix.CLOSE_RANGE_CLOEXEC))
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{holds + "=" + what}
 	var stderr strings.Builder // not the test's own, which may be /dev/null
@@ -98,17 +97,9 @@ func start(t *testing.T, what string) int {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
 		Credential:  &syscall.Credential{NoSetGroups: true},
 	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin := must.Get(cmd.StdinPipe())(t)
+	stdout := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		stdin.Close()
 		_ = cmd.Wait()
@@ -154,10 +145,7 @@ func (a *among) ReadFile(name string) ([]byte, error) {
 
 func live(t *testing.T, pids ...int) *among {
 	t.Helper()
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(host.Open("/"))(t)
 	return &among{View: h, pids: pids}
 }
 
@@ -209,13 +197,9 @@ func TestManyOpenFiles(t *testing.T) {
 // TestProcessesComeAndGo: a process that has ended, and one that its parent has not waited for, are no error.
 func TestProcessesComeAndGo(t *testing.T) {
 	ended := exec.Command("true")
-	if err := ended.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, ended.Start())
 	var info unix.Siginfo
-	if err := unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
 	zombie := ended.Process.Pid
 	if holders, err := things.GPUHolders(t.Context(), live(t, zombie, 1<<22)); err != nil || len(holders) > 0 {
 		t.Errorf("a zombie: %v, %v", holders, err)

@@ -15,16 +15,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // builder makes a machine with a DKMS that notes its calls; /built has the state of the version.
 func builder(t *testing.T, archive string, run func(f *host.Files, argv []string) error) (*simhost.Node, *[]string) {
 	t.Helper()
-	n, err := simhost.New([]byte(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte(archive)))(t)
 	var calls []string
 	p := simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		calls = append(calls, strings.Join(argv, " "))
@@ -54,17 +52,13 @@ func TestDKMSBuilds(t *testing.T) {
 	if w.Ref().Name != "nvidia/580.95.05 6.8.0" {
 		t.Error(w.Ref().Name)
 	}
-	if err := w.Make(t.Context(), n, "installed"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Make(t.Context(), n, "installed"))
 	// Three compilers: memory for three, cores for four.
 	want := []string{"env OMP_NUM_THREADS=3 dkms install -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0"}
 	if !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
 	}
-	if err := things.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, things.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"))
 	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
 		t.Error(last)
 	}
@@ -75,9 +69,7 @@ func TestDKMSBuildsAgain(t *testing.T) {
 	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *host.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
-	if err := things.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, things.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"))
 	const about = "env OMP_NUM_THREADS=3 dkms %s -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0 --force"
 	if want := []string{fmt.Sprintf(about, "build"), fmt.Sprintf(about, "install")}; !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
@@ -184,9 +176,7 @@ func TestDKMSBeside(t *testing.T) {
 		t.Fatalf("%s: %t, %t", w.Ref().Name, is, driver)
 	}
 	for range 2 {
-		if err := again.Make(t.Context(), n, "fits"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, again.Make(t.Context(), n, "fits"))
 	}
 	want := []string{
 		"dkms remove -m nvidia-fs -v 2.26.6 -k 6.8.0", "dkms add -m nvidia-fs -v 2.26.6",

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -23,18 +24,10 @@ const edKey = "F22CC24F7F742054127646D9354FB98A5B4AF876"
 
 func keyNode(t *testing.T) *simhost.Node {
 	t.Helper()
-	data, err := os.ReadFile("testdata/ed25519.asc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	both, err := os.ReadFile("testdata/both.asc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/ed25519.asc"))(t)
+	both := must.Get(os.ReadFile("testdata/both.asc"))(t)
 	n, err := simhost.New([]byte("-- etc/apt/keyrings/ --\n-- simulated-net/mirror.example/key.pub --\n" + string(data) + "-- srv/both.asc --\n" + string(both)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return n
 }
 
@@ -45,9 +38,7 @@ func TestKey(t *testing.T) {
 		if s, err := w.Look(ctx, n); s != "" || err != nil {
 			t.Fatalf("before: %q, %v", s, err)
 		}
-		if err := w.Make(ctx, n, edKey); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.Make(ctx, n, edKey))
 		if s, err := w.Look(ctx, n); s != edKey || err != nil {
 			t.Errorf("%s holds %q, %v", file, s, err)
 		}
@@ -55,9 +46,7 @@ func TestKey(t *testing.T) {
 		if armored := strings.HasPrefix(string(data), "-----BEGIN"); armored != strings.HasSuffix(file, ".asc") {
 			t.Errorf("%s is armored: %v", file, armored)
 		}
-		if err := things.NewKey(w.Ref().Name).Make(ctx, n, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, things.NewKey(w.Ref().Name).Make(ctx, n, ""))
 		if s, _ := w.Look(ctx, n); s != "" {
 			t.Errorf("after undo: %q", s)
 		}
@@ -81,10 +70,7 @@ func TestKeyIsWhatItIs(t *testing.T) {
 		}
 	}
 	w := things.Key("/srv/both.asc", "/srv/both.asc", edKey, host.Via{}, "")
-	found, err := w.Look(ctx, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(w.Look(ctx, n))(t)
 	told := (*trouble.Error)(nil)
 	if _, err := w.To(found); !errors.As(err, &told) || len(told.Try) == 0 {
 		t.Errorf("a keyring of another owner: %v", err)
@@ -96,10 +82,7 @@ func digest(data string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(
 
 // TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where the digest is of the rest.
 func TestKeyByDigest(t *testing.T) {
-	key, err := os.ReadFile("testdata/ed25519.asc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(os.ReadFile("testdata/ed25519.asc"))(t)
 	plain := string(key)
 	tool := strings.Replace(plain, "\n\n", "\nVersion: GnuPG v2.0.22 (GNU/Linux)\n\n", 1)
 	other := strings.Replace(plain, "mDME", "mDMF", 1)
@@ -113,15 +96,9 @@ func TestKeyByDigest(t *testing.T) {
 
 		"a key hidden in what the digest leaves out": {strings.Replace(plain, body, "Version"+body+"\n"+body, 1), digest(plain), plain},
 	} {
-		n, err := simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + row.served))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + row.served)))(t)
 		w := things.Key("/etc/pki/rpm-gpg/x.asc", "https://mirror.example/key.pub", row.trusted, host.Via{}, "")
-		found, err := w.Look(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must.Get(w.Look(t.Context(), n))(t)
 		to, err := w.To(found)
 		if err != nil || to != converge.State(row.trusted) {
 			t.Errorf("%s: planned as %q, %v", what, to, err)

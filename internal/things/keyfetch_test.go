@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -21,9 +22,7 @@ func TestKeyNotFound(t *testing.T) {
 		"/srv/key.pub":                   "key in",
 	} {
 		n, err := simhost.New([]byte("-- etc/apt/keyrings/ --\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		err = things.Key("/etc/apt/keyrings/x.gpg", from, "EB693B3035CD5710E231E123A4B469963BF863CC", host.Via{}, "").Make(t.Context(), n, "EB693B3035CD5710E231E123A4B469963BF863CC")
 		tr := (*trouble.Error)(nil)
 		if !errors.As(err, &tr) || !strings.Contains(tr.What, from) || !strings.Contains(strings.Join(tr.Try, "\n"), try) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The fingerprints are gpg's own words about the keys in testdata, which were made for this test.
@@ -21,10 +22,7 @@ const (
 
 func keyFile(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("testdata/" + name))(t)
 	return b
 }
 
@@ -95,10 +93,7 @@ func FuzzFingerprints(f *testing.F) {
 		if err != nil {
 			return
 		}
-		packets, err := dearmor(data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		packets := must.Get(dearmor(data))(t)
 		again, err := fingerprints(armor(packets))
 		if err != nil || !slices.Equal(found, again) {
 			t.Errorf("%v, armored %v, %v", found, again, err)

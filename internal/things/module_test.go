@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -43,9 +44,7 @@ nvidia-uvm
 PCI_CLASS=30200
 PCI_ID=10DE:2330
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	touches := func([]string) bool { return false }
 	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		dir := "/sys/module/" + argv[1]
@@ -131,13 +130,9 @@ func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err er
 	t.Helper()
 	w := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, false, "")
 	before, err = w.Look(t.Context(), n.View())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	to, err := w.To(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if again, _ := w.To(to); again != to {
 		t.Errorf("To(To(%q)) is %q", before, again)
 	}
@@ -197,15 +192,11 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 	if _, _, err := settle(t, n); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.WriteFile(loadFile, []byte("nvidia\nnvidia-uvm\nnvidia-modeset\n"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(loadFile, []byte("nvidia\nnvidia-uvm\nnvidia-modeset\n"), host.Attr{Mode: 0o644}))
 	if before, after, err := settle(t, n); before != "580.95.05 open without nvidia-modeset" || after != "as on disk" || err != nil {
 		t.Errorf("%q, %q, %v", before, after, err)
 	}
-	if err := n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}))
 	if s, _ := things.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
 		t.Errorf("%q", s)
 	}
@@ -245,9 +236,7 @@ python3
 
 func TestModuleRejected(t *testing.T) {
 	n := simulated(t, "")
-	if err := n.WriteFile("/disk", []byte("580.95.05 rejected"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile("/disk", []byte("580.95.05 rejected"), host.Attr{Mode: 0o644}))
 	_, _, err := settle(t, n)
 	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "does not trust the key") || len(told.Try) == 0 {
 		t.Error(err)
@@ -294,9 +283,7 @@ func TestModuleForesees(t *testing.T) {
 // TestModuleFirstAnswer: the kernel's answer comes before what modprobe makes of a command that failed.
 func TestModuleFirstAnswer(t *testing.T) {
 	n := simulated(t, "")
-	if err := n.WriteFile("/disk", []byte("580.95.05 useless"), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile("/disk", []byte("580.95.05 useless"), host.Attr{Mode: 0o644}))
 	_, _, err := settle(t, n)
 	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "it finds no GPU that it supports") {
 		t.Errorf("not loaded because: %v", err)

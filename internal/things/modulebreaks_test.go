@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -52,10 +53,7 @@ func TestModuleBreaks(t *testing.T) {
 		}
 	}
 	undone := things.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Breaker)
-	n, err := simhost.New([]byte("-- sim.toml --\n" + two))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + two)))(t)
 	if what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk"); !strings.Contains(strings.Join(what, " "), "lose-partitions") {
 		t.Errorf("undo asks only for %v", what)
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -35,10 +36,7 @@ func TestPodDevices(t *testing.T) {
 	kubelet := given("ml", "train-0", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3") + given("ml", "pulls", "nvidia.com/mig-1g.10gb", "MIG-2") +
 		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1")
 	boot := func(files string) *simhost.Node {
-		n, err := simhost.New([]byte("-- sim.toml --\n" + files))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files)))(t)
 		n.Daemon(podResources, func(method string, _ []byte) ([]byte, error) {
 			if method != "/v1.PodResourcesLister/List" {
 				t.Errorf("kubelet is asked for %s", method)

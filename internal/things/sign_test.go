@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestSigner: GnuPG accepts the key and both signatures, finds the same fingerprint, and refuses what was changed.
@@ -23,26 +25,16 @@ func TestSigner(t *testing.T) {
 		}
 	}
 	_, secret, err := NewSigner()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := ReadSigner(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := s.Public()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	s := must.Get(ReadSigner(secret))(t)
+	public := must.Get(s.Public())(t)
 	if found, err := Fingerprints(public, ""); err != nil || len(found) != 1 || found[0] != s.Fingerprint() {
 		t.Errorf("fingerprints %v, %v; want %s", found, err, s.Fingerprint())
 	}
 	dir := t.TempDir()
 	put := func(name string, data []byte) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(name, data, 0o600))
 		return name
 	}
 	run := func(argv ...string) (string, error) {
@@ -50,35 +42,24 @@ func TestSigner(t *testing.T) {
 		return string(out), err
 	}
 	home, err := os.MkdirTemp("", "gpg") // a short name: gpg's sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer os.RemoveAll(home)
 	shown, err := run("gpg", "--homedir", home, "--batch", "--with-colons", "--show-keys", put("key.asc", public))
 	if err != nil || !bytes.Contains([]byte(shown), []byte(s.Fingerprint())) || !bytes.Contains([]byte(shown), []byte("uid:")) {
 		t.Errorf("gpg shows %s, %v", shown, err)
 	}
-	packets, err := dearmor(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := must.Get(dearmor(public))(t)
 	ring := put("key.gpg", packets)
 
 	text := []byte("Origin: test\nSHA256:\n abc 1 Packages\n")
-	clear, err := s.Clearsign(text, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	clear := must.Get(s.Clearsign(text, time.Now()))(t)
 	if out, err := run("gpgv", "--keyring", ring, put("clear", clear)); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := run("gpgv", "--keyring", ring, put("clear", bytes.Replace(clear, []byte("abc"), []byte("abd"), 1))); err == nil {
 		t.Errorf("a changed text is accepted: %s", out)
 	}
-	detached, err := s.Detached(text, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	detached := must.Get(s.Detached(text, time.Now()))(t)
 	file, signature := put("file", text), put("file.asc", detached)
 	if out, err := run("gpgv", "--keyring", ring, signature, file); err != nil {
 		t.Errorf("%v: %s", err, out)

@@ -27,10 +27,7 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 // proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm refuses is proven.
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	t.Helper()
-	live, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(host.Open("/"))(t)
 	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
 	tree, d := in.tree(t, p), runtime.Daemon{Version: p.Version}
 	target, err := runtime.Target(tree, d, h)

@@ -46,8 +46,7 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 	if in.Kind == inject.Full {
 		cmd.Env = append(cmd.Env, goesOn+"=1")
 	}
-	r, err := inject.Run(cmd, in)
-	must.OK(t, err)
+	r := must.Get(inject.Run(cmd, in))(t)
 	for i, c := range r.Calls {
 		if i >= len(steps()) {
 			t.Fatalf("counted %q beyond the last step", c)

@@ -193,8 +193,7 @@ func event(address string, f pciFunction) string {
 // SetGPUs puts other GPUs on the host's bus, which was booted with some.
 func (h *Host) SetGPUs(kind string, n int) {
 	h.t.Helper()
-	fs, err := functions(kind, n)
-	must.OK(h.t, err)
+	fs := must.Get(functions(kind, n))(h.t)
 	script := &strings.Builder{}
 	fmt.Fprintf(script, "set -e\ncd %s/pci\nrm -rf sys/*\n", ours)
 	for name, text := range pciBus(fs) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -89,10 +90,7 @@ enabled=1
 		"-- " + strings.Replace(list, "gpuadm-crb", "gpuadm-crb-more", 1) + " --\n": true,
 		"-- " + list + " --\n": false,
 	} {
-		n, err := simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files)))(t)
 		if is, err := New().Stale(n, []string{l.File}); is != stale || err != nil {
 			t.Errorf("with %q: stale %v, %v", files, is, err)
 		}
@@ -104,10 +102,7 @@ enabled=1
 func TestEnabledWants(t *testing.T) {
 	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{}}
 	state := func() (s string) {
-		wants, err := packages.NewReading(New()).Enabled("dnf", lacking(f, "epel"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		wants := must.Get(packages.NewReading(New()).Enabled("dnf", lacking(f, "epel")))(t)
 		for _, w := range wants {
 			none, _ := w.To("")
 			is, _ := w.To(converge.State(packages.State{Version: "9-7.el9"}.String()))

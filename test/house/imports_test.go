@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package house
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/gpuadm/gpuadm/"
+
+// mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
+// spec + facts → wants → changes → touches → events → words.
+var mayImport = map[string][]string{
+	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
+	"images/build/oldlibc":  {},
+	"images/daemonset":      {},
+	"images/systemd":        {},
+	"stages":                {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/trouble"},
+	"drivers":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/trouble"},
+	"mig":                   {"internal/converge", "internal/facts", "internal/host", "internal/nearest", "internal/spec", "internal/things", "internal/trouble"},
+	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/jsonedit", "internal/mask", "internal/packages", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},
+	"cloud":                 {"cloud/aks", "cloud/eks", "cloud/gke", "cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
+	"cloud/aks":             {"cloud/kubelet", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
+	"cloud/eks":             {"cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/spec", "internal/things", "internal/trouble"},
+	"cloud/gke":             {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
+	"cloud/node":            {"cloud/kubelet", "cloud/method", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/mask", "internal/spec", "internal/things", "internal/trouble"},
+	"cloud/method":          {"cloud/kubelet", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/spec", "internal/trouble"},
+	"cloud/kubelet":         {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
+	"internal/kube":         {"internal/host", "internal/instance", "internal/mask", "internal/trouble"},
+	"internal/instance":     {"internal/host", "internal/trouble"},
+	"internal/packages":     {"internal/converge", "internal/host", "internal/pattern", "internal/things", "internal/trouble"},
+	"internal/packages/apt": {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things", "internal/trouble"},
+	"internal/packages/dnf": {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things", "internal/trouble"},
+	"internal/things":       {"internal/converge", "internal/host", "internal/pattern", "internal/pci", "internal/trouble"},
+	"internal/diff":         {"internal/mask"},
+	"internal/doctor":       {"drivers", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/pci", "internal/spec", "internal/things", "internal/trouble"},
+	"internal/jsonedit":     {},
+	"internal/mask":         {},
+	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec", "internal/trouble"},
+	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern", "internal/pci", "internal/toml"},
+	"internal/pattern":      {},
+	"internal/pci":          {},
+	"internal/nearest":      {},
+	"internal/spec":         {"internal/nearest", "internal/trouble"},
+	"internal/toml":         {},
+	"internal/trouble":      {},
+	"internal/host":         {"internal/mask"},
+	"internal/remote":       {},
+}
+
+// onlyIn says where alone a package of others may be imported. "test" is anything below test/.
+var onlyIn = map[string][]string{
+	"os/exec":                              {"internal/host", "internal/remote", "test"},
+	"github.com/NVIDIA/go-nvml":            {"internal/host"},
+	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
+	"github.com/godbus/dbus":               {"internal/host"},
+	"github.com/knqyf263/go-deb-version":   {"internal/packages/apt"},
+	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf"},
+	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/spec", "internal/facts", "internal/toml", "runtime", "test"},
+	"github.com/spf13/cobra":               {"cmd/gpuadm"},
+	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
+	"log":                                  {},
+	"log/slog":                             {},
+	"net/http":                             {"internal/host", "internal/instance", "internal/kube"},
+	"k8s.io/client-go":                     {},
+	"k8s.io/api":                           {},
+	"github.com/aws/aws-sdk-go-v2":         {"internal/instance"},
+	"cloud.google.com/go":                  {"internal/instance"},
+	"github.com/google/jsonschema-go":      {},
+	"plugin":                               {},
+	"text/template":                        {},
+	"html/template":                        {},
+	"github.com/rogpeppe/go-internal/diff": {"internal/diff"},
+}
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	GoFiles    []string
+}
+
+func ourPackages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("cannot list packages: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range ourPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if name == "test" || strings.HasPrefix(name, "test/") {
+			continue
+		}
+		allowed, known := mayImport[name]
+		if !known {
+			t.Errorf("%s has no line in mayImport: say what it may import", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if of := strings.TrimPrefix(imp, module); of != imp && !slices.Contains(allowed, of) {
+				t.Errorf("%s imports %s: the arrows go the other way", name, of)
+			}
+			if imp == "runtime" && name == "runtime" {
+				t.Errorf("%s imports the standard package of its own name", name)
+			}
+			for imported, where := range onlyIn {
+				if (imp == imported || strings.HasPrefix(imp, imported+"/")) && !slices.Contains(where, name) {
+					t.Errorf("%s imports %s: only %v may", name, imp, where)
+				}
+			}
+		}
+	}
+}
+
+// TestPackageDocs wants every package to open with a sentence that a newcomer understands.
+func TestPackageDocs(t *testing.T) {
+	for _, p := range ourPackages(t) {
+		if len(p.GoFiles) > 0 && len(p.Doc) < 30 {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Law 8: a power cut before any touch of an apply or of an undo, then any command.
+
+// A straight run is an apply and an undo of all that nothing interrupts.
+type straight struct {
+	machine        machine
+	e              func() *converge.Engine
+	first, applied string         // the trees before and between
+	made, undone   int            // the touches that the apply, and both, take
+	others         *regexp.Regexp // finds whether units that gpuadm does not restart run with their current files
+}
+
+func run(t *testing.T, m machine, e func() *converge.Engine) straight {
+	t.Helper()
+	n := m.boot(t)
+	n.Reboot() // what is enabled runs, as after each power cut
+	s := straight{machine: m, e: e, first: tree(n)}
+	apply(t, n, e())
+	s.applied, s.made = tree(n), n.Touches()
+	clean(t, "applied", n)
+	undo(t, n, e(), "all")
+	s.undone = n.Touches()
+	units := []string{"-"}
+	for _, stale := range staleUnit.FindAllStringSubmatch(s.applied+tree(n), -1) {
+		units = append(units, regexp.QuoteMeta(stale[1]))
+	}
+	s.others = regexp.MustCompile(`(?m)^((?:` + strings.Join(units, "|") + `) \w+ active) (?:fresh|stale)$`)
+	s.settled(t, "applied and undone", s.first, n)
+	return s
+}
+
+var staleUnit = regexp.MustCompile(`(?m)^(\S+) \w+ active stale$`)
+
+// settled holds that the machine has come to a tree, and that no temporary file is left anywhere. Units that gpuadm leaves
+// running with their old files, a kubelet that has joined, have read them where there was a boot between.
+func (s straight) settled(t testing.TB, what, want string, n *simhost.Node) {
+	t.Helper()
+	compare(t, what, s.withoutBootDecided(want), s.withoutBootDecided(tree(n)))
+	clean(t, what, n)
+}
+
+// withoutBootDecided is a tree without what only a boot decides.
+func (s straight) withoutBootDecided(tree string) string {
+	return s.others.ReplaceAllString(tree, "$1")
+}
+
+// cut cuts the power of a new machine before a touch of its apply, or of the undo after it, and boots it again.
+func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node {
+	t.Helper()
+	n := s.machine.boot(t)
+	n.CutAt(touch)
+	_, err := s.e().Apply(context.Background(), n)
+	ended := false // then only what no undo needs any more is cleared away
+	if err == nil {
+		back := s.e()
+		back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
+		_, err = back.Undo(context.Background(), n, "all", nil)
+	}
+	if err == nil && !ended || !n.Off() {
+		t.Fatalf("touch %d: the power was not cut: %v", touch, err)
+	}
+	n.Boot(loss)
+	return n
+}
+
+// A cutLaw is what a command makes of a machine after a power cut in an apply, or in the undo after it.
+type cutLaw struct {
+	name    string
+	undoing bool
+	law     func(t *testing.T, s straight, n *simhost.Node, what string)
+}
+
+var cutLaws = []cutLaw{
+	{"apply cut, then apply", false, byHand},
+	{"apply cut, then boot", false, func(t *testing.T, s straight, n *simhost.Node, what string) {
+		boot(t, n, s.e(), what)
+		s.settled(t, what, s.applied, n)
+		undoAfter(t, n, s.e(), "", what)
+		s.settled(t, what+", undone", s.first, n)
+	}},
+	{"apply cut, then undo all", false, undone("all")},
+	{"apply cut, then undo", false, undone("")},
+	{"undo cut, then undo all", true, undone("all")},
+	{"undo cut, then undo", true, undone("")},
+	{"undo cut, then boot", true, booted},
+	{"undo cut, then apply", true, byHand},
+}
+
+// Each is tested at some touches of each case, and at all of them in a nightly run.
+func TestPowerCutThenAnyCommand(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		s := run(t, m, e)
+		for _, c := range cutLaws {
+			t.Run(c.name, func(t *testing.T) {
+				from, many := 0, s.made
+				if c.undoing {
+					from, many = s.made, s.undone-s.made
+				}
+				for _, at := range sample(t, many, 2) {
+					for _, loss := range losses(at) {
+						c.law(t, s, s.cut(t, from+at, loss), fmt.Sprintf("%s, touch %d of %d, %v", c.name, at, many, loss))
+					}
+				}
+			})
+		}
+	})
+}
+
+func byHand(t *testing.T, s straight, n *simhost.Node, what string) {
+	apply(t, n, s.e())
+	s.settled(t, what, s.applied, n)
+	undoAfter(t, n, s.e(), "all", what)
+	s.settled(t, what+", undone", s.first, n)
+}
+
+func undone(to string) func(t *testing.T, s straight, n *simhost.Node, what string) {
+	return func(t *testing.T, s straight, n *simhost.Node, what string) {
+		undoAfter(t, n, s.e(), to, what)
+		s.settled(t, what, s.first, n)
+	}
+}
+
+// A machine that boots on a cut undo finishes it, and is held: kubelet does not start on half of either.
+func booted(t *testing.T, s straight, n *simhost.Node, what string) {
+	began := undoing(t, s, n, what)
+	res := boot(t, n, s.e(), what)
+	if !began {
+		s.settled(t, what+", which had not begun", s.applied, n)
+		return
+	}
+	s.settled(t, what, s.first, n)
+	status, err := s.e().Status(context.Background(), n.View())
+	if err != nil || res.Held == "" || status.Undoing || status.Held == "" {
+		t.Fatalf("%s: the boot says held %q; status says held %q, undoing %t, %v", what, res.Held, status.Held, status.Undoing, err)
+	}
+}
+
+// gpuLines finds the GPUs' states: a boot loses them.
+var gpuLines = regexp.MustCompile(`(?m)^GPU .*\n`)
+
+// undoing says whether the undo that was cut is known. One that is not has touched nothing.
+func undoing(t *testing.T, s straight, n *simhost.Node, what string) bool {
+	t.Helper()
+	status, err := s.e().Status(context.Background(), n.View())
+	if err != nil {
+		t.Fatalf("%s: no status: %v", what, err)
+	}
+	known := status.Undoing || status.Held != ""
+	if !known {
+		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "") }
+		compare(t, what+", and nothing knows that there was an undo", lost(s.applied), lost(tree(n)))
+	}
+	return known
+}
+
+// boot is the apply of a boot.
+func boot(t testing.TB, n *simhost.Node, e *converge.Engine, what string) converge.Result {
+	t.Helper()
+	e.Unattended = true
+	res, err := e.Apply(context.Background(), n)
+	if err != nil {
+		t.Fatalf("%s, then booted: %v", what, err)
+	}
+	return res
+}
+
+func undoAfter(t testing.TB, n *simhost.Node, e *converge.Engine, to, what string) converge.Result {
+	t.Helper()
+	res, err := e.Undo(context.Background(), n, to, nil)
+	if err != nil {
+		t.Fatalf("%s: cannot undo: %v", what, err)
+	}
+	return res
+}

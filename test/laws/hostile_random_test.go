@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// hostileStages are two stages in one of some editions.
+func hostileStages(edition int) []converge.Stage {
+	var a, b []converge.Want
+	x, y := keys{gadget{name: "/srv/x"}}, keys{gadget{name: "/srv/y"}}
+	text := []byte(fmt.Sprintf("edition %d\n", edition))
+	if edition > 0 {
+		b = append(b, things.Folders("/srv/f/g", "")...)
+		a = append(a, things.Exact("/etc/d.conf", text, 0o644, ""), wantPkg("x", fmt.Sprint(edition)), wantPkg("old", fmt.Sprint(edition%2)),
+			x.with(fmt.Sprintf("w%d", edition)), x.with("common"))
+		a = append(a[:len(a)-2], converge.Want{Thing: x, To: func(found converge.State) (converge.State, error) {
+			s, err := x.with(fmt.Sprintf("w%d", edition)).To(found)
+			if err != nil {
+				return "", err
+			}
+			return x.with("common").To(s)
+		}})
+		b = append(b, y.with(fmt.Sprintf("v%d", edition)))
+		if edition != 2 {
+			b = append(b, things.Exact("/srv/f/g/z", text, 0o600, ""))
+		}
+	}
+	return []converge.Stage{named("driver", a...), named("runtime", b...)}
+}
+
+func hostileEngine(t testing.TB, edition int) *converge.Engine {
+	e := gadgets(t, nil, hostileStages(edition)...)
+	return e
+}
+
+// Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
+// tree, and none of gpuadm's own states is taken for one of others.
+func TestHostileRandom(t *testing.T) {
+	from, many := seeds(t, 10, 100, 3000)
+	bad := 0
+	for seed := from; seed < from+many && bad < 3; seed++ {
+		for _, edits := range []bool{false, true} {
+			if events, err := hostileHistory(t, seed, edits); err != "" {
+				bad++
+				t.Errorf("seed %d, edits %t: %s\n%s", seed, edits, err, strings.Join(events, "\n"))
+			}
+		}
+	}
+}
+
+func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wrong string) {
+	r := rand.New(rand.NewPCG(seed, 99))
+	ctx := context.Background()
+	n := node(t)
+	put(t, n, "/srv/x", "theirs")
+	put(t, n, "/srv/y", "theirs")
+	tell := func(format string, args ...any) { events = append(events, fmt.Sprintf(format, args...)) }
+	see := func(n *simhost.Node) string {
+		tree := n.Tree(converge.Home, "/srv/last-transaction", "/srv/x", "/srv/y")
+		var keep []string
+		for _, line := range strings.Split(tree, "\n") {
+			if !strings.Contains(line, "boot_id") && !strings.HasPrefix(line, "/var") && !strings.HasPrefix(line, "/pkg/.gpuadm") && !strings.HasPrefix(line, "/srv/.gpuadm") {
+				keep = append(keep, line)
+			}
+		}
+		return strings.Join(keep, "\n") + "\n" + sorted(content(n, "/srv/x")) + "\n" + sorted(content(n, "/srv/y"))
+	}
+	foreign := ""
+	var runs []string
+	for i := range 3 + r.IntN(8) {
+		n.Advance(1e9)
+		fault := ""
+		at := n.Touches() + r.IntN(60)
+		switch r.IntN(5) {
+		case 0:
+			n.CutAt(at)
+			fault = "killed"
+		case 1:
+			n.Fail(at, syscall.EIO)
+			fault = "EIO"
+		case 2:
+			n.Fail(at, syscall.ENOSPC)
+			n.Fail(at+1+r.IntN(12), syscall.EIO)
+			fault = "two faults"
+		}
+		e := hostileEngine(t, 1+r.IntN(3))
+		var err error
+		var res converge.Result
+		what := ""
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			what = "apply"
+			res, err = e.Apply(ctx, n)
+		case 3:
+			what = "apply of one stage"
+			e.Before = e.Stages
+			k := r.IntN(2)
+			e.Stages = e.Stages[k : k+1]
+			res, err = e.Apply(ctx, n)
+		case 4:
+			what = "boot"
+			e.Unattended = true
+			res, err = e.Apply(ctx, n)
+		case 5:
+			what = "undo"
+			res, err = e.Undo(ctx, n, "", nil)
+		case 6:
+			what = "undo all"
+			res, err = e.Undo(ctx, n, "all", nil)
+		case 7:
+			to := "none"
+			if len(runs) > 0 {
+				to = runs[r.IntN(len(runs))]
+			}
+			what = "undo --to " + to
+			res, err = e.Undo(ctx, n, to, nil)
+		}
+		if res.Run != "" {
+			runs = append(runs, res.Run)
+		}
+		tell("%d: %s by %s, %s: run %s, %v %q", i, what, e.Stages[0].Name, fault, res.Run, err, because(err))
+		off := n.Off()
+		n.CutAt(-1)
+		n.Fail(at, nil)
+		for k := range 14 {
+			n.Fail(at+k, nil)
+		}
+		if off {
+			n.Revive()
+			tell("x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
+			if r.IntN(2) == 0 {
+				n.Reboot()
+			}
+		} else if fault == "" && err != nil && !errors.Is(err, converge.ErrHalfUndone) && !strings.Contains(err.Error(), "no such run") {
+			return events, "an error without a fault"
+		}
+		if edits && r.IntN(3) == 0 {
+			word := fmt.Sprintf("edit%d", i)
+			name := []string{"/srv/x", "/srv/y"}[r.IntN(2)]
+			text := content(n, name)
+			must.OK(t, n.WriteFile(name, []byte(text+" "+word), host.Attr{Mode: 0o600}))
+			foreign += name + word + " "
+			tell("edit %s of %s: %q", name, word, content(n, name))
+		}
+	}
+	n.Advance(1e9)
+	if os.Getenv(seedVariable) != "" {
+		j, _ := n.ReadFile(journal)
+		for _, line := range strings.Split(string(j), "\n") {
+			if strings.Contains(line, "keys") && strings.Contains(line, "/srv/y") || !strings.Contains(line, "make") {
+				tell("%s", line)
+			}
+		}
+	}
+	words := func(name string) (all string) {
+		for _, w := range strings.Fields(foreign) {
+			if rest, ok := strings.CutPrefix(w, name); ok {
+				all += " " + rest
+			}
+		}
+		return all
+	}
+	if r.IntN(2) == 0 {
+		if _, err := hostileEngine(t, 3).Apply(ctx, n); err != nil {
+			return events, fmt.Sprintf("the last apply: %v %q", err, because(err))
+		}
+		fresh := node(t)
+		put(t, fresh, "/srv/x", "theirs"+words("/srv/x"))
+		put(t, fresh, "/srv/y", "theirs"+words("/srv/y"))
+		apply(t, fresh, hostileEngine(t, 3))
+		if see(fresh) != see(n) {
+			return events, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
+		}
+		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
+	}
+	n.Advance(1e9)
+	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {
+		return events, fmt.Sprintf("the last undo: %v %q", err, because(err))
+	}
+	fresh := node(t)
+	put(t, fresh, "/srv/x", "theirs"+words("/srv/x"))
+	put(t, fresh, "/srv/y", "theirs"+words("/srv/y"))
+	if see(fresh) != see(n) {
+		return events, "undone it is\n" + see(n) + "\nwant\n" + see(fresh)
+	}
+	return events, ""
+}
+
+func sorted(text string) string {
+	words := strings.Fields(text)
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// The journal serves undo and ownership. What is wrong with it costs undo, and nothing else: a journal that cannot be read counts
+// as an empty one.
+
+// recorded is a machine with a run in its journal, and a wish that only adds to it.
+type recorded struct {
+	machine      machine
+	wish, more   wish
+	first, again string // the trees before, and with more
+	text         []byte
+}
+
+func recordedRun(t *testing.T) recorded {
+	t.Helper()
+	r := recorded{wish: wish{text: specs["handler"]}, more: wish{text: specs["handler"] + labelsA}}
+	r.machine = recordedAs(t, "ubuntu24-h100")
+	n := r.machine.boot(t)
+	r.first = n.Tree(converge.Home)
+	apply(t, n, r.wish.engine(t))
+	r.text = written(t, n)
+	apply(t, n, r.more.engine(t))
+	r.again = tree(n)
+	return r
+}
+
+// boot is the machine after its run, with another journal.
+func (r recorded) boot(t *testing.T, text []byte) *simhost.Node {
+	t.Helper()
+	n := r.machine.boot(t)
+	apply(t, n, r.wish.engine(t))
+	must.OK(t, n.Remove(journal))
+	must.OK(t, n.Append(journal, text))
+	return n
+}
+
+// works holds that all works that the journal is not needed for.
+func (r recorded) works(t *testing.T, what string, boot func() *simhost.Node) {
+	t.Helper()
+	ctx := context.Background()
+	n := boot()
+	if p, err := r.wish.engine(t).Plan(ctx, n.View()); err != nil || p.Now() > 0 {
+		t.Fatalf("%s: no plan with nothing to do: %d changes, %v", what, p.Now(), err)
+	}
+	if p, err := r.more.engine(t).Plan(ctx, n.View()); err != nil || p.Now() == 0 || len(p.Cannot()) > 0 {
+		t.Fatalf("%s: no plan: %s, %v", what, names(p.Changes), err)
+	}
+	if s, err := r.wish.engine(t).Pending(ctx, n.View()); err != nil || s.Now() > 0 {
+		t.Fatalf("%s: the gate cannot look: %d changes, %v", what, s.Now(), err)
+	}
+	if _, err := r.wish.engine(t).Status(ctx, n.View()); err != nil {
+		t.Fatalf("%s: no status: %v", what, err)
+	}
+	for _, unattended := range []bool{true, false} {
+		e := r.wish.engine(t)
+		e.Unattended = unattended
+		if res, err := e.Apply(ctx, n); err != nil || len(res.Made) > 0 {
+			t.Fatalf("%s: an apply with nothing to do: made %s, %v", what, names(res.Made), err)
+		}
+	}
+	if s, err := r.wish.engine(t).Pending(ctx, n.View()); err != nil || s.Unfinished != "" {
+		t.Fatalf("%s: after an apply the gate is closed: unfinished %q, %v", what, s.Unfinished, err)
+	}
+	changed := boot()
+	if _, err := r.more.engine(t).Apply(ctx, changed); err != nil {
+		t.Fatalf("%s: an apply with changes: %v", what, err)
+	}
+	compare(t, what+", applied", r.again, tree(changed))
+	r.undoes(t, what+", undone", boot())
+	r.undoes(t, what+", applied and undone", changed)
+}
+
+// undoes holds that an undo of what can be read works, or says in one sentence that it cannot.
+func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
+	t.Helper()
+	_, err := r.more.engine(t).Undo(context.Background(), n, "all", nil)
+	oneSentence(t, what, err)
+	clean(t, what, n)
+}
+
+func oneSentence(t *testing.T, what string, err error) {
+	t.Helper()
+	if told := (*trouble.Error)(nil); err != nil && (!errors.As(err, &told) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400) {
+		t.Fatalf("%s: no one sentence: %v", what, err)
+	}
+}
+
+// newer finds a record of a format that this gpuadm does not know.
+func newer(text []byte) bool {
+	for _, m := range regexp.MustCompile(`"format":(\d+)`).FindAllSubmatch(text, -1) {
+		if format, err := strconv.Atoi(string(m[1])); err != nil || format > converge.JournalFormat {
+			return true
+		}
+	}
+	return false
+}
+
+func TestFlippedBitInTheJournal(t *testing.T) {
+	r := recordedRun(t)
+	for _, at := range sample(t, len(r.text), 40) {
+		flipped, bit := bytes.Clone(r.text), at*5%8
+		flipped[at] ^= 1 << bit
+		if newer(flipped) {
+			continue // TestNewerJournal
+		}
+		t.Run(fmt.Sprintf("bit %d of byte %d", bit, at), func(t *testing.T) {
+			t.Parallel()
+			r.works(t, "flipped", func() *simhost.Node { return r.boot(t, flipped) })
+		})
+	}
+}
+
+func TestJournalThatSaysLittle(t *testing.T) {
+	r := recordedRun(t)
+	line := func(text string) []byte { return append([]byte(text), '\n') }
+	unknown := line(`{"format":1,"what":"begin","run":"20260102T030405Z-9","time":"2026-01-02T03:04:05Z"}`)
+	unknown = append(unknown, line(`{"format":1,"what":"make","run":"20260102T030405Z-9","time":"2026-01-02T03:04:05Z","change":{"stage":"runtime","kind":"hologram","name":"x","before":"","after":"on"}}`)...)
+	closed := append(bytes.Clone(unknown), line(`{"format":1,"what":"end","run":"20260102T030405Z-9","time":"2026-01-02T03:04:05Z","result":"ok"}`)...)
+	garbage := append(bytes.Repeat([]byte("no record at all "), 60), '\n')
+	for name, text := range map[string][]byte{
+		"empty":                       {},
+		"an unknown kind":             append(bytes.Clone(r.text), closed...),
+		"an unknown kind, unfinished": append(bytes.Clone(r.text), unknown...),
+		"an unknown record":           append(bytes.Clone(r.text), line(`{"format":1,"what":"dance","run":"20260102T030405Z-9","time":"2026-01-02T03:04:05Z"}`)...),
+		"garbage at first":            append(bytes.Clone(garbage), r.text...),
+		"garbage at last":             append(bytes.Clone(r.text), garbage...),
+		"zeros":                       make([]byte, 1<<16),
+		"its first half":              r.text[:len(r.text)/2],
+		"its second half":             r.text[len(r.text)/2:],
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r.works(t, name, func() *simhost.Node { return r.boot(t, text) })
+		})
+	}
+	t.Run("a folder", func(t *testing.T) {
+		t.Parallel()
+		r.works(t, "a folder", func() *simhost.Node {
+			n := r.boot(t, nil)
+			must.OK(t, errors.Join(n.Remove(journal), n.Mkdir(journal, host.Attr{Mode: 0o700})))
+			return n
+		})
+	})
+}
+
+// A journal of garbage, larger than what is read into memory.
+func TestHugeJournal(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100 MiB under the race detector")
+	}
+	r := recordedRun(t)
+	block := append(bytes.Repeat([]byte("no record at all "), 4000), '\n')
+	huge := bytes.Repeat(block, 100<<20/len(block)+1)
+	r.works(t, "100 MiB of garbage", func() *simhost.Node { return r.boot(t, huge) })
+}
+
+// What a newer gpuadm has written is not written to: an apply with changes and an undo refuse in one sentence. All that only
+// looks works, and so does an apply with nothing to do.
+func TestNewerJournal(t *testing.T) {
+	ctx := context.Background()
+	r := recordedRun(t)
+	next := append(bytes.Clone(r.text), `{"format":2,"what":"begin","run":"x"}`+"\n"...)
+	for name, text := range map[string][]byte{
+		"at last": next, "alone": next[len(r.text):], "at first": append(next[len(r.text):len(next):len(next)], r.text...),
+	} {
+		n := r.boot(t, text)
+		touches := n.Touches()
+		if p, err := r.more.engine(t).Plan(ctx, n.View()); err != nil || p.Now() == 0 {
+			t.Errorf("%s: no plan: %d changes, %v", name, p.Now(), err)
+		}
+		if s, err := r.wish.engine(t).Pending(ctx, n.View()); err != nil || s.Now() > 0 || s.Unfinished != "" {
+			t.Errorf("%s: the gate cannot look: %d changes, unfinished %q, %v", name, s.Now(), s.Unfinished, err)
+		}
+		if res, err := r.wish.engine(t).Apply(ctx, n); err != nil || len(res.Made) > 0 {
+			t.Errorf("%s: an apply with nothing to do: made %s, %v", name, names(res.Made), err)
+		}
+		_, err := r.more.engine(t).Apply(ctx, n)
+		if err == nil {
+			t.Errorf("%s: an apply with changes writes to it", name)
+		}
+		oneSentence(t, name+": an apply with changes", err)
+		_, err = r.more.engine(t).Undo(ctx, n, "all", nil)
+		if err == nil {
+			t.Errorf("%s: an undo writes to it", name)
+		}
+		oneSentence(t, name+": an undo", err)
+		if n.Touches() != touches || !bytes.Equal(written(t, n), text) {
+			t.Errorf("%s: %d touches", name, n.Touches()-touches)
+		}
+	}
+}
+
+// Attempts that change nothing are no runs: a boot loop does not fill the journal, and undo is of what changed something.
+func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
+	const most = 64 << 10
+	attempts := 1000
+	if testing.Short() {
+		attempts = 100
+	}
+	bad := true
+	failing := func(t *testing.T) *converge.Engine { return proving(t, &bad) }
+	refused := func(t *testing.T) *converge.Engine {
+		cannot := things.Check("never", func(context.Context, host.View) (string, error) { return "cannot do it: it is never so", nil }, "", "nothing helps")
+		return engineOf(t, stage(things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), cannot))
+	}
+	wants := func(t *testing.T) *converge.Engine {
+		return engineOf(t, named("driver", things.Exact("/srv/kept", []byte("kept\n"), 0o644, "")))
+	}
+	for name, try := range map[string]func(*testing.T) *converge.Engine{"failed and rolled back": failing, "refused": refused} {
+		t.Run(name, func(t *testing.T) {
+			n := node(t)
+			first := n.Tree(converge.Home)
+			kept := apply(t, n, wants(t))
+			before := n.Tree(converge.Home)
+			for i := range attempts {
+				if _, err := try(t).Apply(context.Background(), n); err == nil {
+					t.Fatal("it was applied")
+				}
+				if i%100 == 0 {
+					compare(t, "attempted", before, n.Tree(converge.Home))
+				}
+				if info, err := n.Stat(journal); err != nil || info.Size > 2*most {
+					t.Fatalf("after %d attempts the journal has %d bytes, %v", i+1, info.Size, err)
+				}
+			}
+			apply(t, n, edition(t, 1))
+			if info, err := n.Stat(journal); err != nil || info.Size > most {
+				t.Errorf("after %d attempts and a run the journal has %d bytes, %v", attempts, info.Size, err)
+			}
+			undo(t, n, edition(t, 1), "")
+			compare(t, "the last run undone", before, n.Tree(converge.Home))
+			for range 3 {
+				if _, err := try(t).Apply(context.Background(), n); err == nil {
+					t.Fatal("it was applied")
+				}
+			}
+			if p, err := wants(t).PlanUndo(context.Background(), n, "", nil); err != nil || len(p.Runs) != 1 || p.Runs[0] != kept.Run {
+				t.Errorf("undo would undo %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
+			}
+			if res := undo(t, n, wants(t), ""); len(res.Made) != 1 {
+				t.Errorf("undo has undone %s", names(res.Made))
+			}
+			compare(t, "all undone", first, n.Tree(converge.Home))
+		})
+	}
+}

@@ -1,0 +1,361 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Law 1: a plan touches nothing, and asks nothing that would.
+func TestPlanTouchesNothing(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		before := n.Tree()
+		plan(t, n, e())
+		if n.Touches() != 0 || n.Tree() != before || len(n.Violations()) > 0 {
+			t.Errorf("%d touches, violations %v", n.Touches(), n.Violations())
+		}
+	})
+}
+
+// What cannot be made is refused before anything is touched, with a reason and a fix.
+func TestRefusalsTouchNothing(t *testing.T) {
+	refused := 0
+	for _, m := range machines(t) {
+		for name, text := range specs {
+			n, e := m.boot(t), engine(t, text)
+			if len(plan(t, n, e).Cannot()) == 0 {
+				continue
+			}
+			refused++
+			_, err := e.Apply(context.Background(), n)
+			var told *trouble.Error
+			if !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
+				t.Errorf("%s/%s: not a refusal with a fix: %v", m.name, name, err)
+			}
+			if n.Touches() != 0 {
+				t.Errorf("%s/%s: refused after %d touches", m.name, name, n.Touches())
+			}
+		}
+	}
+	if refused < 4 {
+		t.Errorf("only %d refusals: the law was hardly tested", refused)
+	}
+}
+
+// Law 2: wants and To are pure, and making twice is making once.
+func TestWantsArePure(t *testing.T) {
+	ctx := context.Background()
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n, eng := m.boot(t), e()
+		f := must.Get(eng.Facts(ctx, n))(t)
+		for _, st := range eng.Stages {
+			wants := must.Get(st.Wants(eng.Spec, f))(t)
+			again, err := st.Wants(eng.Spec, f)
+			if err != nil || len(wants) != len(again) {
+				t.Fatalf("%s wants %d things, then %d, %v", st.Name, len(wants), len(again), err)
+			}
+			for i, w := range wants {
+				found, err := w.Look(ctx, n)
+				if errors.As(err, &host.Later{}) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				must.Get(again[i].Look(ctx, n))(t)
+				one, err1 := w.To(found)
+				other, err2 := again[i].To(found)
+				twice, err3 := w.To(one)
+				if fmt.Sprint(err1) == fmt.Sprint(err2) && errors.As(err1, &host.Later{}) {
+					continue
+				}
+				if err1 != nil || err2 != nil || err3 != nil || one != other || one != twice {
+					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Ref().Name, one, other, twice, err1, err2, err3)
+				}
+			}
+		}
+	})
+}
+
+// Laws 2 and 6: an apply makes what was planned and the next has nothing to do; undo ends in the first tree.
+func TestApplyThenNothingThenUndo(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		first := tree(n)
+		planned := plan(t, n, e())
+		res := apply(t, n, e())
+		for i, c := range planned.Changes { // what has waited for an earlier change of the run alone has come
+			if slices.ContainsFunc(res.Made, func(m converge.Change) bool { return m.Kind == c.Kind && m.Name == c.Name }) {
+				planned.Changes[i].Deferred = ""
+			}
+		}
+		if got, want := names(res.Made), names(planned.Changes); got != want {
+			t.Errorf("made\n%s\nplanned\n%s", got, want)
+		}
+		if p := plan(t, n, e()); p.Now() > 0 {
+			t.Errorf("after apply, still planned:\n%s", names(p.Changes))
+		}
+		touches := n.Touches()
+		if res := apply(t, n, e()); res.Run != "" || n.Touches() != touches {
+			t.Errorf("a second apply touched %d times: %s", n.Touches()-touches, names(res.Made))
+		}
+		undo(t, n, e(), "")
+		if diff := cmp.Diff(first, tree(n)); diff != "" {
+			t.Errorf("after undo (-first +now):\n%s", diff)
+		}
+		if s := n.Units(); strings.Contains(s, "stale") && !strings.Contains(first, "stale") {
+			t.Errorf("after undo a daemon runs with other files than there are:\n%s", s)
+		}
+	})
+}
+
+func names(changes []converge.Change) string {
+	var b strings.Builder
+	for _, c := range changes {
+		if c.Deferred == "" {
+			fmt.Fprintln(&b, c)
+		}
+	}
+	return b.String()
+}
+
+// Law 6: a failure at any touch rolls its stage back, and the next apply makes it.
+func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
+	ctx := context.Background()
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		whole := m.boot(t)
+		before := map[string]string{"": tree(whole)} // each stage, and those that it proves
+		for i, st := range e().Stages {
+			before[st.Name] = tree(whole)
+			if st.Proves != "" {
+				before[st.Name] = before[st.Proves]
+			}
+			stage := e()
+			stage.Stages = stage.Stages[:i+1]
+			apply(t, whole, stage)
+		}
+		whole = m.boot(t)
+		apply(t, whole, e())
+		applied, made := tree(whole), whole.Touches()
+		for _, at := range sample(t, made, 16) {
+			n := m.boot(t)
+			n.Fail(at, syscall.ENOSPC)
+			res, err := e().Apply(ctx, n)
+			if err == nil {
+				continue // a touch that may fail: sweeping up
+			}
+			if tree(n) != applied { // only the record of the end failed
+				compare(t, fmt.Sprintf("no space at touch %d: %v", at, err), before[res.Stage], tree(n))
+			}
+			apply(t, n, e())
+			compare(t, fmt.Sprintf("no space at touch %d, applied again", at), applied, tree(n))
+			clean(t, fmt.Sprintf("no space at touch %d, applied again", at), n)
+		}
+	})
+}
+
+// section is the section a spec begins with.
+func section(text string) string {
+	name, _, _ := strings.Cut(strings.TrimLeft(text, "["), "]")
+	name, _, _ = strings.Cut(name, ".")
+	return name
+}
+
+// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is
+// removed releases what it made.
+func TestShrinkingSpecs(t *testing.T) {
+	for _, m := range machines(t) {
+		for a, textA := range specs {
+			for b, textB := range specs {
+				if section(textA) != section(textB) && textB != "" {
+					continue // one section is released, the other made: both have tests of their own
+				}
+				if len(plan(t, m.boot(t), engine(t, textA)).Cannot())+len(plan(t, m.boot(t), engine(t, textB)).Cannot()) > 0 {
+					continue
+				}
+				t.Run(m.name+"/"+a+"-"+b, func(t *testing.T) {
+					t.Parallel()
+					n, fresh := m.boot(t), m.boot(t)
+					first := tree(n)
+					apply(t, n, engine(t, textA))
+					want := tree(n) // released
+					if textB != "" {
+						apply(t, fresh, engine(t, textB))
+						want = tree(fresh)
+					}
+					apply(t, n, engine(t, textB))
+					compare(t, "applied one after the other", want, tree(n))
+					undo(t, n, engine(t, textB), "all")
+					compare(t, "undone", first, tree(n))
+				})
+			}
+		}
+	}
+}
+
+// Law 10: after undo unattended applies are held until an apply by hand.
+func TestHold(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		if apply(t, n, e()).Run == "" {
+			return
+		}
+		applied := tree(n)
+		undo(t, n, e(), "")
+		unattended := e()
+		unattended.Unattended = true
+		touches := n.Touches()
+		if res := apply(t, n, unattended); res.Held == "" || n.Touches() != touches {
+			t.Fatalf("not held: %+v, %d touches", res, n.Touches()-touches)
+		}
+		apply(t, n, e())
+		compare(t, "applied by hand", applied, tree(n))
+		if res := apply(t, n, unattended); res.Held != "" {
+			t.Errorf("still held after an apply by hand")
+		}
+	})
+}
+
+// A run that goes on with an unfinished one carries its id; a run without changes is none.
+func TestRunIDs(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		whole := m.boot(t)
+		if apply(t, whole, e()).Run == "" {
+			return
+		}
+		n := m.boot(t)
+		n.CutAt(whole.Touches() - 5)
+		cut, err := e().Apply(context.Background(), n)
+		if err == nil {
+			t.Fatal("not cut")
+		}
+		n.Boot(simhost.LoseAll)
+		res := apply(t, n, e())
+		j := must.Get(converge.ReadJournal(n), error(nil))(t)
+		if runs := j.Runs(); len(runs) != 1 || res.Run != "" && res.Run != cut.Run {
+			t.Errorf("%d runs, %q then %q", len(runs), cut.Run, res.Run)
+		}
+	})
+}
+
+// One writer: a second run is refused, and says who is at work.
+func TestOneWriter(t *testing.T) {
+	m := machines(t)[0]
+	n := m.boot(t)
+	unlock := must.Get(n.Lock())(t)
+	defer unlock()
+	var busy *host.Busy
+	if _, err := engine(t, specs["handler"]).Apply(context.Background(), n); !errors.As(err, &busy) {
+		t.Errorf("a second run was let in: %v", err)
+	}
+	if _, err := engine(t, specs["handler"]).Undo(context.Background(), n, "", nil); !errors.As(err, &busy) {
+		t.Errorf("an undo beside a run was let in: %v", err)
+	}
+	plan(t, n, engine(t, specs["handler"])) // looking is free
+}
+
+// An image and its first boot end as an apply on the live machine from the start, also where its programs ran in it.
+func TestBakeThenBootIsLive(t *testing.T) {
+	t.Run("files", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Image) })
+	t.Run("programs", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Bake) })
+}
+
+func bakeThenBoot(t *testing.T, off func(*simhost.Node)) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		live := m.boot(t)
+		if !live.Live() {
+			return
+		}
+		baked := m.boot(t)
+		off(baked)
+		if version(t, live) != version(t, baked) {
+			return // it could be asked for by running the binary only, and an image runs nothing
+		}
+		apply(t, live, e())
+		apply(t, baked, e())
+		baked.FirstBoot()
+		for _, c := range plan(t, baked, e()).Changes {
+			here := e().Spec.Has("node") && labelled(c)       // labels say what GPUs a machine has
+			if c.Kind != "mig" && c.Deferred == "" && !here { // a GPU is not partitioned in an image
+				t.Errorf("after the first boot, still planned: %s", c)
+			}
+		}
+		apply(t, baked, e()) // the boot unit's
+		compare(t, "partitions", partitions(live), partitions(baked))
+		skip := []string{converge.Home, "/run", "/proc", "/sys"}
+		compare(t, "baked and booted", live.Tree(skip...), baked.Tree(skip...))
+	})
+}
+
+// labelled says whether a change is of what kubelet takes the labels from.
+func labelled(c converge.Change) bool {
+	return c.Name == "/etc/default/kubelet" || strings.HasSuffix(c.Name, "/zz-gpuadm.yaml") || c.Kind == "restart" && (strings.HasPrefix(c.Name, "k3s") || strings.HasPrefix(c.Name, "rke2"))
+}
+
+func version(t *testing.T, n *simhost.Node) string {
+	t.Helper()
+	f := must.Get(facts.Gather(context.Background(), n, facts.Needs{}))(t)
+	var all string
+	for _, e := range f.Engines {
+		all += e.Name + " " + e.Version + "\n"
+	}
+	return all
+}
+
+// Facts hold still: what a plan says of the machine does not depend on when it is asked.
+func TestFactsAreStable(t *testing.T) {
+	for _, m := range machines(t) {
+		n := m.boot(t)
+		a, err1 := facts.Gather(context.Background(), n, facts.Needs{})
+		b, err2 := facts.Gather(context.Background(), n, facts.Needs{})
+		if err1 != nil || err2 != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: facts differ from one look to the next: %v %v", m.name, err1, err2)
+		}
+	}
+}
+
+// A daemon that does not come back with what we wrote gets its old files and runs again.
+func TestDaemonThatDiesIsRestored(t *testing.T) {
+	tested := 0
+	for _, m := range machines(t) {
+		dies := machine{m.name, []byte(strings.ReplaceAll(string(m.archive), "\nreads = [", "\nrefuses = \"nvidia-container-runtime\"\nreads = ["))}
+		n, err := simhost.New(dies.archive)
+		if err != nil {
+			continue // it has the handler already
+		}
+		e := engine(t, specs["default"])
+		n.Reboot() // whatever is enabled runs
+		first := tree(n)
+		p := plan(t, n, e)
+		if len(p.Cannot()) > 0 || p.Now() == 0 || !strings.Contains(first, "containerd.service enabled active fresh") {
+			continue
+		}
+		tested++
+		_, err = e.Apply(context.Background(), n)
+		var told *trouble.Error
+		if !errors.As(err, &told) || len(told.Undone) == 0 || len(told.Try) == 0 {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		compare(t, m.name+": after the daemon died", first, tree(n))
+	}
+	if tested < 3 {
+		t.Errorf("only %d machines tested", tested)
+	}
+}

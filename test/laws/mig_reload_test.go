@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// driverPackage is the package that brings the module nvidia: /disk says in which version and flavour.
+type driverPackage struct{}
+
+func (driverPackage) Ref() converge.Ref {
+	return converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}
+}
+
+func (driverPackage) Look(_ context.Context, v host.View) (converge.State, error) {
+	s, err := onDisk(v, "")
+	return converge.State(s), err
+}
+
+func (driverPackage) Make(_ context.Context, h host.Host, to converge.State) error {
+	return h.WriteFile("/disk", []byte(to), host.Attr{Mode: 0o644})
+}
+
+func onDisk(v host.View, _ string) (string, error) {
+	b, err := v.ReadFile("/disk")
+	return string(b), err
+}
+
+// reloading is a machine of two GPUs with a driver that can be replaced: old is loaded. A module of the flavour "rejected" does not load.
+func reloading(t testing.TB, tables string) *simhost.Node {
+	t.Helper()
+	n := machine{"reloading", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + tables + persistenced +
+		"\n-- disk --\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- proc/sys/kernel/osrelease --\n6.8.0\n-- sys/module/ --\n-- proc/driver/ --\n")}.boot(t)
+	touches := func([]string) bool { return false }
+	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		if err := f.Remove(partAccess); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		return nil, errors.Join(f.Remove("/sys/module/nvidia/refcnt"), f.Remove("/sys/module/nvidia/version"))
+	}})
+	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		disk, err := f.ReadFile("/disk")
+		version, flavour, _ := strings.Cut(string(disk), " ")
+		if flavour == "rejected" {
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", Cause: errors.New("exit status 1")}
+		}
+		for name, text := range map[string]string{"/sys/module/nvidia/refcnt": "0\n", "/sys/module/nvidia/version": version + "\n", "/proc/driver/nvidia/version": "Open Kernel Module  " + version + "\n"} {
+			if made := f.Mkdir(path.Dir(name), host.Attr{Mode: 0o755}); !errors.Is(made, fs.ErrExist) {
+				err = errors.Join(err, made)
+			}
+			err = errors.Join(err, f.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+		}
+		return nil, err
+	}})
+	must.OK(t, n.WriteFile("/disk", []byte(oldDriver), host.Attr{Mode: 0o644}))
+	must.Get(n.Do(t.Context(), "modprobe", "nvidia"))(t)
+	return n
+}
+
+// partAccess is how the loaded module shows that a GPU has an instance.
+const partAccess = "/proc/driver/nvidia/capabilities/gpu0/mig/gi13"
+
+const oldDriver, newDriver, badDriver = "570.172.08 open", "580.95.05 open", "590.1 rejected"
+
+// upgrading is packages, modules and mig, for a driver and a layout; "" asks for no layout at all.
+func upgrading(t testing.TB, driver, layout string) *converge.Engine {
+	text := "[driver]\n"
+	if layout != "" {
+		text += wantsMIG(layout)
+	}
+	named := func(name, proves string, w converge.Want) converge.Stage {
+		w.Section = "driver"
+		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil }}
+	}
+	asked := parse(t, text)
+	return &converge.Engine{
+		Spec: asked,
+		Stages: []converge.Stage{
+			named("packages", "", converge.Want{Thing: driverPackage{}, To: to(converge.State(driver))}),
+			named("modules", "packages", things.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
+			mig.Stage,
+		},
+		ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+			switch ref.Kind {
+			case "package":
+				return driverPackage{}, nil
+			case "module":
+				return things.NewModule(ref.Reads, onDisk), nil
+			}
+			return thingOf(ref)
+		},
+	}
+}
+
+// process is a machine as one gpuadm process sees it: the driver's library is loaded when the driver is asked first, as it lies
+// on disk then, and answers for a module of its own version only.
+type process struct {
+	*simhost.Node
+	library *library
+}
+
+// library is the version that a process has loaded; several things ask the driver at once.
+type library struct {
+	sync.Mutex
+	version string
+}
+
+func newProcess(n *simhost.Node) process { return process{n, new(library)} }
+
+func (p process) Driver(ctx context.Context) (host.Driver, error) {
+	d, err := p.Node.Driver(ctx)
+	if err != nil {
+		return d, err
+	}
+	disk, err := onDisk(p.Node, "")
+	version, _, _ := strings.Cut(disk, " ")
+	p.library.Lock()
+	defer p.library.Unlock()
+	if p.library.version = cmp.Or(p.library.version, version); p.library.version != d.Version {
+		return host.Driver{}, &host.NoDriver{Why: "the library is of " + p.library.version + " and the module of " + d.Version, Again: version == d.Version}
+	}
+	return d, err
+}
+
+// inProcesses does something, in as many processes as that takes; at most two.
+func inProcesses(t testing.TB, n *simhost.Node, do func(host.Host) (converge.Result, error)) converge.Result {
+	t.Helper()
+	for range 2 {
+		res := must.Get(do(newProcess(n)))(t)
+		if !slices.ContainsFunc(res.Deferred, func(c converge.Change) bool { return c.When == host.InNewProcess }) {
+			return res
+		}
+	}
+	t.Fatal("a second new process would be needed")
+	return converge.Result{}
+}
+
+func applyIn(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
+	t.Helper()
+	return inProcesses(t, n, func(h host.Host) (converge.Result, error) { return e.Apply(t.Context(), h) })
+}
+
+func undoIn(t testing.TB, n *simhost.Node, e *converge.Engine, to string) converge.Result {
+	t.Helper()
+	return inProcesses(t, n, func(h host.Host) (converge.Result, error) { return e.Undo(t.Context(), h, to, nil) })
+}
+
+// layouts are pairs of one GPU model's: before an upgrade, and another.
+var layouts = map[string][2]string{"A100-40": {`"3g.20gb" = 1, "1g.5gb" = 2`, `"1g.5gb" = 7`}, "H100-80": {`"3g.40gb" = 1, "1g.10gb" = 2`, `"1g.10gb" = 7`}}
+
+// partitioned is a machine with the old driver and a layout.
+func partitioned(t testing.TB, model, layout string) *simhost.Node {
+	t.Helper()
+	n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
+	applyIn(t, n, upgrading(t, oldDriver, layout))
+	return n
+}
+
+// upgraded is a machine with an upgraded driver, with the layout asked for; before is the state of its GPUs before that.
+func upgraded(t testing.TB, model, first, second string) (n *simhost.Node, before string) {
+	t.Helper()
+	n = partitioned(t, model, first)
+	before = ids(t, n)
+	applyIn(t, n, upgrading(t, newDriver, second))
+	return n, before
+}
+
+// loaded is the state of the driver and the GPUs.
+func loaded(t testing.TB, n *simhost.Node) string {
+	t.Helper()
+	disk, err := onDisk(n, "")
+	is, err2 := n.ReadFile("/sys/module/nvidia/version")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	return "on disk " + disk + ", loaded " + string(is) + ids(t, n)
+}
+
+// undoing is the engine of an undo that may lose the partitions.
+func undoingUpgrade(t testing.TB, layout string) *converge.Engine {
+	e := upgrading(t, newDriver, layout)
+	e.Allow = []string{"lose-partitions"}
+	return e
+}
+
+// refused says that a run would lose partitions, which ones, and how to allow it, and that it has left all as it was.
+func refused(t testing.TB, what string, err error, lost ...string) {
+	t.Helper()
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || !errors.Is(err, converge.ErrInUse) ||
+		!strings.Contains(told.What, "cannot make module nvidia: that needs lose-partitions, and the GPUs are partitioned") ||
+		!slices.Equal(told.Because, lost) || !slices.Equal(told.Try, []string{"run again with --allow lose-partitions"}) {
+		t.Fatalf("%s: %v, %+v; want it refused for %v", what, err, told, lost)
+	}
+}
+
+// Undo of an upgrade loads the module again, which forgets the partitions: it asks first, loses them where that is allowed, and the
+// next apply makes those that node.toml has.
+func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
+	for model, l := range layouts {
+		n, before := upgraded(t, model, l[0], l[0])
+		upgraded, e := loaded(t, n), upgrading(t, newDriver, l[0])
+		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
+		if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") }); err != nil || i < 0 {
+			t.Errorf("%s: the plan of the undo is %+v, %v", model, p.Changes, err)
+		}
+		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
+		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
+		compare(t, model+", refused", upgraded, loaded(t, n))
+
+		undoIn(t, n, undoingUpgrade(t, l[0]), "")
+		if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")) || strings.Contains(got, "@") {
+			t.Errorf("%s: after undo %s", model, got)
+		}
+		applyIn(t, n, upgrading(t, oldDriver, l[0]))
+		compare(t, model+", applied again", before, ids(t, n))
+	}
+}
+
+// An upgrade that makes the partitions of node.toml after it asks for none, whether or not gpuadm made those that are there.
+func TestUpgradeMakesPartitionsAgain(t *testing.T) {
+	for model, l := range layouts {
+		for _, before := range []string{l[0], l[1], ""} {
+			n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
+			if applyIn(t, n, upgrading(t, oldDriver, before)); before == "" {
+				applyIn(t, n, upgrading(t, oldDriver, l[0]))
+				if err := n.Remove(converge.Home + "/journal.jsonl"); err != nil { // made outside gpuadm, then
+					t.Fatal(err)
+				}
+			}
+			applyIn(t, n, upgrading(t, newDriver, l[0]))
+			if p := plan(t, n, upgrading(t, newDriver, l[0])); p.Now() > 0 || p.Deferred > 0 {
+				t.Errorf("%s: planned: %s", model, names(p.Changes))
+			}
+			if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Count(got, ":9@")+strings.Count(got, ":19@") < 6 {
+				t.Errorf("%s: %s", model, got)
+			}
+		}
+	}
+}
+
+// An upgrade of a machine with partitions that were made outside gpuadm is rolled back until that is allowed; where node.toml says nothing of
+// partitions the next apply makes none.
+func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
+	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }]\n[[gpu]]\nmodel = \"A100-40\"\n"+
+		"-- "+partAccess[1:]+" --\n")
+	before := loaded(t, n)
+	for _, asked := range []bool{true, false} { // the library is loaded before it is replaced, or not
+		h, lost := newProcess(n), "GPU 0: 1 MIG instance"
+		if asked {
+			must.Get(h.Driver(t.Context()))(t)
+			lost = "GPU " + first + ": 1 MIG instance"
+		}
+		_, err := upgrading(t, newDriver, "").Apply(t.Context(), h)
+		refused(t, fmt.Sprintf("asked %t", asked), err, lost)
+		compare(t, "refused", before, loaded(t, n))
+	}
+	e := upgrading(t, newDriver, "")
+	e.Allow = []string{"lose-partitions"}
+	applyIn(t, n, e)
+	if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Contains(got, "@") {
+		t.Errorf("after it was allowed: %s", got)
+	}
+}
+
+// An undo that is killed at any touch, or cut short by a power cut, and run again, ends as one that was not.
+func TestKilledUndoOfAnUpgrade(t *testing.T) {
+	t.Parallel()
+	for model, second := range map[string]string{"A100-40": layouts["A100-40"][1], "H100-80": ""} {
+		whole, _ := upgraded(t, model, layouts[model][0], second)
+		from := whole.Touches()
+		undoIn(t, whole, undoingUpgrade(t, second), "")
+		want := loaded(t, whole)
+		for at := range every(whole.Touches() - from) {
+			n, _ := upgraded(t, model, layouts[model][0], second)
+			n.CutAt(from + at)
+			if _, err := undoingUpgrade(t, second).Undo(t.Context(), newProcess(n), "", nil); err == nil {
+				continue // it was clearing away what no run needs
+			}
+			up := []func(*simhost.Node){(*simhost.Node).Revive, (*simhost.Node).Reboot}[at%2]
+			up(n)
+			if j, err := converge.ReadJournal(n), error(nil); err != nil || j.Records[len(j.Records)-1].What == "end" {
+				continue // its end was written, and only the disk had not said so
+			}
+			undoIn(t, n, undoingUpgrade(t, second), "")
+			compare(t, fmt.Sprintf("%s, %q, cut at touch %d", model, second, at), want, loaded(t, n))
+		}
+	}
+}
+
+// Undo of everything undoes the layout too, and ends without one; in one process as in two.
+func TestUndoOfAllOfAnUpgrade(t *testing.T) {
+	for model, l := range layouts {
+		for _, twoProcesses := range []bool{false, true} {
+			n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
+			first := loaded(t, n)
+			applyIn(t, n, upgrading(t, oldDriver, l[0]))
+			applyIn(t, n, upgrading(t, newDriver, l[1]))
+			if e := undoingUpgrade(t, l[1]); twoProcesses {
+				undoIn(t, n, e, "all")
+			} else {
+				undo(t, n, e, "all")
+			}
+			compare(t, fmt.Sprintf("%s, two processes %t", model, twoProcesses), first, loaded(t, n))
+		}
+	}
+}
+
+// Where undo takes the driver away there is nothing to partition, and no failure in that.
+func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
+	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\n")
+	must.OK(t, n.WriteFile("/disk", nil, host.Attr{Mode: 0o644}))
+	must.Get(n.Do(t.Context(), "rmmod", "nvidia"))(t)
+	applyIn(t, n, upgrading(t, newDriver, ""))
+	must.Get(n.CreateInstance(t.Context(), first, 0, host.Span{Start: 0, Size: 8}))(t)
+	res := undoIn(t, n, undoingUpgrade(t, ""), "")
+	if _, err := n.Stat("/sys/module/nvidia/version"); err == nil || len(res.Made) != 2 {
+		t.Errorf("the module is still loaded, or not all was undone: %+v", res)
+	}
+}

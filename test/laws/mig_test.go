@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// gpus is a machine with these [[gpu]] tables.
+func gpus(t testing.TB, tables string) *simhost.Node {
+	t.Helper()
+	return machine{"gpus", []byte("-- sim.toml --\n" + tables + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n")}.boot(t)
+}
+
+const (
+	first, second = "0000:17:00.0", "0000:1f:00.0"
+
+	persistenced = "\n[[unit]]\nname = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\"\n"
+	a100s        = "[[gpu]]\nmodel = \"A100-40\"\ncount = 2\n" // they reset themselves
+	passed       = a100s + "passthrough = true\n"              // to a virtual machine: they do not
+	h100s        = "[[gpu]]\nmodel = \"H100-80\"\ncount = 2\n"
+)
+
+func wantsMIG(layout string) string { return "[[mig.gpu]]\nlayout = { " + layout + " }\n" }
+
+// ids is the state of GPUs, ids of instances and places of compute instances included.
+func ids(t testing.TB, v host.View) string {
+	t.Helper()
+	d := must.Get(v.Driver(context.Background()))(t)
+	var b strings.Builder
+	for _, g := range d.GPUs {
+		fmt.Fprintf(&b, "%s %t %t persistent %t", g.Address, g.Mode, g.Pending, g.Persistent)
+		for _, in := range g.Instances {
+			fmt.Fprintf(&b, " %d:%d@%d", in.ID, in.Profile, in.At.Start)
+			for _, c := range in.Compute {
+				fmt.Fprintf(&b, "/%d@%d", c.Profile, c.At.Start)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// Where one GPU fails the others are brought back too, to the same places and ids, at whichever call of all it was.
+func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
+	foreign := "mode = true\ninstance = [{ profile = \"3g.20gb\", start = 4, compute = [2, 1] }, { profile = \"1g.5gb\", start = 2 }]\n"
+	boot := func() *simhost.Node {
+		return gpus(t, "[[gpu]]\nmodel = \"A100-40\"\n"+foreign+"[[gpu]]\nmodel = \"A100-40\"\n"+"[[gpu]]\nmodel = \"A100-40\"\n"+foreign+persistenced)
+	}
+	whole := boot()
+	apply(t, whole, engine(t, wantsMIG(`"1g.5gb" = 7`)))
+	failed := 0
+	for at := range whole.Touches() {
+		n := boot()
+		before := ids(t, n) + n.Units()
+		n.Fail(at, errors.New("no"))
+		if _, err := engine(t, wantsMIG(`"1g.5gb" = 7`)).Apply(context.Background(), n); err == nil || strings.Contains(err.Error(), "close the run") {
+			continue
+		}
+		failed++
+		compare(t, fmt.Sprintf("failed at touch %d", at), before, ids(t, n)+n.Units())
+	}
+	if failed < 40 {
+		t.Errorf("only %d failures", failed)
+	}
+}
+
+// Persistence mode without its daemon holds a GPU against its reset: it is off for that long, and on afterwards.
+func TestPersistenceModeIsPaused(t *testing.T) {
+	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\npersistent = true\n[[gpu]]\nmodel = \"A100-40\"\n")
+	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
+	apply(t, n, e)
+	if got := ids(t, n); strings.Count(got, "persistent true") != 1 || len(n.Violations()) > 0 {
+		t.Errorf("after apply: %s, violations %v", got, n.Violations())
+	}
+	undo(t, n, e, "")
+	if got := ids(t, n); strings.Count(got, "persistent true") != 1 {
+		t.Errorf("after undo: %s", got)
+	}
+}
+
+// A service that was masked or removed while it was paused does not hold up this and every later run.
+func TestPausedServiceThatIsMasked(t *testing.T) {
+	n := gpus(t, a100s+persistenced)
+	must.OK(t, n.WriteFile("/run/gpuadm-paused", []byte("gone.service\nnvidia-persistenced.service\n"), host.Attr{Mode: 0o644}))
+	for _, c := range []host.UnitChange{{Job: "stop"}, {File: "mask"}} {
+		must.OK(t, n.SetUnit(context.Background(), "nvidia-persistenced.service", c))
+	}
+	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
+	apply(t, n, e)
+	if _, err := n.Stat("/run/gpuadm-paused"); err == nil {
+		t.Error("still noted as paused")
+	}
+}
+
+// A service that does not start again is named, and the partitions go back to where it ran.
+func TestPausedServiceThatDoesNotStart(t *testing.T) {
+	n := gpus(t, a100s+persistenced+"reads = [\"/etc/os-release\"]\n")
+	before := partitions(n)
+	must.OK(t, n.Refuse("nvidia-persistenced.service", "debian"))
+	_, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n)
+	if err == nil || !strings.Contains(err.Error()+strings.Join(because(err), " "), "nvidia-persistenced.service") {
+		t.Errorf("it says %v", err)
+	}
+	compare(t, "turned back", before, partitions(n))
+	if data, err := n.ReadFile("/run/gpuadm-paused"); err != nil || string(data) != "nvidia-persistenced.service\n" {
+		t.Errorf("noted as paused: %q, %v", data, err)
+	}
+}
+
+// Undo restores a layout that was made outside gpuadm: at once, and after a reboot that took all instances.
+func TestUndoToForeignLayout(t *testing.T) {
+	for _, reboot := range []bool{false, true} {
+		for _, model := range []string{"A100-40", "H100-80"} {
+			profile := map[string]string{"A100-40": "1g.5gb", "H100-80": "1g.10gb"}[model]
+			n := gpus(t, "[[gpu]]\nmodel = \""+model+"\"\nmode = true\ninstance = [{ profile = \""+profile+"\", start = 5 }, { profile = \""+profile+"\", start = 3 }]\n")
+			before := ids(t, n)
+			e := engine(t, wantsMIG(`"3g" = 2`))
+			apply(t, n, e)
+			if reboot {
+				n.Reboot()
+				apply(t, n, e)
+				n.Reboot()
+			}
+			undo(t, n, e, "all")
+			compare(t, fmt.Sprintf("%s, rebooted %t", model, reboot), before, ids(t, n))
+		}
+	}
+}
+
+// An entry that is removed from the spec undoes its GPU, and no other; clients there are named by what they use now.
+func TestEntryThatIsGone(t *testing.T) {
+	n := gpus(t, h100s)
+	both, one := engine(t, wantsMIG(`"3g.40gb" = 2`)), engine(t, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n")
+	apply(t, n, both)
+	n.Use(second, 1, 4711)
+	touches := n.Touches()
+	_, err := one.Apply(context.Background(), n)
+	if err == nil || !strings.Contains(strings.Join(because(err), " "), "process 4711 uses GPU 1") || n.Touches() != touches {
+		t.Errorf("shrunk while in use: %v %v, %d touches", err, because(err), n.Touches()-touches)
+	}
+	if _, err := both.Undo(context.Background(), n, "", nil); err == nil || !strings.Contains(strings.Join(because(err), " "), "process 4711 uses GPU 1") || n.Touches() != touches {
+		t.Errorf("undone while in use: %v %v, %d touches", err, because(err), n.Touches()-touches)
+	}
+	n.Use(second, -1)
+	apply(t, n, one)
+	fresh := gpus(t, h100s)
+	apply(t, fresh, one)
+	compare(t, "shrunk", ids(t, fresh), ids(t, n))
+}
+
+// A driver that does not answer now is no reason to take back what was partitioned, and none to fail.
+func TestNoDriverMeansLater(t *testing.T) {
+	n := machine{"gpus", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + h100s + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- sys/module/nvidia/version --\n580.95.05\n")}.boot(t)
+	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
+	apply(t, n, e)
+	must.OK(t, n.Remove("/sys/module/nvidia/version"))
+	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Deferred != 1 {
+		t.Errorf("without a driver: %+v", p.Changes)
+	}
+}
+
+// A GPU that was taken out of the machine holds up nothing.
+func TestGPUThatIsGone(t *testing.T) {
+	n := gpus(t, h100s)
+	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
+	apply(t, n, e)
+	without := withoutSecond{n}
+	if p, err := e.Plan(context.Background(), without); err != nil || len(p.Changes) > 0 {
+		t.Errorf("planned %+v, %v", p.Changes, err)
+	}
+	if _, err := e.Undo(context.Background(), without, "all", nil); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(ids(t, without), "true") {
+		t.Errorf("undone: %s", ids(t, without))
+	}
+}
+
+// withoutSecond is a machine without its second GPU.
+type withoutSecond struct{ *simhost.Node }
+
+func (n withoutSecond) Driver(ctx context.Context) (host.Driver, error) {
+	d, err := n.Node.Driver(ctx)
+	d.GPUs = slices.DeleteFunc(d.GPUs, func(g host.GPU) bool { return g.Address == second })
+	return d, err
+}
+
+// Compute instances that were made outside gpuadm in one of its instances are kept.
+func TestForeignComputeInstances(t *testing.T) {
+	n := gpus(t, "[[gpu]]\nmodel = \"H100-80\"\n")
+	e := engine(t, wantsMIG(`"3g.40gb" = 1`))
+	apply(t, n, e)
+	ctx := context.Background()
+	d := must.Get(n.Driver(ctx))(t)
+	in := d.GPUs[0].Instances[0]
+	for _, err := range []error{n.DestroyCompute(ctx, first, in.ID, 0), second2(n.CreateCompute(ctx, first, in.ID, 0, host.Span{}))} {
+		must.OK(t, err)
+	}
+	before := ids(t, n)
+	res, err := e.Undo(ctx, n, "", nil)
+	if err != nil || len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "has 3g.40gb@") {
+		t.Errorf("undo says %v, left %v", err, res.Left)
+	}
+	compare(t, "untouched", before, ids(t, n))
+}
+
+func second2(_ int, err error) error { return err }
+
+// One kind of interruption without clients does not hide another that has some.
+func TestConsentForEachKind(t *testing.T) {
+	e := engineOf(t, stage(
+		converge.Want{Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{"reset-gpu"}},
+		converge.Want{Thing: pkgThing{"b"}, To: to("1"), Breaks: []string{"stop-clients"}, Clients: map[string][]string{"stop-clients": {"process 4711 uses 1g.5gb@0 of GPU 1"}}},
+	))
+	n := node(t)
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "stop-clients") || n.Touches() > 0 {
+		t.Errorf("%v, %d touches", err, n.Touches())
+	}
+}
+
+// An undo that was killed while services were paused starts them when it goes on, also where nothing is left to undo.
+func TestKilledUndoResumes(t *testing.T) {
+	boot := func() (*simhost.Node, *converge.Engine) {
+		n, e := gpus(t, a100s+persistenced), engine(t, wantsMIG(`"3g.20gb" = 2`))
+		apply(t, n, e)
+		return n, e
+	}
+	whole, e := boot()
+	from := whole.Touches()
+	want := whole.Units()
+	undo(t, whole, e, "")
+	for at := from; at < whole.Touches(); at++ {
+		n, e := boot()
+		n.CutAt(at)
+		if _, err := e.Undo(context.Background(), n, "", nil); err == nil {
+			t.Fatalf("not killed at touch %d", at)
+		}
+		n.Revive()
+		undo(t, n, e, "")
+		compare(t, fmt.Sprintf("killed at touch %d", at-from), want, n.Units())
+	}
+}

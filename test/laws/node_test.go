@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// A machine is a recorded one, to be simulated as often as wanted.
+type machine struct {
+	name    string
+	archive []byte
+}
+
+// machines are the recorded machines that gpuadm prepares, each with the program of NVIDIA's runtime: without it nothing is made the
+// default. Bottlerocket and Talos it refuses; on a node of Container-Optimized OS or of the GPU Operator it has next to nothing to write.
+func machines(t testing.TB) []machine {
+	t.Helper()
+	all := slices.DeleteFunc(archives(t), func(m machine) bool {
+		return slices.Contains([]string{"eks-bottlerocket", "talos", "gke-cos", "operator-26.3", "operator-26.7"}, m.name)
+	})
+	for i, m := range all {
+		if !bytes.Contains(m.archive, []byte("\n-- usr/bin/nvidia-container-runtime ")) {
+			all[i].archive = slices.Concat(m.archive, []byte("\n-- usr/bin/nvidia-container-runtime mode=0755 --\n"))
+		}
+	}
+	return all
+}
+
+// archives are the recorded machines, unchanged.
+func archives(t testing.TB) []machine {
+	t.Helper()
+	names, err := filepath.Glob("../hosts/*.txtar")
+	names = append(names, "../../cmd/gpuadm/demo.txtar")
+	if err != nil || len(names) < 1 {
+		t.Fatalf("cannot find the recorded machines: %d, %v", len(names), err)
+	}
+	var all []machine
+	for _, name := range names {
+		data := must.Get(os.ReadFile(name))(t)
+		all = append(all, machine{strings.TrimSuffix(filepath.Base(name), ".txtar"), data})
+	}
+	return all
+}
+
+func (m machine) boot(t testing.TB) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New(m.archive)
+	if err != nil {
+		t.Fatalf("cannot simulate %s: %v", m.name, err)
+	}
+	return n
+}
+
+func parse(t testing.TB, text string) spec.Spec {
+	t.Helper()
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
+	return s
+}
+
+func engine(t testing.TB, text string) *converge.Engine {
+	t.Helper()
+	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
+}
+
+// tree is the machine without what is ours alone, and with what its daemons run with.
+func tree(n *simhost.Node) string {
+	return n.Tree(converge.Home, "/run", "/proc") + n.Units() + partitions(n)
+}
+
+// partitions is the state of the GPUs of a node.
+func partitions(n *simhost.Node) string {
+	d, err := n.Driver(context.Background())
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, g := range d.GPUs {
+		fmt.Fprintf(&b, "GPU %s: %s\n", g.Address, mig.StateOf(g))
+	}
+	return b.String()
+}
+
+func apply(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
+	t.Helper()
+	res, err := e.Apply(context.Background(), n)
+	if err != nil {
+		t.Fatalf("cannot apply: %v", err)
+	}
+	return res
+}
+
+func undo(t testing.TB, n *simhost.Node, e *converge.Engine, to string) converge.Result {
+	t.Helper()
+	res, err := e.Undo(context.Background(), n, to, nil)
+	if err != nil {
+		t.Fatalf("cannot undo: %v", err)
+	}
+	return res
+}
+
+func plan(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Plan {
+	t.Helper()
+	p, err := e.Plan(context.Background(), n.View())
+	if err != nil {
+		t.Fatalf("cannot plan: %v", err)
+	}
+	return p
+}
+
+// stopsAt has an engine asked to stop at its first event of a kind.
+func stopsAt(e *converge.Engine, what converge.What) *converge.Engine {
+	stop := make(chan struct{})
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == what {
+			close(stop)
+			e.Tell = nil
+		}
+	}
+	return e
+}
+
+// recordedAs is one of the machines, by its name.
+func recordedAs(t testing.TB, name string) machine {
+	t.Helper()
+	all := machines(t)
+	i := slices.IndexFunc(all, func(m machine) bool { return m.name == name })
+	if i < 0 {
+		t.Fatalf("no machine %s is recorded", name)
+	}
+	return all[i]
+}

@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
+func shippedSpec(t *testing.T) string {
+	t.Helper()
+	file := must.Get(os.Open("../../images/daemonset/onprem.yaml"))(t)
+	defer file.Close()
+	var config struct {
+		Data map[string]string `yaml:"data"`
+	}
+	must.OK(t, yaml.NewDecoder(file).Decode(&config))
+	text, found := strings.CutPrefix(config.Data["node.toml"], "format = 1\n")
+	if !found || !strings.Contains(text, "[runtime]") {
+		t.Fatalf("cannot read the ConfigMap's node.toml: %q", text)
+	}
+	return text
+}
+
+// runtimeOutcome says in one line what the runtime stage wants of a machine, and why it cannot be had.
+func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
+	t.Helper()
+	e := engine(t, text)
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "runtime" })
+	p := plan(t, n, e)
+	var words []string
+	for _, c := range p.Changes {
+		switch {
+		case c.Cannot != "":
+			return "refused: " + c.Cannot
+		case c.Kind != "folder":
+			words = append(words, fmt.Sprintf("%s %s", c.Kind, c.Name))
+		}
+	}
+	if len(words) == 0 {
+		return "nothing to do"
+	}
+	return strings.Join(words, ", ")
+}
+
+const (
+	editsDefault = "file /etc/containerd/config.toml, restart containerd.service"
+	crioDropIn   = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
+)
+
+// ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the one
+// that is has no engine.
+func ownersTable() map[string]string {
+	return map[string]string{
+		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service",
+		"aks-ubuntu2204":        "nothing to do",
+		"al2023-eks-nvidia":     "nothing to do",
+		"al2023-eks-trees":      "nothing to do",
+		"arm64-gh200":           editsDefault,
+		"bake-root":             editsDefault,
+		"bare-folder":           editsDefault,
+		"debian12-containerd16": editsDefault,
+		"debian13-containerd17": "nothing to do",
+		"debian13-docker":       editsDefault,
+		"demo":                  editsDefault,
+		"docker-only":           "file /etc/docker/daemon.json, restart docker.service",
+		"eks-bottlerocket":      "nothing to do",
+		"gke-cos":               "nothing to do",
+		"gke-ubuntu":            "nothing to do",
+		"k3s":                   "nothing to do",
+		"mig-h100-a100-t4":      "refused: cannot configure a container engine: none is installed",
+		"no-gpu":                editsDefault, // the verbs say before that it has no GPU,
+		"operator-26.3":         "nothing to do",
+		"operator-26.7":         "file /etc/containerd/conf.d/99-gpuadm.toml, restart containerd.service",
+		"rke2":                  "nothing to do",
+		"rocky9-crio":           crioDropIn,
+		"rocky9-crio125":        crioDropIn,
+		"talos":                 "nothing to do",
+		"ubuntu24-h100":         editsDefault,
+	}
+}
+
+const (
+	k3sDir  = "/var/lib/rancher/k3s/agent/etc/containerd/"
+	rke2Dir = "/var/lib/rancher/rke2/agent/etc/containerd/"
+)
+
+// TestOwnersCases: what the owner's file and the programs that are there decide.
+func TestOwnersCases(t *testing.T) {
+	only := func(name, text string) map[string]string { return map[string]string{name: text} }
+	with := func(a, b map[string]string) map[string]string {
+		both := maps.Clone(a)
+		maps.Copy(both, b)
+		return both
+	}
+	entry := func(dir, program string) map[string]string {
+		return only(dir+"config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"+
+			"runtime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \""+program+"\"}\n")
+	}
+	program, operators := only("/usr/bin/nvidia-container-runtime", ""), only("/usr/local/nvidia/toolkit/nvidia-container-runtime", "")
+	// As NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
+	// with the folder that https://github.com/NVIDIA/gpu-operator/issues/2387 shows.
+	dropIn := only("/srv/containerd/d/99-nvidia.toml", `version = 3
+
+[plugins]
+
+  [plugins."io.containerd.cri.v1.runtime"]
+
+    [plugins."io.containerd.cri.v1.runtime".containerd]
+
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes]
+
+        [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+            BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+`)
+	// As Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl
+	// have it where the pool has no driver of AKS's.
+	const aksNoDriver = `version = 2
+oom_score = -999
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "mcr.microsoft.com/oss/kubernetes/pause:3.6"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "/usr/bin/runc"
+      SystemdCgroup = true
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted]
+      runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted.options]
+      BinaryName = "/usr/bin/runc"
+`
+	noDriver := only("/etc/containerd/config.toml", aksNoDriver)
+	edited := only("/etc/containerd/config.toml", editedByGpuadm(t, aksNoDriver))
+	for _, c := range []struct {
+		name, machine string
+		files         map[string]string
+		spec, want    string
+	}{
+		{"AKS, its entry's program is missing", "aks-ubuntu2204", only("-/usr/bin/nvidia-container-runtime", ""), "", editsDefault},
+		{"AKS, before its scripts have ended", "aks-ubuntu2204", only("-/opt/azure/containers/provision.complete", ""), "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, --gpu-driver none", "aks-ubuntu2204", with(program, noDriver), "", editsDefault},
+		{"AKS, --gpu-driver none, edited and not restarted", "aks-ubuntu2204", with(program, edited), "", "restart containerd.service"},
+		{"AKS, its own is the default", "aks-ubuntu2204", nil, "set_as_default = true\n", "nothing to do"},
+		{"AKS, by its name", "aks-ubuntu2204", nil, "handler = \"nvidia-container-runtime\"\n", "nothing to do"},
+		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", editsDefault},
+		{"AKS, the spec takes the file over", "aks-ubuntu2204", nil, "owner = \"gpuadm\"\n", editsDefault},
+		{"GKE, the spec takes over a file that is rewritten at each boot", "gke-ubuntu", nil, "owner = \"gpuadm\"\n", "refused: cannot own /etc/containerd/config.toml: GKE's configure-helper writes it again at each boot"},
+		{"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file"},
+		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "restart containerd.service"},
+		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "restart containerd.service"},
+		{"the GPU Operator's drop-in before its program", "a100-mixed-t4", dropIn, "", "restart containerd.service"},
+		{"the GPU Operator went, and the packages are there", "a100-mixed-t4", with(program, dropIn), "", "file /srv/containerd/d/99-nvidia.toml, restart containerd.service"},
+		{"the GPU Operator's program alone", "a100-mixed-t4", operators, "", "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service"},
+		{"Docker, as the default", "docker-only", program, "set_as_default = true\n", "file /etc/docker/daemon.json, restart docker.service"},
+		{"Docker, as the default, and its program is missing", "docker-only", nil, "set_as_default = true\n", "refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts"},
+		{"CRI-O, as the default, and its program is missing", "rocky9-crio", nil, "set_as_default = true\n", "refused: cannot make nvidia the default: /usr/bin/nvidia-container-runtime is not there, and without it no container starts"},
+		{"K3s writes it when it starts", "k3s", program, "", "restart k3s.service"},
+		{"K3s, the GPU Operator's program", "k3s", operators, "", "restart k3s.service"},
+		{"K3s has written it", "k3s", with(program, entry(k3sDir, "/usr/bin/nvidia-container-runtime")), "", "nothing to do"},
+		{"K3s has written it, and the program went", "k3s", entry(k3sDir, "/usr/bin/nvidia-container-runtime"), "", "nothing to do"},
+		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
+		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
+		{"K3s is gpuadm's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
+		{"RKE2 writes it when it starts", "rke2", program, "", "restart rke2-agent.service"},
+		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, restart rke2-agent.service"},
+		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},
+		{"RKE2 has a template of its administrator's", "rke2", with(program, only(rke2Dir+"config.toml.tmpl", "x\n")), "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml.tmpl is there, and gpuadm edits no template"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec); got != c.want {
+				t.Errorf("%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+// editedByGpuadm is a file of containerd 1.7 after gpuadm's edit.
+func editedByGpuadm(t *testing.T, text string) string {
+	t.Helper()
+	const name = "/etc/containerd/config.toml"
+	handler := runtime.Handler{Name: "nvidia", Binary: runtime.Binary, CDI: true}
+	out, err := runtime.Edit(runtime.Tree{Root: runtime.File{Path: name, Data: []byte(text)}}, runtime.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
+	must.OK(t, err)
+	return string(out)
+}
+
+// changed is a recorded machine after the files were written: a name without a text is a program, and one that begins with - is
+// removed. What is written is younger than the daemons that run.
+func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
+	t.Helper()
+	all := archives(t)
+	n := all[slices.IndexFunc(all, func(m machine) bool { return m.name == name })].boot(t)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if gone, is := strings.CutPrefix(name, "-"); is {
+			must.OK(t, n.Remove(gone))
+			continue
+		}
+		mode := fs.FileMode(0o644)
+		if files[name] == "" {
+			mode = 0o755
+		}
+		for i, c := range name {
+			if c == '/' && i > 0 {
+				_ = n.Mkdir(name[:i], host.Attr{Mode: 0o755}) // where it is not there
+			}
+		}
+		must.OK(t, n.WriteFile(name, []byte(files[name]), host.Attr{Mode: mode}))
+	}
+	return n
+}
+
+// TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the shipped DaemonSet carries.
+func TestOwnersTable(t *testing.T) {
+	table, shipped := ownersTable(), shippedSpec(t)
+	for _, m := range archives(t) {
+		t.Run(m.name, func(t *testing.T) {
+			want, known := table[m.name]
+			if !known {
+				t.Fatalf("a new machine: say in the table what [runtime] does there; it does: %s", runtimeOutcome(t, m.boot(t), "[runtime]\n"))
+			}
+			for _, text := range []string{"[runtime]\n", shipped} {
+				if got := runtimeOutcome(t, m.boot(t), text); got != want {
+					t.Errorf("%q:\n%s\nwant\n%s", text, got, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// drawing is a package that may leave its version open ("newest") and that brings its library along.
+type drawing struct{ pkgThing }
+
+func (d drawing) Ref() converge.Ref { return converge.Ref{Kind: "drawing", Name: d.name} }
+
+func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
+	list, err := v.ReadFile("/srv/candidates")
+	if err != nil {
+		return nil, host.Later{Until: "the repository is there"}
+	}
+	var out []converge.Change
+	for _, c := range pending {
+		if c.After == "newest" {
+			c.After = converge.State(strings.TrimSpace(string(list)))
+		}
+		if c.After == "9" {
+			return nil, errors.New("cannot install 9: it is gone")
+		}
+		out = append(out, c)
+		lib := "lib-" + c.Name
+		if _, err := v.Stat("/pkg/" + lib); err != nil && c.After != "" {
+			out = append(out, converge.Change{Ref: converge.Ref{Kind: "drawing", Name: lib}, After: "1"})
+		}
+	}
+	return out, nil
+}
+
+func wantDrawing(name string, version converge.State) converge.Want {
+	return converge.Want{Thing: drawing{pkgThing{name}}, To: func(found converge.State) (converge.State, error) {
+		if version == "newest" && found != "" {
+			return found, nil
+		}
+		return version, nil
+	}}
+}
+
+func drawings(ref converge.Ref) (converge.Thing, error) {
+	if ref.Kind == "drawing" {
+		return drawing{pkgThing{ref.Name}}, nil
+	}
+	return kinds(ref)
+}
+
+func TestWhatIsDrawnAlong(t *testing.T) {
+	n := node(t)
+	must.OK(t, n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}))
+	first := n.Tree(converge.Home, "/srv")
+	e := engineOf(t, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	plan := must.Get(e.Plan(context.Background(), n))(t)
+	var lines []string
+	for _, c := range plan.Changes {
+		line := c.Name + "=" + string(c.After)
+		if c.Drawn {
+			line += " drawn"
+		}
+		lines = append(lines, line)
+	}
+	if got := strings.Join(lines, ", "); got != "x=7, y=2, lib-x=1 drawn, lib-y=1 drawn" {
+		t.Errorf("plan: %s", got)
+	}
+	apply(t, n, e)
+	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x y lib-x lib-y" {
+		t.Errorf("transaction of %q", b)
+	}
+	if res := apply(t, n, e); res.Run != "" {
+		t.Errorf("the second apply made %v", res.Made)
+	}
+	shrunk := engineOf(t, stage(wantDrawing("y", "2")))
+	shrunk.ThingOf = drawings
+	apply(t, n, shrunk)
+	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x" {
+		t.Errorf("shrunk in a transaction of %q", b)
+	}
+	undo(t, n, e, "all")
+	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
+}
+
+func TestWhatCannotBeResolved(t *testing.T) {
+	n := node(t)
+	e := engineOf(t, stage(wantDrawing("x", "9"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	if res := apply(t, n, e); len(res.Deferred) != 2 || len(res.Made) != 0 {
+		t.Errorf("without a repository: made %v, later %v", res.Made, res.Deferred)
+	}
+	must.OK(t, n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}))
+	touches := n.Touches()
+	_, err := e.Apply(context.Background(), n)
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || !strings.Contains(told.What, "it is gone") || strings.Contains(strings.Join(told.Because, ""), "also") {
+		t.Errorf("a version that is gone: %v (%+v)", err, told)
+	}
+	if made := n.Touches() - touches; made != 0 {
+		t.Errorf("%d touches for what cannot be made", made)
+	}
+}
+
+// What cannot be resolved when its turn comes stops the run, and does not go to the touch half resolved.
+func TestCannotBeResolvedAnyMore(t *testing.T) {
+	n := node(t)
+	change := named("sources", things.Exact("/srv/candidates", []byte("9\n"), 0o644, ""))
+	e := engineOf(t, change, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	_, err := e.Apply(context.Background(), n)
+	if err == nil || !strings.Contains(err.Error(), "it is gone") {
+		t.Errorf("resolved with candidates that say 9 is gone: %v", err)
+	}
+	if _, err := n.Stat("/pkg/y"); err == nil {
+		t.Error("y was made, which could not be resolved with x")
+	}
+}
+
+// What was drawn along when the plan was made may have changed by the time of the touch.
+func TestResolvedFromSomethingElse(t *testing.T) {
+	n := node(t)
+	must.OK(t, n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}))
+	meddler := converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{
+			{Thing: meddles{}, To: to("done")},
+			wantDrawing("x", "newest"),
+		}, nil
+	}}
+	e := engineOf(t, meddler)
+	e.ThingOf = drawings
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), " in the plan and is ") {
+		t.Errorf("a package that was installed outside gpuadm meanwhile: %v", err)
+	}
+}
+
+// meddles is another process, which installs x in another version between the plan and the touch.
+type meddles struct{}
+
+func (meddles) Ref() converge.Ref { return converge.Ref{Kind: "meddles", Name: "x"} }
+
+func (meddles) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/pkg/x"); err != nil {
+		return "", nil
+	}
+	return "done", nil
+}
+
+func (meddles) Make(_ context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return nil
+	}
+	return h.WriteFile("/pkg/x", []byte("3\n"), host.Attr{Mode: 0o644})
+}

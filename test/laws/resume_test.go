@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
+func proving(t testing.TB, bad *bool) *converge.Engine {
+	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
+		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	}
+	e := engineOf(t,
+		stageNamed("driver", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{bad}, To: to("done")}))
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "may-fail" {
+			return mayFail{bad}, nil
+		}
+		return kinds(ref)
+	}
+	return e
+}
+
+// mayFail cannot be made while bad.
+type mayFail struct{ bad *bool }
+
+func (mayFail) Ref() converge.Ref { return converge.Ref{Kind: "may-fail", Name: "x"} }
+
+func (mayFail) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/srv/done"); err != nil {
+		return "", nil
+	}
+	return "done", nil
+}
+
+func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
+	switch {
+	case *m.bad:
+		return errors.New("the module does not load")
+	case to == "":
+		return h.Remove("/srv/done")
+	}
+	return h.WriteFile("/srv/done", nil, host.Attr{Mode: 0o644})
+}
+
+// Where a stage proves one that proves another, all three are rolled back if the last fails: they make one desired state.
+func TestProofsAreRolledBackInARow(t *testing.T) {
+	bad := true
+	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
+		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	}
+	n := node(t)
+	first := n.Tree(converge.Home)
+	e := engineOf(t,
+		stageNamed("other", "", things.Exact("/srv/four", []byte("ours\n"), 0o644, "")),
+		stageNamed("sources", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, "")),
+		stageNamed("driver", "sources", things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{&bad}, To: to("done")}))
+	var back []string
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.RolledBack {
+			back = append(back, ev.Change.Name)
+		}
+	}
+	if _, err := e.Apply(context.Background(), n); err == nil {
+		t.Fatal("what cannot be made was made")
+	}
+	if want := []string{"/srv/three", "/srv/two", "/srv/one"}; !slices.Equal(back, want) {
+		t.Errorf("rolled back %v, want %v", back, want)
+	}
+	must.OK(t, n.Remove("/srv/four"))
+	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
+}
+
+// A run that was killed anywhere and goes on, and then fails in the stage that proves another, rolls back what the process
+// before it had changed too: it is one run.
+func TestResumedRunIsTurnedBackWhole(t *testing.T) {
+	bad := false
+	whole := node(t)
+	first := whole.Tree(converge.Home)
+	apply(t, whole, proving(t, &bad))
+	turned := 0
+	for cut := range whole.Touches() {
+		bad = false
+		n := node(t)
+		n.CutAt(cut)
+		if _, err := proving(t, &bad).Apply(context.Background(), n); err == nil {
+			t.Fatalf("not cut at touch %d", cut)
+		}
+		n.Revive()
+		bad = true
+		_, err := proving(t, &bad).Apply(context.Background(), n)
+		if _, made := n.Stat("/srv/done"); made == nil {
+			continue // it was made before the process was killed
+		}
+		turned++
+		if err == nil {
+			t.Fatalf("cut at touch %d: what cannot be made was made", cut)
+		}
+		compare(t, fmt.Sprintf("killed at touch %d, went on and failed", cut), first, n.Tree(converge.Home))
+	}
+	if turned < 10 {
+		t.Errorf("only %d runs were turned back", turned)
+	}
+}
+
+// What another process changed after the run was cut short is not gpuadm's, and stays.
+func TestResumedRunLeavesOthersChanges(t *testing.T) {
+	bad := true
+	n := node(t)
+	e := proving(t, &bad)
+	stop := make(chan struct{})
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Made && ev.Change.Name == "/srv/two" {
+			close(stop)
+		}
+	}
+	if _, err := e.Apply(context.Background(), n); !errors.Is(err, converge.ErrStopped) {
+		t.Fatalf("not stopped: %v", err)
+	}
+	must.OK(t, n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}))
+	otherProcess := engineOf(t, named("driver", things.Exact("/srv/two", []byte("ours\n"), 0o644, "")), proving(t, &bad).Stages[1])
+	if _, err := otherProcess.Apply(context.Background(), n); err == nil {
+		t.Fatal("what cannot be made was made")
+	}
+	if data, _ := n.ReadFile("/srv/one"); string(data) != "theirs\n" {
+		t.Errorf("/srv/one says %q", data)
+	}
+	if _, err := n.Stat("/srv/two"); err == nil {
+		t.Error("/srv/two was not rolled back")
+	}
+}
+
+// What could not be resolved stays later when its turn comes, also in a run that has other things to do.
+func TestUnresolvedIsNotMade(t *testing.T) {
+	n := node(t)
+	other := named("sources", things.Exact("/srv/other", []byte("x\n"), 0o644, ""))
+	e := engineOf(t, other, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	res := apply(t, n, e)
+	if len(res.Made) != 1 || len(res.Deferred) != 2 {
+		t.Errorf("made %v, later %v", res.Made, res.Deferred)
+	}
+	if _, err := n.Stat("/pkg/x"); err == nil {
+		t.Error("x was made in a version that no query had returned")
+	}
+}

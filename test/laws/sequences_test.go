@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/lab/labstage"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Sequences that once went wrong, and rules that nothing else here would miss.
+
+// dying has a daemon that runs with the old file and dies with ours.
+const dying = `
+-- sim.toml --
+[[unit]]
+name = "d.service"
+enabled = "enabled"
+active = "active"
+reads = ["/etc/d.conf"]
+refuses = "bad"
+-- etc/systemd/system/ --
+-- etc/d.conf --
+good
+`
+
+func daemonStage(text string) converge.Stage {
+	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Restart("d.service", []string{"/etc/d.conf"}, nil, ""))
+}
+
+// Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does not call it converged.
+func TestKilledDaemonIsNotConverged(t *testing.T) {
+	e := func() *converge.Engine { return engineOf(t, daemonStage("bad\n")) }
+	whole := machine{"dying", []byte(dying)}.boot(t)
+	if _, err := e().Apply(context.Background(), whole); err == nil {
+		t.Fatal("the daemon did not die")
+	}
+	for cut := range whole.Touches() {
+		n := machine{"dying", []byte(dying)}.boot(t)
+		n.Advance(1)
+		n.CutAt(cut)
+		e().Apply(context.Background(), n)
+		n.Boot(simhost.LoseNothing)
+		_, err := e().Apply(context.Background(), n)
+		if b, _ := n.ReadFile("/etc/d.conf"); err == nil && string(b) == "bad\n" && !strings.Contains(n.Units(), "d.service enabled active") {
+			t.Errorf("cut at touch %d: called converged, with a dead daemon: %s", cut, n.Units())
+		}
+	}
+}
+
+// An undo to bytes that kill the current daemon is itself rolled back.
+func TestUndoThatKillsIsTurnedBack(t *testing.T) {
+	node := machine{"dying", []byte(dying)}.boot(t)
+	apply(t, node, engineOf(t, daemonStage("ours\n")))
+	// The daemon was replaced since, by one that does not take what it ran with at first.
+	must.OK(t, node.Refuse("d.service", "good"))
+	before := tree(node)
+	if _, err := engineOf(t).Undo(context.Background(), node, "", nil); err == nil {
+		t.Fatal("an undo that killed the daemon said nothing")
+	}
+	compare(t, "turned back", before, tree(node))
+	if _, err := engineOf(t).Undo(context.Background(), node, "", nil); err == nil {
+		t.Error("the second undo says that there is nothing to do")
+	}
+}
+
+// A section that only verifies releases what it made before.
+func TestOtherOwnerIsNeverTouched(t *testing.T) {
+	n := recordedAs(t, "ubuntu24-h100").boot(t)
+	apply(t, n, engine(t, specs["default"]))
+	applied, touches := tree(n), n.Touches()
+	e := engine(t, "[runtime]\nset_as_default = true\nowner = \"other\"\n")
+	if res := apply(t, n, e); res.Run != "" || n.Touches() != touches || tree(n) != applied {
+		t.Errorf("touched: %s", names(res.Made))
+	}
+}
+
+// A disk that fills for good in the middle: what was changed is rolled back all the same.
+func TestDiskFullForGoodIsTurnedBack(t *testing.T) {
+	whole := node(t)
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/etc/d.conf", []byte("new"), 0o644, ""), things.Exact("/etc/z", []byte("z"), 0o644, "")))
+	}
+	apply(t, whole, e())
+	for at := range whole.Touches() {
+		n := node(t)
+		for _, touch := range []int{at, at + 1, at + 2} { // the write, its clean-up and the next journal line
+			n.Fail(touch, syscall.ENOSPC)
+		}
+		_, err := e().Apply(context.Background(), n)
+		if err == nil || strings.HasPrefix(err.Error(), "cannot close the run") {
+			continue
+		}
+		b, _ := n.ReadFile("/etc/d.conf")
+		if _, z := n.Lstat("/etc/z"); (string(b) != "old\n" || z == nil) && !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
+			t.Errorf("touch %d: changed and not told: %v", at, err)
+		}
+	}
+}
+
+func because(err error) []string {
+	var t *trouble.Error
+	if errors.As(err, &t) {
+		return t.Because
+	}
+	return nil
+}
+
+// What could not be rolled back is not forgotten: undo still knows of it.
+func TestFailedTurnBackIsRemembered(t *testing.T) {
+	n := node(t)
+	stub := stubborn{"/srv/stub"}
+	e := engineOf(t, stage(converge.Want{Thing: stub, To: to("on")}, wantPkg("fails", "1")))
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "stub" {
+			return stub, nil
+		}
+		return kinds(ref)
+	}
+	e.Stages[0].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{{Thing: stub, To: to("on")}, labstage.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil
+	}
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
+		t.Fatalf("applied: %v", err)
+	}
+	p, err := e.PlanUndo(context.Background(), n, "all", nil)
+	if err != nil || len(p.Changes) != 1 {
+		t.Errorf("undo would undo %v, %v", p.Changes, err)
+	}
+}
+
+// stubborn can be made, and not be undone.
+type stubborn struct{ file string }
+
+func (s stubborn) Ref() converge.Ref { return converge.Ref{Kind: "stub", Name: s.file} }
+
+func (s stubborn) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Lstat(s.file); err != nil {
+		return "", nil
+	}
+	return "on", nil
+}
+
+func (s stubborn) Make(_ context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return errors.New("device busy")
+	}
+	return h.WriteFile(s.file, nil, host.Attr{Mode: 0o644})
+}
+
+// Consent is asked for an undo too.
+func TestUndoNeedsConsent(t *testing.T) {
+	n := node(t)
+	w := things.Exact("/etc/a", []byte("a"), 0o600, "")
+	w.Breaks = []string{"reset-gpu"}
+	e := engineOf(t, stage(w))
+	apply(t, n, e)
+	e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 77"}, nil }
+	touches := n.Touches()
+	if _, err := e.Undo(context.Background(), n, "", nil); err == nil || n.Touches() != touches {
+		t.Errorf("undone without consent: %v", err)
+	}
+	e.Allow = []string{"all"}
+	undo(t, n, e, "")
+}
+
+// An undo that was stopped goes on as the same run.
+func TestUndoStopsAndGoesOn(t *testing.T) {
+	n := node(t)
+	first := n.Tree(converge.Home)
+	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, ""), things.Exact("/etc/b", nil, 0o644, "")))
+	apply(t, n, e)
+	stop := make(chan struct{})
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Undone {
+			close(stop)
+		}
+	}
+	res, err := e.Undo(context.Background(), n, "", nil)
+	if !errors.Is(err, converge.ErrStopped) {
+		t.Fatalf("not stopped: %v", err)
+	}
+	e.Stop, e.Tell = nil, nil
+	if s, err := e.Status(context.Background(), n); err != nil || !s.Undoing || s.Unfinished != res.Run {
+		t.Errorf("status: %+v %v", s.Unfinished, err)
+	}
+	if again := undo(t, n, e, ""); again.Run != res.Run {
+		t.Errorf("went on as %s, not %s", again.Run, res.Run)
+	}
+	compare(t, "undone", first, n.Tree(converge.Home))
+}
+
+// A thing shrinks with the section that asked for it, not with its stage.
+func TestShrinkingGoesBySection(t *testing.T) {
+	n := node(t)
+	w := things.Exact("/etc/a", []byte("a"), 0o600, "")
+	w.Section = "toolkit"
+	apply(t, n, engineOf(t, stage(w)))
+	e := engineOf(t, stage())
+	if p := plan(t, n, e); p.Now() != 0 { // [driver] is in the spec, [toolkit] never was: released
+		t.Errorf("planned: %s", names(p.Changes))
+	}
+	e.Spec = parse(t, "[toolkit]\n")
+	if p := plan(t, n, e); p.Now() != 1 {
+		t.Errorf("planned: %s", names(p.Changes))
+	}
+}
+
+// A run that a power cut left open after its last change is closed by an apply with nothing to do.
+func TestOpenRunIsClosed(t *testing.T) {
+	n := node(t)
+	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, ""))) }
+	whole := node(t)
+	apply(t, whole, e())
+	n.CutAt(whole.Touches() - 2)
+	e().Apply(context.Background(), n)
+	n.Boot(simhost.LoseNothing)
+	apply(t, n, e())
+	if s, err := e().Status(context.Background(), n); err != nil || s.Unfinished != "" {
+		t.Errorf("still open: %q %v", s.Unfinished, err)
+	}
+}
+
+// A judge that could not be asked is asked again by the next try.
+func TestJudgeIsAskedAgain(t *testing.T) {
+	n, asked := node(t), 0
+	f := things.NewFile("/etc/d.conf", nil).Proven(func(context.Context, host.View, []byte, []byte) error {
+		if asked++; asked == 1 {
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	e := engineOf(t, stage(things.Edited(f, func([]byte) ([]byte, error) { return []byte("new"), nil }, "")))
+	if _, err := e.Apply(context.Background(), n); err == nil {
+		t.Fatal("not judged")
+	}
+	apply(t, n, e)
+	if asked != 2 {
+		t.Errorf("asked %d times", asked)
+	}
+}

@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// An undo that failed and the one that then ended well have undone the same: gpuadm owns nothing of either any more. What the
+// spec no longer asks for does not come back, and no bytes are kept for it.
+func TestUndoAfterFailedUndo(t *testing.T) {
+	ctx := context.Background()
+	a, b := things.Exact("/srv/a", []byte("a\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")
+	failed := 0
+	for touch := range 12 {
+		n := node(t)
+		first := n.Tree(converge.Home)
+		both := engineOf(t, stage(a, b))
+		apply(t, n, both)
+		n.Fail(n.Touches()+touch, syscall.EIO)
+		if _, err := both.Undo(ctx, n, "", nil); err != nil {
+			failed++
+			undo(t, n, both, "")
+		}
+		compare(t, "undone", first, n.Tree(converge.Home))
+		apply(t, n, engineOf(t, stage(b)))
+		if _, err := n.Stat("/srv/a"); err == nil {
+			t.Errorf("undo failed at touch %d: what was undone then and is not asked for is back", touch)
+		}
+		undo(t, n, both, "")
+		if left := blobs(n); left > 0 {
+			t.Errorf("undo failed at touch %d: %d unneeded blobs are kept", touch, left)
+		}
+	}
+	if failed < 4 {
+		t.Errorf("only %d undos failed", failed)
+	}
+}
+
+// An apply that failed and was rolled back whole has left nothing. When the run before it is undone too, nothing is
+// kept for it; and what it had meant to make is made and released later as on a fresh machine.
+func TestFailedApplyLeavesNothing(t *testing.T) {
+	ctx := context.Background()
+	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
+	b, c := things.Exact("/srv/b", []byte("b\n"), 0o644, ""), things.Exact("/srv/c", []byte("c\n"), 0o644, "")
+	back := 0
+	for touch := range 24 {
+		n := node(t)
+		first := n.Tree(converge.Home)
+		apply(t, n, engineOf(t, stage(a("1\n"), b)))
+		n.Fail(n.Touches()+touch, syscall.EIO)
+		e := engineOf(t, stage(a("2\n"), b, c))
+		e.Tell = func(ev converge.Event) {
+			if ev.What == converge.Undone {
+				back++
+			}
+		}
+		if _, err := e.Apply(ctx, n); err == nil {
+			continue
+		}
+		undo(t, n, e, "all")
+		compare(t, "undone", first, n.Tree(converge.Home))
+		if left := blobs(n); left > 0 {
+			t.Errorf("failed at touch %d: %d unneeded blobs are kept", touch, left)
+		}
+		apply(t, n, engineOf(t, stage(a("2\n"), b)))
+		apply(t, n, engineOf(t, stage(b)))
+		if _, err := n.Stat("/srv/a"); err == nil {
+			t.Errorf("failed at touch %d: what is no longer asked for stays", touch)
+		}
+	}
+	if back < 4 {
+		t.Errorf("only %d changes were rolled back", back)
+	}
+}
+
+// If a name to leave is given, the advice about another obstacle has a command line that leaves both.
+func TestUndoLeavesBoth(t *testing.T) {
+	n := node(t)
+	e := engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""), things.Exact("/etc/b", []byte("b"), 0o644, "")))
+	apply(t, n, e)
+	put(t, n, "/etc/a", "theirs")
+	put(t, n, "/etc/b", "theirs")
+	_, err := e.Undo(t.Context(), n, "", []string{"/etc/a"})
+	tr := (*trouble.Error)(nil)
+	if !errors.As(err, &tr) || !strings.Contains(strings.Join(tr.Try, "\n"), "gpuadm undo --leave /etc/a --leave /etc/b") {
+		t.Fatalf("%#v", err)
+	}
+	must.Get(e.Undo(t.Context(), n, "", []string{"/etc/a", "/etc/b"}))(t)
+}
+
+// The same command line goes on with an undo that was cut, and may be given again when all is undone.
+func TestUndoLeavesAgain(t *testing.T) {
+	n := node(t)
+	e := engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""), things.Exact("/etc/b", []byte("b"), 0o644, "")))
+	apply(t, n, e)
+	put(t, n, "/etc/a", "theirs")
+	leave := []string{"/etc/a"}
+	cut, stop := 0, make(chan struct{})
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Left {
+			close(stop)
+		}
+	}
+	if _, err := e.Undo(t.Context(), n, "", leave); errors.Is(err, converge.ErrStopped) {
+		cut++
+	}
+	if cut != 1 {
+		t.Fatal("not cut")
+	}
+	e.Stop, e.Tell = nil, nil
+	for range 2 {
+		must.Get(e.Undo(t.Context(), n, "", leave))(t)
+	}
+}
+
+// TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec drops it, and the undo of a later
+// day still says so.
+func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
+	m := recordedAs(t, "debian12-containerd16")
+	n := m.boot(t)
+	apply(t, n, engine(t, specs["default"]))
+	const file = "/etc/containerd/config.toml"
+	text := must.Get(n.ReadFile(file))(t)
+	changed := strings.Replace(string(text), `BinaryName = "/usr/bin/nvidia-container-runtime"`, `BinaryName = "/opt/theirs"`, 1)
+	if changed == string(text) {
+		t.Fatalf("no handler in\n%s", text)
+	}
+	must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
+	apply(t, n, engine(t, specs["other"]))
+	res := undo(t, n, engine(t, specs["other"]), "all")
+	if !slices.ContainsFunc(res.Left, func(c converge.Change) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }) {
+		t.Errorf("left is %+v", res.Left)
+	}
+	if now, _ := n.ReadFile(file); !strings.Contains(string(now), "/opt/theirs") || strings.Contains(string(now), "nvidia-two") {
+		t.Errorf("after undo:\n%s", now)
+	}
+}
+
+// Bytes that were kept for the way back and are gone, or have changed, are missed before anything is touched; the rest can be undone.
+func TestUndoWithoutItsBytes(t *testing.T) {
+	for name, spoil := range map[string]func(h host.Host, blob string) error{
+		"gone":    func(h host.Host, blob string) error { return h.Remove(blob) },
+		"changed": func(h host.Host, blob string) error { return h.WriteFile(blob, []byte("x"), host.Attr{Mode: 0o600}) },
+	} {
+		n := node(t)
+		put(t, n, "/srv/a", "theirs\n")
+		e := engineOf(t, stage(things.Exact("/srv/a", []byte("ours\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")))
+		apply(t, n, e)
+		j, err := converge.ReadJournal(n), error(nil)
+		must.OK(t, err)
+		blob := converge.Home + "/blobs/" + strings.Fields(string(j.Runs()[0].Makes[0].Before))[2]
+		must.OK(t, spoil(n, blob))
+		all := n.Tree()
+		for _, plans := range []bool{true, false} {
+			if plans {
+				_, err = e.PlanUndo(t.Context(), n, "", nil)
+			} else {
+				_, err = e.Undo(t.Context(), n, "", nil)
+			}
+			tr := (*trouble.Error)(nil)
+			if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot undo file /srv/a: ") || !strings.Contains(tr.What, path.Base(blob)) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if try := strings.Join(tr.Try, "\n"); !strings.Contains(try, "gpuadm undo --leave /srv/a") || strings.Contains(try, "as we left it") {
+				t.Errorf("%s: %q", name, try)
+			}
+		}
+		compare(t, name, all, n.Tree())
+		if _, err := e.Undo(t.Context(), n, "", []string{"/srv/a"}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := n.Stat("/srv/b"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the rest stays: %v", name, err)
+		}
+	}
+}
+
+// A journal that cannot be read costs undo, which says so, and nothing else: the next change moves it aside.
+func TestUnreadableJournal(t *testing.T) {
+	n := node(t)
+	if err := n.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	must.OK(t, n.Mkdir(journal, host.Attr{Mode: 0o700}))
+	e := edition(t, 1)
+	if p := plan(t, n, e); p.Now() == 0 {
+		t.Error("the plan is empty")
+	}
+	if s, err := e.Status(t.Context(), n); err != nil || !strings.Contains(s.Damage, journal) {
+		t.Errorf("status: %v, damage %q", err, s.Damage)
+	}
+	if _, err := e.Undo(t.Context(), n, "", nil); err == nil || !strings.Contains(err.Error(), "cannot read "+journal) {
+		t.Errorf("undo: %v", err)
+	}
+	apply(t, n, e)
+	if res := undo(t, n, e, ""); len(res.Made) == 0 {
+		t.Error("what was changed after it cannot be undone")
+	}
+	names, err := n.ReadDir(converge.Home)
+	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "journal.jsonl.unreadable-") }) {
+		t.Errorf("it is not kept aside: %v, %v", names, err)
+	}
+}
+
+// An undo that fails says at which stage.
+func TestUndoSaysItsStage(t *testing.T) {
+	failed := 0
+	for touch := range 10 {
+		n := node(t)
+		e := edition(t, 1)
+		apply(t, n, e)
+		n.Fail(n.Touches()+touch, syscall.EROFS)
+		e.Tell = func(ev converge.Event) {
+			if ev.What == converge.Failed {
+				failed++
+				if ev.Stage != "driver" {
+					t.Errorf("failed at %q", ev.Stage)
+				}
+			}
+		}
+		e.Undo(t.Context(), n, "", nil)
+	}
+	if failed < 3 {
+		t.Errorf("%d undos failed", failed)
+	}
+}
+
+// Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
+func TestUndoToNoRun(t *testing.T) {
+	n := node(t)
+	e := edition(t, 1)
+	undoable := func() string {
+		t.Helper()
+		_, err := e.Undo(t.Context(), n, "runtime", nil)
+		tr := (*trouble.Error)(nil)
+		if !errors.As(err, &tr) || len(tr.Because) == 0 {
+			t.Fatalf("got %+v", err)
+		}
+		return tr.Because[0]
+	}
+	if got := undoable(); got != "no run is left to undo here" {
+		t.Errorf("before any run: %q", got)
+	}
+	var all []string
+	for i := range 8 {
+		all = append(all, apply(t, n, edition(t, i)).Run)
+	}
+	if got, want := undoable(), "these runs can be undone: "+strings.Join(all[2:], ", ")+", and 2 before"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	undo(t, n, e, all[1])
+	if got, want := undoable(), "these runs can be undone: "+all[0]; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A plan to undo nothing has lists that a program can read.
+func TestUndoPlanOfNothing(t *testing.T) {
+	p := must.Get(edition(t, 1).PlanUndo(t.Context(), node(t), "", nil))(t)
+	if b, _ := json.Marshal(p); strings.Contains(string(b), "null") {
+		t.Errorf("%s", b)
+	}
+}

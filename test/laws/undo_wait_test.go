@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package laws
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// far is a place that does not always answer.
+type far struct {
+	mu      sync.Mutex
+	answers int // how many more answers it gives; less than 0: all
+	err     error
+}
+
+func (f *far) ask() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.answers == 0 {
+		return f.err
+	}
+	f.answers--
+	return nil
+}
+
+// afar is a thing of such a place: a file that is only seen where it answers.
+type afar struct {
+	*far
+	name string
+}
+
+func (a afar) Ref() converge.Ref { return converge.Ref{Kind: "afar", Name: a.name} }
+
+func (a afar) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if err := a.ask(); err != nil {
+		return "", err
+	}
+	return pkgThing{a.name}.Look(ctx, v)
+}
+
+func (a afar) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if err := a.ask(); err != nil {
+		return err
+	}
+	return pkgThing{a.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: a.name}, After: to}})
+}
+
+// farEngine wants two files here, and two things there.
+func farEngine(t *testing.T, f *far) *converge.Engine {
+	e := engineOf(t, stage(
+		things.Exact("/etc/a", []byte("a\n"), 0o644, ""),
+		converge.Want{Thing: afar{f, "one"}, To: to("1")},
+		converge.Want{Thing: afar{f, "two"}, To: to("2")},
+		things.Exact("/etc/b", []byte("b\n"), 0o644, ""),
+	))
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "afar" {
+			return afar{f, ref.Name}, nil
+		}
+		return kinds(ref)
+	}
+	return e
+}
+
+func farNode(t *testing.T, f *far) (n *simhost.Node, before string) {
+	n = node(t)
+	before = n.Tree(converge.Home, "/srv")
+	apply(t, n, farEngine(t, f))
+	return n, before
+}
+
+func silent() error { return trouble.Wait{For: "api.example does not answer: connection refused"} }
+
+// Undo of a thing that a silent server keeps touches nothing, names the server, and says that waiting helps; once there is an
+// answer the same undo undoes all.
+func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
+	f := &far{answers: -1, err: silent()}
+	n, before := farNode(t, f)
+	f.answers = 0
+	all := n.Tree()
+	for _, to := range []string{"", "all"} {
+		_, err := farEngine(t, f).Undo(t.Context(), n, to, nil)
+		tr := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &tr) {
+			t.Fatalf("waiting would help, and undo says %v", err)
+		}
+		for _, part := range []string{"cannot read the state of", "afar one", "afar two", "api.example does not answer"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is missing in %q", part, err)
+			}
+		}
+		if strings.Contains(err.Error(), "changed") || !slices.Contains(tr.Because, "nothing was touched") {
+			t.Errorf("%+v", tr)
+		}
+		if try := strings.Join(tr.Try, "\n"); !strings.Contains(try, "wait") || !strings.Contains(try, "--leave one --leave two") && !strings.Contains(try, "--leave two --leave one") {
+			t.Errorf("what to do: %q", try)
+		}
+	}
+	compare(t, "after an undo that could not ask", all, n.Tree())
+	if _, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil); !trouble.Passes(err) {
+		t.Errorf("the plan says %v", err)
+	}
+	f.answers = -1
+	undo(t, n, farEngine(t, f), "")
+	compare(t, "undone", before, n.Tree(converge.Home, "/srv"))
+}
+
+// What does not answer can be left, and the rest goes.
+func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
+	f := &far{answers: -1, err: silent()}
+	n, _ := farNode(t, f)
+	f.answers = 0
+	res, err := farEngine(t, f).Undo(t.Context(), n, "", []string{"one", "afar two"})
+	if err != nil || len(res.Left) != 2 || !strings.Contains(res.Left[0].Cannot, "does not answer") {
+		t.Fatalf("%v, left %+v", err, res.Left)
+	}
+	for _, name := range []string{"/etc/a", "/etc/b"} {
+		if _, err := n.Stat(name); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+}
+
+// Where another process has changed what gpuadm made, waiting alone does not help: that comes first, with the servers that
+// could not be asked.
+func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
+	f := &far{answers: -1, err: silent()}
+	n, _ := farNode(t, f)
+	f.answers = 0
+	put(t, n, "/etc/b", "theirs\n")
+	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
+	if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "/etc/b") {
+		t.Fatalf("got %v", err)
+	}
+	why := strings.Join(because(err), "\n")
+	if !strings.Contains(why, "afar one") || !strings.Contains(why, "does not answer") {
+		t.Errorf("who does not answer is not told: %q", why)
+	}
+}
+
+// Where the read fails for good, undo reports neither a change nor a wait.
+func TestUndoThatCannotLook(t *testing.T) {
+	f := &far{answers: -1, err: &trouble.Error{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join again"}}}
+	n, _ := farNode(t, f)
+	f.answers = 0
+	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
+	tr := (*trouble.Error)(nil)
+	if !errors.As(err, &tr) || trouble.Passes(err) || !strings.Contains(err.Error(), "no certificate") {
+		t.Fatalf("got %v", err)
+	}
+	if strings.Contains(strings.Join(tr.Try, "\n"), "as we left it") || !slices.Contains(tr.Try, "join again") || !slices.Contains(tr.Because, "it has run out") {
+		t.Errorf("%+v", tr)
+	}
+}
+
+// A server that falls silent at any moment of an undo leaves nothing half done for good: the machine is as it was found, or
+// wholly undone, and the next undo, once there is an answer, undoes the rest.
+func TestUndoGoesOnAfterSilence(t *testing.T) {
+	waited := 0
+	for after := range 20 {
+		f := &far{answers: -1, err: silent()}
+		n, before := farNode(t, f)
+		f.answers = after
+		_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
+		if f.answers > 0 {
+			break
+		}
+		if err != nil && !trouble.Passes(err) {
+			t.Errorf("silent after %d answers: %v", after, err)
+		}
+		if err != nil {
+			waited++
+			for _, b := range because(err) {
+				if strings.Contains(b, "could not be rolled back") {
+					t.Errorf("silent after %d answers: %s", after, b)
+				}
+			}
+		}
+		f.answers = -1
+		undo(t, n, farEngine(t, f), "")
+		compare(t, "undone", before, n.Tree(converge.Home, "/srv"))
+	}
+	if waited < 4 {
+		t.Errorf("only %d undos had to wait", waited)
+	}
+}
+
+// Status does not report a change of what it could not read.
+func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
+	f := &far{answers: -1, err: silent()}
+	n, _ := farNode(t, f)
+	f.answers = 0
+	put(t, n, "/etc/b", "theirs\n")
+	s := must.Get(farEngine(t, f).Status(t.Context(), n))(t)
+	for _, m := range s.Made {
+		if m.Changed != (m.Name == "/etc/b") || (m.Unseen != "") != (m.Kind == "afar") {
+			t.Errorf("%+v", m)
+		}
+	}
+}

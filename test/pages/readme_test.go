@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// cell is a line of the lab's matrix: distribution, source, branch, GPU, how far the lab goes.
+var cell = regexp.MustCompile(`(?m)^(\S+) +(\S+) +(\d+) .*? (installed|planned): `)
+
+// TestSupportMatrix: README's table has what the lab's matrix has, no more and no less.
+func TestSupportMatrix(t *testing.T) {
+	matrix, readme := read(t, "../lab/testdata/matrix.txt"), read(t, "../../README.md")
+	far := map[[3]string]bool{} // whether it is installed
+	for _, m := range cell.FindAllStringSubmatch(matrix, -1) {
+		k := [3]string{m[1], m[2], m[3]}
+		far[k] = far[k] || m[4] == "installed"
+	}
+	for _, d := range []struct{ id, name, on string }{
+		{"debian12", "Debian 12", "a Debian 12 host"},
+		{"debian13", "Debian 13", "a Debian 13 host"},
+		{"ubuntu2204", "Ubuntu 22.04", "a Debian 12 host"},
+		{"ubuntu2404", "Ubuntu 24.04", "a Debian 12 host"},
+		{"ubuntu2604", "Ubuntu 26.04", "a Debian 12 host"},
+		{"rhel8", "RHEL 8 and rebuilds", "an RPM host"},
+		{"rhel9", "RHEL 9 and rebuilds", "an RPM host"},
+		{"rhel10", "RHEL 10 and rebuilds", "an RPM host"},
+		{"amzn2023", "Amazon Linux 2023", "an RPM host"},
+		{"azl3", "Azure Linux 3", "an RPM host"},
+	} {
+		branches := func(source string) string {
+			var list []string
+			for k, installed := range far {
+				if k[0] != d.id || k[1] != source {
+					continue
+				}
+				branch := k[2]
+				if !installed {
+					branch = "(" + branch + ")"
+				}
+				list = append(list, branch)
+				delete(far, k)
+			}
+			if list == nil {
+				return "–"
+			}
+			slices.SortFunc(list, func(a, b string) int { return strings.Compare(strings.Trim(a, "("), strings.Trim(b, "(")) })
+			return strings.Join(list, " ")
+		}
+		row := fmt.Sprintf("| %s | %s | %s | %s |\n", d.name, branches("nvidia"), branches("distro"), d.on)
+		if !strings.Contains(readme, row) {
+			t.Errorf("README.md has no row\n%s", row)
+		}
+	}
+	if len(far) > 0 {
+		t.Errorf("README.md leaves out %v", far)
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+// TestLinks: what our pages link to in the project is there.
+func TestLinks(t *testing.T) {
+	pages := must.Get(filepath.Glob("../../docs/*.md"))(t)
+	top := must.Get(filepath.Glob("../../*.md"))(t)
+	n := 0
+	for _, page := range append(pages, top...) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			n++
+			if _, err := os.Stat(path.Join(path.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("found only %d links", n)
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data := must.Get(os.ReadFile(name))(t)
+	return string(data)
+}
