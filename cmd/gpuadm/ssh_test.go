@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/remote"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The test's own binary is the gpuadm that gpuadm ssh brings.
@@ -64,9 +65,7 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	}
 	dir := t.TempDir()
 	homes = filepath.Join(dir, "homes")
-	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(fakeSSH), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "ssh"), []byte(fakeSSH), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
@@ -93,10 +92,7 @@ func TestSSHMany(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"one", "three"} {
-		said, err := os.ReadFile(filepath.Join(homes, name, "said"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		said := must.Get(os.ReadFile(filepath.Join(homes, name, "said")))(t)
 		first, _, _ := strings.Cut(string(said), "\n") // "gpuadm-ssh machine x86_64 root none /run/.gpuadm-ssh.0a1b2c"
 		words := strings.Fields(first)
 		if _, err := os.Stat(words[len(words)-1]); !os.IsNotExist(err) || len(words) != 6 {
@@ -154,9 +150,7 @@ func TestSSHBounds(t *testing.T) {
 // A connection that is lost stops no apply, which is said, and makes an answer of another verb unusable.
 func TestSSHCut(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "node.toml")
-	if err := os.WriteFile(spec, []byte("format = 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(spec, []byte("format = 1\n"), 0o600))
 	for verb, want := range map[string]int{"apply": exitAgain, "plan": exitCannot} {
 		code, out, bad, _ := runSSH(t, "ssh", "cut", "--", verb, "-f", spec)
 		if code != want || out != "half\n" || strings.Contains(bad, "the run goes on there") != (verb == "apply") {
@@ -168,9 +162,7 @@ func TestSSHCut(t *testing.T) {
 // The operator's file is read here, and judged there under its own name.
 func TestSSHCarriesFiles(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "my node.toml")
-	if err := os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600))
 	code, out, bad, _ := runSSH(t, "ssh", "one", "--", "plan", "-f", spec)
 	if code != 2 || !strings.Contains(bad, spec+":2:2: unknown section [runtme]") {
 		t.Errorf("exit %d: %s%s", code, out, bad)
@@ -236,10 +228,7 @@ func TestSSHExit(t *testing.T) {
 // A terminal that hangs up stops no run: proc_pid_status(5) has the signals that a process ignores.
 func TestHangupIsIgnored(t *testing.T) {
 	ignored := func() bool {
-		status, err := os.ReadFile("/proc/self/status")
-		if err != nil {
-			t.Fatal(err)
-		}
+		status := must.Get(os.ReadFile("/proc/self/status"))(t)
 		_, rest, _ := strings.Cut(string(status), "\nSigIgn:\t")
 		mask, _, _ := strings.Cut(rest, "\n")
 		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit
