@@ -4,6 +4,9 @@
 package drivers
 
 import (
+	"context"
+	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -273,6 +277,42 @@ func TestParse(t *testing.T) {
 	for _, text := range []string{"gpsu = []\n", "gpus = [ { ids = [\"2330\"], nmae = \"x\" } ]\n", "gpus = 3\n", "["} {
 		if _, err := parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// What a package that is missing would bring is brought by the stage before: the check must not refuse the apply that would
+// install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
+func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
+	dir := t.TempDir()
+	h := must.Get(host.Open(dir))(t)
+	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
+	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
+	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
+	w := parts("580.95.05", true, m, func(context.Context, host.View) (bool, error) { return false, nil })
+	found, err := w.Look(context.Background(), h)
+	if err != nil {
+		return // deferred until its packages are installed
+	}
+	if _, err := w.To(found); err != nil {
+		t.Errorf("the plan is refused: %v", err)
+	}
+}
+
+// The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu 24.04 depends on libcudart12
+// (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
+func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
+	ch := must.Get(Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")))(t)
+	f := ch.Family()
+	out := func(name string) bool {
+		return slices.ContainsFunc(f.Excluded, func(glob string) bool { ok, err := path.Match(glob, name); return ok || err != nil })
+	}
+	if !out("nvidia-driver-580-open") || !out("linux-modules-nvidia-580-6.8.0-88-generic") {
+		t.Errorf("the driver of %q is not excluded", f.Exclude)
+	}
+	for _, name := range []string{"libcudart12", "libcudart11.0", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-container-toolkit", "nvidia-fs-dkms", "linux-image-nvidia-6.8", "linux-modules-nvidia-fs-6.8.0-1030-nvidia"} {
+		if out(name) {
+			t.Errorf("%s of %q cannot be installed any more", name, f.Exclude)
 		}
 	}
 }

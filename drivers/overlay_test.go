@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,5 +65,74 @@ func TestPackagesAndWithout(t *testing.T) {
 	d.Without = []string{"nvidia-utils-590"}
 	if _, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), d); err == nil || !strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: ") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A branch that NVIDIA has prolonged is supported once the machine's own catalog says so.
+func TestOverlayProlongsABranch(t *testing.T) {
+	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`))
+	must.OK(t, err)
+	if end := c.endOf(590, "2026-11-22"); end != "" {
+		t.Errorf("branch 590 ended in %s", end)
+	}
+}
+
+// A key that NVIDIA has changed is replaced by the machine's own catalog, as every other row is.
+func TestOverlayReplacesAKey(t *testing.T) {
+	c := Load()
+	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
+	must.OK(t, err)
+	name := strings.TrimSuffix(filepath.Base(ch.Repo.KeyURL), ".pub")
+	const mine = "0123456789ABCDEF0123456789ABCDEF01234567"
+	if c, err = c.overlaid([]byte(`keys = [ { name = "` + name + `", fingerprint = "` + mine + `", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`)); err != nil {
+		t.Fatal(err)
+	}
+	if ch, err = Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")); err != nil || ch.Repo.Fingerprint != mine {
+		t.Errorf("the key is %s, not the overlay's; %v", ch.Repo.Fingerprint, err)
+	}
+}
+
+// TestLackingIsSaid: by name, with the command of this distribution, and only until there is a driver.
+func TestLackingIsSaid(t *testing.T) {
+	const crb = "[crb]\nbaseurl=x\nenabled=0\n"
+	const main = "deb http://archive.example/ x main\n"
+	for _, x := range []struct {
+		what  string
+		m     Machine
+		d     spec.Driver
+		files map[string]string
+		says  []string
+	}{
+		{"fresh Rocky 9", machine("rocky", "9.6", "amd64", "2331"), driver("580"), map[string]string{"/etc/yum.repos.d/rocky.repo": crb}, []string{"depend on the repository epel, and this machine does not enable it: dnf install epel-release; or write enable_needed = true", "the repository crb, and this machine does not enable it: dnf config-manager --set-enabled crb;"}},
+		{"RHEL 10", machine("rhel", "10.0", "amd64", "2331"), driver("580"), nil, []string{"epel-release-latest-10.noarch.rpm", "subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms"}},
+		{"Rocky 9 with a mirror", machine("rocky", "9.6", "amd64", "2331"), mirrored("580"), nil, nil},
+		{"Debian 12", machine("debian", "12", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component contrib,"}},
+		{"Debian's own", machine("debian", "12", "amd64", "2331"), with(driver("535"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components contrib, non-free, non-free-firmware,"}},
+		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component restricted,"}},
+		{"Ubuntu's own with NVSwitches", machine("ubuntu", "24.04", "amd64", "2330", "0680:22a3"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": strings.Replace(main, "main", "main restricted", 1)}, []string{"the component multiverse,"}},
+		{"Ubuntu's own 595", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("595"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components restricted, multiverse,"}}, // its modules for each kernel are in restricted
+		{"Ubuntu, NVIDIA's", machine("ubuntu", "24.04", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, nil},
+		{"AL2023, Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("580"), "source", "distro"), nil, []string{"the repository amazonlinux-nvidia, and this machine does not enable it: dnf install nvidia-release"}},
+	} {
+		f := facts.Facts{OS: facts.OS{ID: x.m.ID, Version: x.m.Version}, Arch: x.m.Arch, Modules: &facts.Modules{}, Files: map[string][]byte{}}
+		for name, data := range x.files {
+			f.Files[name] = []byte(data)
+		}
+		c := choose(t, x.m, x.d)
+		message := c.lacking(x.d, f)
+		if len(message) != len(x.says) {
+			t.Errorf("%s: %q", x.what, message)
+			continue
+		}
+		for i, want := range x.says {
+			if !strings.Contains(message[i], want) {
+				t.Errorf("%s: %q, want %q", x.what, message[i], want)
+			}
+		}
+		f.Modules.Libraries = []facts.Library{{}}
+		x.d.Repo.EnableNeeded = false
+		if message := c.lacking(x.d, f); message != nil {
+			t.Errorf("%s, with a driver: %q", x.what, message)
+		}
 	}
 }

@@ -4,13 +4,15 @@
 package drivers
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/packages"
-
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -28,5 +30,100 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "570.133.20 or newer") {
 			t.Errorf("driver %s for a B200: %v", version, err)
 		}
+	}
+}
+
+// TestAdviceCanBeFollowed: what a refusal advises is not refused itself.
+func TestAdviceCanBeFollowed(t *testing.T) {
+	debian := func(version string) Machine { return machine("debian", version, "arm64", "2342") }
+	for _, x := range []struct {
+		what   string
+		m      Machine
+		d      spec.Driver
+		advice string // in the words of the refusal
+		then   spec.Driver
+	}{
+		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
+		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
+		{"580 on Debian 13, arm64, by runfile", debian("13"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
+		{"580 on Debian 13, amd64", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
+		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
+		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `version = "595"`, with(driver("595"), "source", "distro")},
+		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "595"`, with(driver("595"), "source", "nvidia")},
+		{"no archive of its own", machine("rocky", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "auto"`, driver("580")},
+		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
+	} {
+		_, err := Choose(Load(), x.m, x.d)
+		refused := (*trouble.Error)(nil)
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: not refused: %v", x.what, err)
+			continue
+		}
+		message := strings.Join(refused.Try, "\n")
+		if !strings.Contains(message, x.advice) {
+			t.Errorf("%s: %q\nadvises\n%s\nand not %s", x.what, refused.What, message, x.advice)
+		}
+		if strings.Contains(message, `source = "nvidia"`) && x.m.Arch == "arm64" && x.m.ID == "debian" {
+			t.Errorf("%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, message)
+		}
+		if _, err := Choose(Load(), x.m, x.then); err != nil {
+			t.Errorf("%s: %s is refused too: %v", x.what, x.advice, err)
+		}
+	}
+}
+
+// TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no longer asks for would
+// never be reverted, and status would call it released.
+func TestServicesAreTheDrivers(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
+	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
+	wants, err := New().Services().Wants(s, f)
+	if err != nil || len(wants) == 0 {
+		t.Fatalf("%d wants, %v", len(wants), err)
+	}
+	for _, w := range wants {
+		if w.Section != "driver" {
+			t.Errorf("%s %s is asked for by section %q", w.Ref().Kind, w.Ref().Name, w.Section)
+		}
+	}
+}
+
+// TestServicesOfAnotherKernel: daemons with a module for a kernel that does not run are enabled for the boot that starts
+// it, and not started: Debian's nvidia-persistenced fails without a device.
+func TestServicesOfAnotherKernel(t *testing.T) {
+	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
+	for running, want := range map[string]converge.State{"6.1.0-50-amd64": "enabled active", "6.18.44": "enabled inactive"} {
+		f.Kernel = facts.Kernel{Running: running, Installed: []string{"6.1.0-50-amd64"}}
+		wants := must.Get(ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f))(t)
+		units := 0
+		for _, w := range wants {
+			if w.Ref().Kind == "fabric" && running != "6.1.0-50-amd64" {
+				t.Errorf("kernel %s: a fabric is waited for that cannot come", running)
+			}
+			if w.Ref().Kind != "unit" {
+				continue
+			}
+			units++
+			if to, err := w.To("disabled inactive"); to != want || err != nil {
+				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Ref().Name, to, err, want)
+			}
+		}
+		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {
+			t.Errorf("kernel %s: said %v", running, ModuleProblems(f, facts.Modules{}, Choice{}))
+		}
+		if units != 2 {
+			t.Errorf("kernel %s: %d daemons, want 2", running, units)
+		}
+	}
+}
+
+// A tool that a repository has renamed, or that its owner installed by hand, is left out by without = [].
+func TestWithoutATool(t *testing.T) {
+	d := driver("580.95.05")
+	d.Without = []string{"dkms"}
+	if ch, err := Choose(Load(), machine("rocky", "9.6", "amd64", "2331"), d); err != nil {
+		t.Errorf("%v", err)
+	} else if len(names(ch, "dkms")) > 0 {
+		t.Errorf("%v", names(ch, "dkms"))
 	}
 }

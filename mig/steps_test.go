@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -57,6 +58,82 @@ func TestFailureInWords(t *testing.T) {
 		}
 		if got := explain(f, nil).(*trouble.Error).What + "; it is in its former state"; got != want {
 			t.Errorf("the engine says %q, want %q", got, want)
+		}
+	}
+}
+
+// Beside partitions that were made outside gpuadm ours alone go.
+func TestTakeOut(t *testing.T) {
+	state := func(text string) converge.State {
+		s := must.Get(ParseState(text))(t)
+		return converge.State(s.String())
+	}
+	const ours, theirs, old = " 3g.20gb@0", " 1g.5gb@6", " 2g.10gb@4"
+	for name, c := range map[string]struct{ found, before, after, rest, left string }{
+		"lost by a reboot":   {"on", "off", "on" + ours, "off", ""},
+		"beside theirs":      {"on" + ours + theirs, "on", "on" + ours, "on" + theirs, ""},
+		"of another mode":    {"on" + ours + theirs, "off", "on" + ours, "on" + theirs, "GPU a has "},
+		"of another layout":  {"on" + ours + theirs, "on" + old, "on" + ours, "on" + theirs, "GPU a has "},
+		"of the same layout": {"on" + ours + old + theirs, "on" + old, "on" + ours + old, "on" + old + theirs, ""},
+	} {
+		rest, left, err := gpu{"a", nil}.TakeOut(nil, state(c.found), state(c.before), state(c.after))
+		problems := strings.Join(left, "\n")
+		if err != nil || rest != state(c.rest) || (problems == "") != (c.left == "") || !strings.HasPrefix(problems, c.left) {
+			t.Errorf("%s: %q, left %q, %v", name, rest, left, err)
+		}
+	}
+}
+
+// TestBusy: instances in use stay if there is any other way, and are named if not.
+func TestBusy(t *testing.T) {
+	m := model(t, "A100-40")
+	for _, c := range []struct{ found, busy, want, target, disturbs string }{
+		// Without use, keeping the two 1g and the 2g would be as good: one goes either way.
+		{"on 1g.5gb@0 1g.5gb@1 2g.10gb@2 3g.20gb@4", "@4", "3,2,2", "on 2g.10gb@0 2g.10gb@2 3g.20gb@4", ""},
+		// One instance in use counts more than two that are not.
+		{"on 1g.5gb@0 1g.5gb@2 3g.20gb@4", "@4", "3,4", "on 4g.20gb@0 3g.20gb@4", ""},
+		{"on 1g.5gb@0 1g.5gb@1 2g.10gb@4", "@4", "3,3", "on 3g.20gb@0 3g.20gb@4", "2g.10gb@4"},
+		{"on 2g.10gb@0 3g.20gb@4", "@0", "7", "on 7g.40gb@0", "2g.10gb@0"},
+		{"on 1g.5gb@0 1g.5gb@1 1g.5gb@4", "@4", "1,3", "on 3g.20gb@0 1g.5gb@4", ""},
+		{"on 1g.5gb@0 1g.5gb@1 1g.5gb@4", "@1", "1,3", "on 1g.5gb@1 3g.20gb@4", ""},
+	} {
+		found := state(t, c.found)
+		for i := range found.Parts {
+			found.Parts[i].Busy = strings.HasSuffix(found.Parts[i].String(), c.busy)
+		}
+		l := Layout{Enabled: true}
+		for _, g := range strings.Split(c.want, ",") {
+			l.Wants = append(l.Wants, Want{Profile: g + "g", Start: Anywhere})
+		}
+		f := must.Get(m.Fit(found, l))(t)
+		var disturbs []string
+		for _, p := range f.Disturbs {
+			disturbs = append(disturbs, p.String())
+		}
+		if f.Target.String() != c.target || strings.Join(disturbs, " ") != c.disturbs {
+			t.Errorf("%s, %s in use, to %s: %s disturbing %v; want %s disturbing %s", c.found, c.busy, c.want, f.Target, disturbs, c.target, c.disturbs)
+		}
+		if again, err := m.Fit(f.Target, l); err != nil || again.Target.String() != f.Target.String() || again.Destroys+again.Creates > 0 {
+			t.Errorf("planning again from %s: %+v, %v", f.Target, again, err)
+		}
+	}
+}
+
+// TestBusyCompute: to change the compute instances of an instance in use disturbs it, and another one is taken if there is.
+func TestBusyCompute(t *testing.T) {
+	m := model(t, "A100-40")
+	want := Layout{Enabled: true, Wants: []Want{{Profile: "3g", Start: Anywhere, Compute: []int{2, 1}}}}
+	found := state(t, "on 3g.20gb@0(1c,1c)")
+	found.Parts[0].Busy = true
+	if f, err := m.Fit(found, want); err != nil || f.Keeps != 1 || len(f.Disturbs) != 1 {
+		t.Errorf("alone: %+v, %v", f, err)
+	}
+	want.Wants = append(want.Wants, Want{Profile: "3g", Start: Anywhere, Compute: []int{1, 1}})
+	found = state(t, "on 3g.20gb@0(1c,1c) 3g.20gb@4(1c,1c)")
+	for busy := range 2 {
+		found.Parts[busy].Busy, found.Parts[1-busy].Busy = true, false
+		if f, err := m.Fit(found, want); err != nil || f.Keeps != 2 || len(f.Disturbs) != 0 || len(f.Target.Parts[busy].Compute) != 2 || f.Target.Parts[busy].Compute[0].Slices != 1 {
+			t.Errorf("%d in use: %+v, %v", busy, f, err)
 		}
 	}
 }

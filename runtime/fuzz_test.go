@@ -5,11 +5,13 @@ package runtime
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // FuzzEdit holds the laws on any bytes: no panic, an own proof of what is right, a second edit that changes nothing.
@@ -127,5 +129,36 @@ func FuzzTakeOut(f *testing.F) {
 			}
 		}
 		takenOut(t, before, after, found)
+	})
+}
+
+// BenchmarkEdit edits a file of the size that containerd 1.7 prints as its default, 8 KB.
+func BenchmarkEdit(b *testing.B) {
+	data := read(b, corpusDir+"/08-v2-containerd17-default.toml")
+	for i := 0; len(data) < 8000; i++ {
+		data = fmt.Appendf(data, "\n[plugins.\"io.containerd.example.v1.p%d\"]\n  path = \"/var/lib/containerd/%d\"\n  options = [\"a\", \"b\"]\n  limit = %d\n", i, i, i)
+	}
+	tree := Tree{Root: File{etc + "/config.toml", data}}
+	d, h := Daemon{"1.7.24"}, handlers()[1]
+	after := must.Get(Edit(tree, d, h, tree.Root.Path, data))(b)
+	for name, found := range map[string][]byte{"first": data, "again": after} {
+		b.Run(name, func(b *testing.B) {
+			tree := tree.with(tree.Root.Path, found)
+			b.SetBytes(int64(len(found)))
+			b.ReportAllocs()
+			for b.Loop() {
+				target := must.Get(Target(tree, d, h))(b)
+				must.Get(Edit(tree, d, h, target, found))(b)
+			}
+		})
+	}
+	b.Run("takeout", func(b *testing.B) {
+		found := append([]byte("# by others\n"), after...)
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, _, err := TakeOut(data, after, found); err != nil {
+				b.Fatal(err)
+			}
+		}
 	})
 }

@@ -62,10 +62,10 @@ func TestVersion1(t *testing.T) {
 	for text, fix := range map[string]string{
 		"root = \"/x\"\n": "write version = 2 as the first line",
 		"version = 1\n[plugins.cri.containerd.runtimes.runc]\n": "write version = 2 as the first line, and [plugins.\"io.containerd.grpc.v1.cri\"] for [plugins.cri]",
-		"[plugins.cri]\n":                          "write version = 2 as the first line, and [plugins.\"io.containerd.grpc.v1.cri\"] for [plugins.cri]",
+		"[plugins.cri]\n": "write version = 2 as the first line, and [plugins.\"io.containerd.grpc.v1.cri\"] for [plugins.cri]",
 		imports + "\x00version = 1\n[plugins.opt]\n": "write version = 2 as the first line",
-		imports + "\x00[debug]\nlevel='info'\n":    "",
-		"# only a comment\n":                       "",
+		imports + "\x00[debug]\nlevel='info'\n":      "",
+		"# only a comment\n":                         "",
 	} {
 		root, imported, _ := strings.Cut(text, "\x00")
 		tree := layTree(t, map[string][]byte{etc + "/config.toml": []byte(root), etc + "/conf.d/a.toml": []byte(imported)})

@@ -44,7 +44,8 @@ SHA256: bb63b0fb2797e2a3a294dab8a02614930c557ec1f4ea96637c244b8b5f87e630
 func bakedImage(t *testing.T) (n *simhost.Node, status converge.Status) {
 	t.Helper()
 	n = image(t)
-	list := must.Get(n.ReadFile(packages.DpkgStatus))(t)
+	list, err := n.ReadFile(packages.DpkgStatus)
+	must.OK(t, err)
 	add := func(name, version, arch string) {
 		list = append(list, "\nPackage: "+name+"\nStatus: install ok installed\nArchitecture: "+arch+"\nVersion: "+version+"\n"...)
 		status.Made = append(status.Made, converge.Mark{Stage: "packages", Kind: "package", Name: name})
@@ -77,7 +78,8 @@ func lists(n *simhost.Node, says string) {
 func billOf(t *testing.T, n *simhost.Node, is converge.Status) (text []byte, all []string) {
 	t.Helper()
 	must.Get(Seal(t.Context(), n, spec.Spec{}, is, "1.0.0", false))(t)
-	text := must.Get(n.ReadFile(BillFile))(t)
+	text, err := n.ReadFile(BillFile)
+	must.OK(t, err)
 	var b bill
 	if err := json.Unmarshal(text, &b); err != nil {
 		t.Errorf("%v\n%s", err, text)
@@ -99,7 +101,8 @@ func TestBillRunfile(t *testing.T) {
 	for _, made := range []converge.Mark{{Kind: "runfile", Name: "nvidia"}, {Kind: "file", Name: "/etc/other"}} {
 		is.Made = []converge.Mark{made}
 		must.Get(Seal(t.Context(), n, asked, is, "1.0.0", false))(t)
-		b := must.Get(readBill(n))(t)
+		b, err := readBill(n)
+		must.OK(t, err)
 		want := component{Ref: "runfile nvidia", Type: "library", Name: "NVIDIA-Linux", Version: "580.95.05", Hashes: digest(strings.Repeat("ab", 32))}
 		if !slices.ContainsFunc(b.Components, func(c component) bool { return cmp.Equal(c, want) }) {
 			t.Errorf("after %s: %+v", made.Kind, b.Components)
@@ -147,7 +150,8 @@ func TestBillOfSecondBake(t *testing.T) {
 	if !bytes.Equal(text, again) {
 		t.Errorf("a second bake has changed it:\n%s", cmp.Diff(string(text), string(again)))
 	}
-	list := must.Get(n.ReadFile(packages.DpkgStatus))(t)
+	list, err := n.ReadFile(packages.DpkgStatus)
+	must.OK(t, err)
 	upgraded := strings.Replace(strings.Replace(string(list), "Package: gcc\nStatus: install ok installed", "Package: gcc\nStatus: deinstall ok config-files", 1), "580.95.05-1", "590.44.01-1", 1)
 	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(upgraded), host.Attr{Mode: 0o644}))
 	is.Made = is.Made[:1]

@@ -106,13 +106,15 @@ const (
 
 func kubeletMachine(t testing.TB, files string) *simhost.Node {
 	t.Helper()
-	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files + "-- etc/os-release --\nID=debian\n-- etc/hostname --\ngpu-0\n-- etc/default/ --\n")))(t)
+	n, err := simhost.New([]byte("-- sim.toml --\n" + files + "-- etc/os-release --\nID=debian\n-- etc/hostname --\ngpu-0\n-- etc/default/ --\n"))
+	must.OK(t, err)
 	return n
 }
 
 func kubeletEngine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
-	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
+	must.OK(t, err)
 	return &converge.Engine{Stages: []converge.Stage{Stage()}, Spec: s, ThingOf: kubeletThing, Version: "test"}
 }
 
@@ -202,7 +204,8 @@ func (c layout) registers(t *testing.T, n *simhost.Node, labels map[string]strin
 // checkRegisters reads as the facts do what kubelet would register with: what others stated is still there.
 func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, taint string) {
 	t.Helper()
-	f := must.Get(facts.Gather(context.Background(), n, facts.Needs{}))(t)
+	f, err := facts.Gather(context.Background(), n, facts.Needs{})
+	must.OK(t, err)
 	for k, v := range labels {
 		if f.Kubelet.Labels[k] != v {
 			t.Errorf("label %s is %q, not %q: %v", k, f.Kubelet.Labels[k], v, f.Kubelet.Labels)
@@ -281,7 +284,8 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 		"/etc/default/kubelet":         {"--node-labels=", "--v=9 --node-labels=more=1 --node-labels="},
 		"/var/lib/kubelet/config.yaml": {"maxPods: 110", "- key: added\n  effect: NoExecute\nmaxPods: 99"},
 	} {
-		data := must.Get(n.ReadFile(file))(t)
+		data, err := n.ReadFile(file)
+		must.OK(t, err)
 		must.OK(t, n.WriteFile(file, []byte(strings.Replace(string(data), change[0], change[1], 1)), host.Attr{Mode: 0o644}))
 	}
 	mustApply(t, n, redSpec) // the union has their new taint
@@ -339,7 +343,8 @@ func TestNoPlaceForTaints(t *testing.T) {
 }
 
 func TestNodeWantsNothing(t *testing.T) {
-	red := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)}))(t)
+	red, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)})
+	must.OK(t, err)
 	bare, _ := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
 	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for name, c := range map[string]struct {

@@ -4,7 +4,10 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // heard keeps what is logged.
@@ -65,4 +69,79 @@ func (k kept) Fire(e *logrus.Entry) error {
 	_, fields := entry(e)
 	maps.Copy(k.fields, fields)
 	return nil
+}
+
+// TestWrap: text is broken between words, with the lines after the first indented; a word that is too long stays whole.
+func TestWrap(t *testing.T) {
+	for _, test := range []struct {
+		text          string
+		indent, width int
+		want          string
+	}{
+		{"one two three", 0, 0, "one two three"},
+		{"one two three", 0, 13, "one two three"},
+		{"one two three", 0, 12, "one two\nthree"},
+		{"one two three", 4, 12, "one two\n    three"},
+		{"/etc/containerd/config.toml is new", 2, 10, "/etc/containerd/config.toml\n  is new"},
+		{"× × ×", 0, 3, "× ×\n×"},
+		{"", 3, 10, ""},
+	} {
+		if got := wrap(test.text, test.indent, test.width); got != test.want {
+			t.Errorf("wrap(%q, %d, %d) = %q, want %q", test.text, test.indent, test.width, got, test.want)
+		}
+	}
+}
+
+// slow is a server that has not answered in the time that one request is given.
+type slow struct{}
+
+func (slow) Error() string { return "api.example does not answer in time" }
+func (slow) Unwrap() error { return context.DeadlineExceeded }
+func (slow) Waits() bool   { return true }
+
+// TestWhoseTimeIsOver tells a server that does not answer in time, which may answer the next run, from a run whose own --deadline
+// is over.
+func TestWhoseTimeIsOver(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		code int
+		try  string
+	}{
+		{slow{}, exitAgain, "wait, and run the same command again"},
+		{fmt.Errorf("cannot make node label a: %w", slow{}), exitAgain, "wait, and run the same command again"},
+		{overdue{context.DeadlineExceeded}, exitCannot, "longer --deadline"},
+		{overdue{slow{}}, exitCannot, "longer --deadline"},
+		{overdue{&trouble.Error{What: "cannot make x", Err: slow{}}}, exitCannot, "longer --deadline"},
+	} {
+		var out strings.Builder
+		e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
+		if code := report(e, newApply(&common{env: e}), test.err); code != test.code || !strings.Contains(out.String(), test.try) {
+			t.Errorf("%#v: exit code %d\n%s", test.err, code, out.String())
+		}
+	}
+}
+
+// TestHelpExit holds the page on exit codes to the codes that there are, and each to what a script does with it.
+func TestHelpExit(t *testing.T) {
+	var out strings.Builder
+	e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
+	if code := run(context.Background(), e, []string{"help", "exit"}); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, &out)
+	}
+	var told []string
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 81 {
+			t.Errorf("%d characters: %s", len(line)-1, line)
+		}
+		if m := regexp.MustCompile(`^  (\d+) +[A-Z]`).FindStringSubmatch(line); m != nil {
+			told = append(told, m[1])
+		}
+	}
+	if want := fmt.Sprint([]int{0, exitCannot, exitUsage, exitPending, exitReboot, exitAgain}); fmt.Sprint(told) != want {
+		t.Errorf("it tells of %v, want %s", told, want)
+	}
+	out.Reset()
+	if run(context.Background(), e, []string{"help"}); !strings.Contains(out.String(), "gpuadm help exit") {
+		t.Errorf("help does not name it:\n%s", &out)
+	}
 }

@@ -12,12 +12,16 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // clientPEM is a client certificate with its key, as kubelet keeps it in one file, and when it ends.
@@ -107,4 +111,93 @@ func TestFlagLists(t *testing.T) {
 	if got := taints("a=b:NoSchedule,,c:NoExecute,d,=x:NoSchedule"); len(got) != 3 || got[0] != (Taint{"a", "b", "NoSchedule"}) || got[2] != (Taint{Key: "d"}) {
 		t.Errorf("%v", got)
 	}
+}
+
+// TestMIGOwner: another owner of the partitions is seen also while its pod does not run, by the link to its log that kubelet keeps;
+// the DRA driver only where its gate DynamicMIG is on, as its chart hands it over.
+func TestMIGOwner(t *testing.T) {
+	const plugin = "-- sim.toml --\n-- proc/77/comm --\ngpu-kubelet-plu\n-- proc/77/environ --\n"
+	for name, c := range map[string]struct{ tree, owner, dynamic string }{
+		"nothing":       {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", "", ""},
+		"its process":   {"-- sim.toml --\n-- proc/77/comm --\nnvidia-mig-mana\n", "nvidia-mig-manager (process 77)", ""},
+		"its ended pod": {"-- sim.toml --\n-- var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log --\n", "nvidia-mig-manager (/var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log)", ""},
+		"DRA":           {plugin + "A=b\x00FEATURE_GATES=TimeSlicingSettings=true,DynamicMIG=true,\x00C=d\x00\n", "", "process 77"},
+		"DRA without":   {plugin + "FEATURE_GATES=TimeSlicingSettings=true,\x00\n", "", ""},
+		"DRA off":       {plugin + "FEATURE_GATES=DynamicMIG=false,\x00\n", "", ""},
+		"DRA, no gates": {plugin + "X=DynamicMIG=true\x00\n", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := must.Get(simhost.New([]byte(c.tree)))(t)
+			f, err := Gather(t.Context(), n, Needs{Driver: true})
+			if err != nil || f.MIGOwner != c.owner || f.DynamicMIG != c.dynamic {
+				t.Errorf("%q %q, %v; want %q %q", f.MIGOwner, f.DynamicMIG, err, c.owner, c.dynamic)
+			}
+		})
+	}
+}
+
+func TestGFDSeen(t *testing.T) {
+	for name, c := range map[string]struct{ tree, want string }{
+		"nothing":      {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", ""},
+		"its file":     {"-- sim.toml --\n-- etc/kubernetes/node-feature-discovery/features.d/gfd --\nnvidia.com/gpu.count=8\n", "/etc/kubernetes/node-feature-discovery/features.d/gfd"},
+		"its pod":      {"-- sim.toml --\n-- var/log/containers/gpu-feature-discovery-x7_gpu-operator_gpu-feature-discovery-0f.log --\n", "/var/log/containers/gpu-feature-discovery-x7_gpu-operator_gpu-feature-discovery-0f.log"},
+		"other's pods": {"-- sim.toml --\n-- var/log/containers/nvidia-device-plugin-x7_kube-system_plugin-0f.log --\n", ""},
+		"its process":  {"-- sim.toml --\n-- proc/77/comm --\ngpu-feature-dis\n", "process 77"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := must.Get(simhost.New([]byte(c.tree)))(t)
+			f, err := Gather(t.Context(), n, Needs{Driver: true})
+			if err != nil || f.GFD != c.want {
+				t.Errorf("%q, %v, want %q", f.GFD, err, c.want)
+			}
+			if f, _ := Gather(t.Context(), n, Needs{}); f.GFD != "" || f.Machine != "" {
+				t.Error("found out what was not asked for")
+			}
+		})
+	}
+}
+
+// configSpace is PCI configuration space with capabilities, each laid where its first number says.
+func configSpace(first byte, capabilities map[int]string) []byte {
+	config := make([]byte, 256)
+	config[6], config[0x34] = 0x10, first
+	for at, c := range capabilities {
+		copy(config[at:], c)
+	}
+	return config
+}
+
+func TestVGPU(t *testing.T) {
+	const driver = "\x00\x16550.90\x00\x00\x00\x00r550_00\x00\x00\x00"
+	own := "\x09\x00\x1bVF" + driver
+	for name, c := range map[string]struct {
+		config []byte
+		want   *VGPU
+	}{
+		"a whole GPU":         {configSpace(0x60, map[int]string{0x60: "\x01\x68\x03", 0x68: "\x05\x00"}), nil},
+		"another's":           {configSpace(0x60, map[int]string{0x60: "\x09\x00\x14\x01\x00"}), nil},
+		"a virtual one":       {configSpace(0xd0, map[int]string{0xd0: own}), &VGPU{"550.90", "r550_00"}},
+		"behind others":       {configSpace(0x60, map[int]string{0x60: "\x01\xd0\x03", 0xd0: own}), &VGPU{"550.90", "r550_00"}},
+		"another record":      {configSpace(0x60, map[int]string{0x60: "\x09\x00\x1fVF\x01\x04ab" + driver}), &VGPU{"550.90", "r550_00"}},
+		"no record of it":     {configSpace(0x60, map[int]string{0x60: "\x09\x00\x09VF\x01\x04ab"}), &VGPU{}},
+		"a record of nothing": {configSpace(0x60, map[int]string{0x60: "\x09\x00\x1fVF\x01\x00ab" + driver}), &VGPU{}},
+		"a chain that loops":  {configSpace(0x60, map[int]string{0x60: "\x01\x60\x03"}), nil},
+		"at the end":          {configSpace(0xfd, map[int]string{0xfd: "\x09\x00\x1b"}), nil},
+		"not root":            {configSpace(0xd0, map[int]string{0xd0: own})[:64], nil},
+		"no capabilities":     {make([]byte, 256), nil},
+	} {
+		if diff := cmp.Diff(c.want, vgpu(c.config)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func FuzzVGPU(f *testing.F) {
+	f.Add(configSpace(0xd0, map[int]string{0xd0: "\x09\x00\x1bVF\x00\x16550.90"}))
+	f.Add(configSpace(0xff, map[int]string{0xff: "\x09"}))
+	f.Fuzz(func(t *testing.T, config []byte) {
+		if v := vgpu(config); v != nil && (len(v.Version) > 10 || len(v.Branch) > 10 || !strings.Contains(string(config), "VF")) {
+			t.Errorf("%+v", v)
+		}
+	})
 }

@@ -21,7 +21,8 @@ func TestLive(t *testing.T) {
 	if os.Getenv("GPUADM_TEST_LIVE") == "" {
 		t.Skip("changes the machine it runs on: set GPUADM_TEST_LIVE=1 in one to throw away")
 	}
-	h := must.Get(host.Open("/"))(t)
+	h, err := host.Open("/")
+	must.OK(t, err)
 	const folder = "/etc/systemd/system/"
 	write := func(name, text string) {
 		t.Helper()
@@ -63,7 +64,8 @@ func TestLive(t *testing.T) {
 	if u.Started.Before(before.Add(-time.Millisecond)) || u.Started.After(time.Now()) || u.Since <= 0 || u.Uptime < u.Since || u.Uptime-u.Since > time.Minute {
 		t.Errorf("times: %+v", u)
 	}
-	i := must.Get(h.Stat(u.Files[0]))(t)
+	i, err := h.Stat(u.Files[0])
+	must.OK(t, err)
 	if gap := u.Started.Sub(i.Ctime); gap < 0 || gap > 30*time.Second {
 		t.Errorf("started %v after its file changed", gap)
 	}
@@ -136,8 +138,10 @@ func TestLive(t *testing.T) {
 	must.OK(t, set("containerd.service", "unmask", "restart"))
 	t.Logf("containerd: %+v", unit("containerd.service"))
 
-	unlock := must.Get(h.Lock())(t)
-	other := must.Get(host.Open("/"))(t)
+	unlock, err := h.Lock()
+	must.OK(t, err)
+	other, err := host.Open("/")
+	must.OK(t, err)
 	if _, err := other.Lock(); !errors.As(err, new(*host.Busy)) {
 		t.Errorf("locked twice: %v", err)
 	}

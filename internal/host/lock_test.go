@@ -91,7 +91,8 @@ func TestLock(t *testing.T) {
 func TestLockInOneProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
-	unlock := must.Get(one.take(path))(t)
+	unlock, err := one.take(path)
+	must.OK(t, err)
 	if i, err := os.Stat(path); err != nil || i.Mode() != 0o600 {
 		t.Errorf("%v (%v)", i.Mode(), err)
 	}
@@ -113,7 +114,8 @@ func TestLockInOneProcess(t *testing.T) {
 func TestUnlockReleasesChildren(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
-	unlock := must.Get(one.take(path))(t)
+	unlock, err := one.take(path)
+	must.OK(t, err)
 	out, err := quick().do(t.Context(), sh("setsid sleep 30 >/dev/null 2>&1 & echo $!"), one.file())
 	must.OK(t, err)
 	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()

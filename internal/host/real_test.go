@@ -26,7 +26,8 @@ func TestSwappedFolder(t *testing.T) {
 	outside := tempDir(t)
 	canary := filepath.Join(outside, "file")
 	must.OK(t, os.WriteFile(canary, []byte("outside"), 0o644))
-	up := must.Get(filepath.Rel(filepath.Join(dir, "d"), outside))(t)
+	up, err := filepath.Rel(filepath.Join(dir, "d"), outside)
+	must.OK(t, err)
 	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
 	must.OK(t, h.Mkdir("/d/real", ownedBySelf(0o755)))
 	d := func(name string) string { return filepath.Join(dir, "d", name) }
@@ -77,7 +78,8 @@ func swapping(t *testing.T, name string, others ...string) (stop func()) {
 
 func untouched(t *testing.T, canary string) {
 	t.Helper()
-	data := must.Get(os.ReadFile(canary))(t)
+	data, err := os.ReadFile(canary)
+	must.OK(t, err)
 	if i, err := os.Stat(canary); string(data) != "outside" || err != nil || i.Mode() != 0o644 {
 		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
 	}
@@ -126,7 +128,8 @@ func TestStrangeFiles(t *testing.T) {
 	case err := <-opened:
 		t.Errorf("the FIFO was opened (%v)", err)
 	case <-time.After(50 * time.Millisecond):
-		f := must.Get(os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
+		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		must.OK(t, err)
 		<-opened
 		f.Close()
 	}
@@ -139,7 +142,8 @@ func TestStrangeFiles(t *testing.T) {
 }
 
 func TestKernelFiles(t *testing.T) {
-	live := must.Get(host.Open("/"))(t)
+	live, err := host.Open("/")
+	must.OK(t, err)
 	if data, err := live.ReadFile("/proc/self/status"); err != nil || !strings.Contains(string(data), "Pid:") {
 		t.Errorf("%.20q (%v)", data, err)
 	}
@@ -153,7 +157,8 @@ func TestKernelFiles(t *testing.T) {
 		t.Error("the running machine is not live")
 	}
 	// Links of the kernel that lead to more than they say are taken by what they say.
-	exe := must.Get(os.Executable())(t)
+	exe, err := os.Executable()
+	must.OK(t, err)
 	if at, err := live.Resolve("/proc/self/exe"); err != nil || at != exe {
 		t.Errorf("/proc/self/exe leads to %s (%v), want %s", at, err, exe)
 	}
@@ -214,9 +219,11 @@ func TestACL(t *testing.T) {
 // TestImmutable says what the kernel does not.
 func TestImmutable(t *testing.T) {
 	dir := t.TempDir()
-	h := must.Get(host.Open(dir))(t)
+	h, err := host.Open(dir)
+	must.OK(t, err)
 	must.OK(t, h.WriteFile("/x", []byte("old"), ownedBySelf(0o644)))
-	f := must.Get(os.Open(filepath.Join(dir, "x")))(t)
+	f, err := os.Open(filepath.Join(dir, "x"))
+	must.OK(t, err)
 	defer f.Close()
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_IMMUTABLE); err != nil {
 		t.Skip("no immutable files here:", err)
@@ -250,7 +257,8 @@ func TestTimesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	written := time.Unix(1700000000, 5000)
 	must.OK(t, errors.Join(os.WriteFile(dir+"/file", nil, 0o600), os.Chtimes(dir+"/file", written, written)))
-	folder := must.Get(host.FolderOf(dir))(t)
+	folder, err := host.FolderOf(dir)
+	must.OK(t, err)
 	defer folder.Close()
 	i, err := folder.Lstat("file")
 	if err != nil || !i.Mtime.Equal(written) || !i.Ctime.After(written) {

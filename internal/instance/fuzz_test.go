@@ -7,9 +7,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -78,4 +82,47 @@ func FuzzClean(f *testing.F) {
 			t.Errorf("%q", got)
 		}
 	})
+}
+
+// TestChartTypes: on EKS the DaemonSet comes to every instance type that nodeadm's table of GPU types has.
+func TestChartTypes(t *testing.T) {
+	text := must.Get(os.ReadFile("../../images/chart/values.yaml"))(t)
+	var values struct {
+		Clouds map[string]struct {
+			GPUNodes []struct {
+				Key    string
+				Values []string
+			} `yaml:"gpuNodes"`
+		}
+	}
+	must.OK(t, yaml.Unmarshal(text, &values))
+	var is []string
+	for _, e := range values.Clouds["eks"].GPUNodes {
+		if e.Key == "node.kubernetes.io/instance-type" {
+			is = append(is, e.Values...)
+		}
+	}
+	for _, row := range interfaceRows() {
+		for name := range strings.FieldsSeq(row.names) {
+			if !slices.Contains(is, name) {
+				t.Errorf("the chart does not name the instance type %s", name)
+			}
+		}
+	}
+}
+
+// TestInterfaces: the figures of some types are those of https://github.com/awslabs/amazon-eks-ami, eni_max_pods_test.go and the old
+// eni-max-pods.txt: interfaces × (addresses − 1) + 2.
+func TestInterfaces(t *testing.T) {
+	for name, pods := range map[string]int{
+		"p5.48xlarge": 100, "p5en.48xlarge": 198, "p4d.24xlarge": 737, "p3dn.24xlarge": 737, "p6-b200.48xlarge": 198,
+		"g4dn.xlarge": 29, "g4dn.12xlarge": 234, "g5.xlarge": 58, "g5.48xlarge": 345, "g6.48xlarge": 737, "g6e.12xlarge": 292,
+	} {
+		if enis, addresses := interfacesOf(name); enis*(addresses-1)+2 != pods {
+			t.Errorf("%s: %d × %d, want %d pods", name, enis, addresses, pods)
+		}
+	}
+	if enis, _ := interfacesOf("p9.48xlarge"); enis != 0 {
+		t.Error("an unknown type is known")
+	}
 }

@@ -45,12 +45,15 @@ func (a authority) client(t testing.TB, name string, from, to time.Time) (cert, 
 
 func signed(t testing.TB, c *x509.Certificate, by *authority) (cert, key []byte, private *ecdsa.PrivateKey) {
 	t.Helper()
-	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must.OK(t, err)
 	if by == nil {
 		by = &authority{cert: c, key: private}
 	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, c, by.cert, &private.PublicKey, by.key))(t)
-	text := must.Get(x509.MarshalECPrivateKey(private))(t)
+	der, err := x509.CreateCertificate(rand.Reader, c, by.cert, &private.PublicKey, by.key)
+	must.OK(t, err)
+	text, err := x509.MarshalECPrivateKey(private)
+	must.OK(t, err)
 	cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), private
 }

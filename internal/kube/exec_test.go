@@ -68,7 +68,8 @@ func TestExec(t *testing.T) {
 					return []byte(tt.out), tt.fails
 				},
 			})
-			c := must.Get(Ask(n, From{Kubeconfig: "/etc/k"}))(t)
+			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			must.OK(t, err)
 			for range 2 {
 				user, _, err := c.Whoami(t.Context())
 				if tt.user == "" {
@@ -97,7 +98,8 @@ func TestExecAgain(t *testing.T) {
 			return []byte(credentials("v1", map[string]any{"token": fmt.Sprint("token-", asked), "expirationTimestamp": simNow().Add(time.Duration(asked) * time.Hour)})), nil
 		},
 	})
-	c := must.Get(Ask(n, From{Kubeconfig: "/etc/k"}))(t)
+	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	must.OK(t, err)
 	for i, want := range []string{"one", "two"} {
 		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
 		if user, _, err := c.Whoami(t.Context()); err != nil || user != want {

@@ -63,20 +63,13 @@ func TestFingerprints(t *testing.T) {
 }
 
 func TestArmor(t *testing.T) {
-	if got := armor(must(dearmor(keyFile(t, "ed25519.asc")))); !bytes.Equal(got, keyFile(t, "ed25519.asc")) {
+	if got := armor(must.Get(dearmor(keyFile(t, "ed25519.asc")))(t)); !bytes.Equal(got, keyFile(t, "ed25519.asc")) {
 		t.Errorf("armored otherwise than gpg does:\n%s", got)
 	}
 	wrong := bytes.Replace(keyFile(t, "ed25519.asc"), []byte("mDME"), []byte("mDMF"), 1)
 	if _, err := fingerprints(wrong); err == nil || !strings.Contains(err.Error(), "checksum") {
 		t.Errorf("a wrong checksum: %v", err)
 	}
-}
-
-func must(b []byte, err error) []byte {
-	if err != nil {
-		panic(err)
-	}
-	return b
 }
 
 func FuzzFingerprints(f *testing.F) {

@@ -15,23 +15,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func node(t *testing.T, archive string) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte("-- sim.toml --\nlive = false\n" + archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return n
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // edit replaces a file in /etc as editors do, or writes to it in place.
@@ -58,7 +50,7 @@ func edit(root host.Folder, name string, inPlace bool) error {
 func rewrites(t *testing.T) []rewrite {
 	exact := func(name string) converge.Want { return things.Exact(name, []byte("ours\n"), 0o640, "") }
 	public, err := os.ReadFile("testdata/ed25519.asc")
-	must(t, err)
+	must.OK(t, err)
 	return []rewrite{
 		{"file", "-- etc/x --\nold\n", "x", exact("/etc/x")},
 		{"new file", "-- etc/ --\n", "x", exact("/etc/x")},
@@ -98,13 +90,13 @@ func TestMakeLosesNoEdit(t *testing.T) {
 				for ; ; at++ {
 					w, n := rewrites(t)[i].want, node(t, row.archive)
 					found, err := w.Look(t.Context(), n)
-					must(t, err)
+					must.OK(t, err)
 					to, err := w.To(found)
-					must(t, err)
-					n.Meddle(at, func(root host.Folder) { must(t, edit(root, row.edited, inPlace)) })
+					must.OK(t, err)
+					n.Meddle(at, func(root host.Folder) { must.OK(t, edit(root, row.edited, inPlace)) })
 					err = w.Make(t.Context(), n, to)
 					if !n.Meddled() {
-						must(t, err)
+						must.OK(t, err)
 						n.Meddle(0, nil)
 						if now, err := w.Look(t.Context(), n); now != to || err != nil {
 							t.Errorf("made %q (%v), want %q", now, err, to)
@@ -135,10 +127,10 @@ func TestMakeLosesNoEdit(t *testing.T) {
 	}
 	w, n := things.Exact("/etc/x", []byte("ours\n"), 0o640, ""), node(t, "-- etc/x --\nold\n")
 	found, err := w.Look(t.Context(), n)
-	must(t, err)
+	must.OK(t, err)
 	to, err := w.To(found)
-	must(t, err)
-	must(t, n.WriteFile("/etc/x", []byte("theirs\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, err)
+	must.OK(t, n.WriteFile("/etc/x", []byte("theirs\n"), host.Attr{Mode: 0o644}))
 	if err := w.Make(t.Context(), n, to); err == nil || err.Error() != "cannot write /etc/x: it was changed while gpuadm was writing it" {
 		t.Error(err)
 	}
@@ -158,11 +150,11 @@ func TestMakeBothWays(t *testing.T) {
 			}
 			w, n := things.NewFile("/etc/x", nil), node(t, from)
 			after, err := w.Look(t.Context(), node(t, to))
-			must(t, err)
+			must.OK(t, err)
 			before, err := w.Look(t.Context(), n)
-			must(t, err)
+			must.OK(t, err)
 			for _, want := range []converge.State{after, before} {
-				must(t, w.Make(t.Context(), n, want))
+				must.OK(t, w.Make(t.Context(), n, want))
 				if now, err := things.NewFile("/etc/x", nil).Look(t.Context(), n); now != want || err != nil {
 					t.Errorf("from %q to %q: made %q (%v), want %q", from, to, now, err, want)
 				}

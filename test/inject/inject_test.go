@@ -46,7 +46,8 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 	if in.Kind == inject.Full {
 		cmd.Env = append(cmd.Env, goesOn+"=1")
 	}
-	r := must.Get(inject.Run(cmd, in))(t)
+	r, err := inject.Run(cmd, in)
+	must.OK(t, err)
 	for i, c := range r.Calls {
 		if i >= len(steps()) {
 			t.Fatalf("counted %q beyond the last step", c)

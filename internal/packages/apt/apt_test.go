@@ -5,11 +5,16 @@ package apt
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // crowded is a machine with more processors than its memory has room for compilers.
@@ -42,4 +47,93 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 	if jobs, err := os.ReadFile(m.dir + "/opt/jobs"); err != nil || string(jobs) != "1\n1\n" {
 		t.Errorf("compilers at once: %q, %v", jobs, err)
 	}
+}
+
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := must.Get(host.Open(dir))(t)
+	put(t, dir+"/etc/apt/sources.list.d/cuda.list", "deb [signed-by=/usr/share/keyrings/cuda.gpg] https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n", 0o644)
+	if found := New().Leftovers(h); len(found) > 0 {
+		t.Errorf("on a tidy machine: %q", found)
+	}
+	put(t, dir+"/etc/apt/sources.list.d/nvidia-docker.list", "# old\ndeb https://nvidia.github.io/nvidia-docker/ubuntu18.04/$(ARCH) /\n", 0o644)
+	put(t, dir+"/etc/apt/sources.list.d/libnvidia-container.list", "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n", 0o644)
+	put(t, dir+"/etc/apt/sources.list.d/cuda2.sources", "Types: deb\nURIs: https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64\nSuites: /\n", 0o644)
+	put(t, dir+"/etc/apt/trusted.gpg", "x", 0o644)
+	put(t, dir+"/etc/apt/trusted.gpg.d/nvidia.gpg", "x", 0o644)
+	said := strings.Join(New().Leftovers(h), "\n")
+	contains(t, said, "nvidia-docker.list: nvidia-docker's repository", "libnvidia-container.list: https://nvidia.github.io/libnvidia-container/stable/deb/", "cuda.list, /etc/apt/sources.list.d/cuda2.sources: each names", "/etc/apt/trusted.gpg:", "trusted.gpg.d/nvidia.gpg")
+	if n := len(New().Leftovers(h)); n != 5 {
+		t.Errorf("%d leftovers:\n%s", n, said)
+	}
+}
+
+func TestFits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		usr, archives     uint64
+		install, download int64
+		ok                bool
+	}{{5e6, 5e6, 2e6, 2e6, true}, {5e6, 5e6, 3e6, 3e6, false}, {5e6, 9e6, 3e6, 3e6, true}, {5e6, 9e6, 6e6, 1, false}, {9e6, 5e6, 1, 6e6, false}, {5e6, 5e6, -1e6, 5e6, true}} {
+		if err := fits(c.usr, c.archives, c.install, c.download); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.repo.add(deb{name: "huge", version: "1", fields: "Installed-Size: 99999999999\n"})
+	m.update()
+	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
+		return []converge.Want{packages.Want(s, "huge", packages.State{Version: "1"}, "")}
+	}), "the disk is full", "they need 10240000", "make room")
+}
+
+// TestReadingOutlivesSnapshot: another process changes dpkg's database between facts, which have read a part of it, and the first look. What
+// the plan reads then is not taken for the new file's by the stages that follow.
+func TestReadingOutlivesSnapshot(t *testing.T) {
+	const text = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9\n"
+	n := must.Get(simhost.New([]byte("-- var/lib/dpkg/status --\n" + text + "-- etc/os-release --\nID=debian\n")))(t)
+	r, plan := packages.NewReading(New()), host.Snapshot(n)
+	must.Get(plan.ReadFile(packages.DpkgStatus))(t)
+	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(strings.Replace(text, "Version: 1", "Version: 2.0", 1)), host.Attr{Mode: 0o644}))
+	must.Get(r.Read(t.Context(), plan))(t)
+	if after, err := r.Read(t.Context(), n); err != nil || after["a"].Version != "2.0" {
+		t.Errorf("%+v, %v", after["a"], err)
+	}
+}
+
+func TestCompareLikeDpkg(t *testing.T) {
+	t.Parallel()
+	need(t, "dpkg")
+	versions := []string{"1", "1.0", "1.0-1", "1.0-1~", "1.0~rc1-1", "1:0.5", "1.0+b1", "1.0a", "580.95.05-0ubuntu1", "580.95.05-1ubuntu1", "580.105.08-0ubuntu1", "580.9-1", "09", "9", "1.0-0", "1.0.0-1.el9", "1.A", "1.a"}
+	for _, a := range versions {
+		for _, b := range versions {
+			want := 0
+			if exec.Command("dpkg", "--compare-versions", a, "lt", b).Run() == nil {
+				want = -1
+			} else if exec.Command("dpkg", "--compare-versions", a, "gt", b).Run() == nil {
+				want = 1
+			}
+			if got := sign((apt{}).Compare(a, b)); got != want {
+				t.Errorf("%s and %s: %d, dpkg says %d", a, b, got, want)
+			}
+		}
+	}
+}
+
+func sign(n int) int { return min(1, max(-1, n)) }
+
+func FuzzCompare(f *testing.F) {
+	f.Add("1.0-1", "1.0~rc-1")
+	f.Add("1:2", "")
+	f.Add("\x00", "\x001") // no version, and no reason to hang
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if sign((apt{}).Compare(a, b)) != -sign((apt{}).Compare(b, a)) || (apt{}).Compare(a, a) != 0 {
+			t.Errorf("%q and %q", a, b)
+		}
+	})
 }

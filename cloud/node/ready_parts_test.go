@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+)
+
+// A GPU in MIG mode takes no part in the NVLink fabric, so the node does not wait for it; another GPU is waited for.
+func TestFabricOfGPUsInMIGMode(t *testing.T) {
+	for _, state := range []string{"not-started", "in-progress"} {
+		g := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: state}}
+		if open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}}); open != "" || err != nil {
+			t.Errorf("%s in MIG mode: %q, %v", state, open, err)
+		}
+		g.Mode = false
+		if open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}}); open == "" && err == nil {
+			t.Errorf("%s without MIG mode is ready", state)
+		}
+	}
+}
+
+// The plan says which GPUs the node does not wait for, and says nothing where all that count have registered.
+func TestFabricNote(t *testing.T) {
+	const said = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
+	open := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "in-progress"}}
+	failed := host.GPU{Address: "0000:2a:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "completed", Status: "UNKNOWN"}}
+	done := host.GPU{Address: "0000:3b:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: "completed"}}
+	none := host.GPU{Address: "0000:4c:00.0", MIG: true, Mode: true}
+	whole := host.GPU{Address: "0000:5d:00.0", MIG: true, Fabric: host.Fabric{State: "in-progress"}}
+	for _, c := range []struct {
+		gpus []host.GPU
+		want []string
+	}{
+		{[]host.GPU{open, failed, done, none, whole}, []string{said + "0000:17:00.0, 0000:2a:00.0"}},
+		{[]host.GPU{open}, []string{said + "0000:17:00.0"}},
+		{[]host.GPU{done, none, whole}, nil},
+	} {
+		a := apiFixture(t, apiSpec)
+		if got := NewReady(new(Session), nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}); !slices.Equal(got, c.want) {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+	if got := NewReady(new(Session), nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}}); got != nil {
+		t.Errorf("no node is asked for: %q", got)
+	}
+}
+
+// TestStaleZero: kubelet keeps the zero of a device plugin that is gone. Beside it the devices of the DRA driver count, once
+// all are published. The zero of a plugin that is registered is an offer of nothing.
+func TestStaleZero(t *testing.T) {
+	const socket = "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"
+	answers := func(string, []byte) ([]byte, error) { return nil, nil }
+	refuses := func(string, []byte) ([]byte, error) { return nil, errors.New("connection refused") }
+	for name, c := range map[string]struct {
+		offered string // nvidia.com/gpu on the Node
+		devices int    // of the DRA driver
+		plugin  func(string, []byte) ([]byte, error)
+		waits   string
+	}{
+		"all slices, stale zero":         {"0", 2, nil, ""},
+		"all slices, dead socket":        {"0", 2, refuses, ""},
+		"all slices, registered plugin":  {"0", 2, answers, "0 of 2 nvidia.com/gpu"},
+		"some slices, stale zero":        {"0", 1, nil, "1 of 2 devices of gpu.nvidia.com"},
+		"no slices, stale zero":          {"0", 0, nil, "0 of 2 nvidia.com/gpu"},
+		"all slices, one GPU unhealthy":  {"1", 2, answers, "1 of 2 nvidia.com/gpu"},
+		"no slices, plugin offers all":   {"2", 0, answers, ""},
+		"all slices, no plugin was ever": {"", 2, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
+			resource := "nvidia.com/gpu"
+			if c.offered == "" {
+				resource = ""
+			}
+			offers(a, a.BootID(), resource, c.offered)
+			if c.plugin != nil {
+				for _, dir := range []string{"/var", "/var/lib", "/var/lib/kubelet", path.Dir(socket)} {
+					if err := a.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+						t.Fatal(err)
+					}
+				}
+				must.OK(t, a.WriteFile(socket, nil, host.Attr{Mode: 0o755}))
+				a.Daemon(socket, c.plugin)
+			}
+			if c.devices > 0 {
+				var devices []any
+				for i := range c.devices {
+					devices = append(devices, kubesim.Object{"name": []string{"gpu-0", "gpu-1"}[i]})
+				}
+				a.sim.AddSlice("v1", kubesim.Object{"spec": kubesim.Object{
+					"nodeName": "gpu-1", "driver": draDriver, "devices": devices,
+					"pool": kubesim.Object{"name": "gpu-1", "generation": 1, "resourceSliceCount": 1},
+				}})
+			}
+			a.Advance(time.Minute)
+			_, err := a.engine().Apply(a.ctx, a)
+			switch {
+			case c.waits == "" && err != nil:
+				t.Errorf("%v", err)
+			case c.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), c.waits)):
+				t.Errorf("want to wait for %q, got %v", c.waits, err)
+			}
+			if ready := strings.Contains(a.shown(), "True"); ready != (c.waits == "") {
+				t.Errorf("ready is %t:\n%s", ready, a.shown())
+			}
+		})
+	}
+}
+
+// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that waits for it, with the YAML to
+// add.
+func TestPluginStaysAway(t *testing.T) {
+	toleration := "tolerations: [{key: theirs.example/busy, operator: Exists, effect: NoSchedule}, {key: example.com/starting, operator: Exists, effect: NoSchedule}, {key: theirs.example/late, operator: Exists, effect: NoExecute}"
+	for name, c := range map[string]struct {
+		set       func(*apiNode)
+		says, try string
+	}{
+		"none runs": {func(*apiNode) {}, "no device plugin runs here: the node has the taint", toleration},
+		"one runs": {func(a *apiNode) {
+			a.sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": "nvidia-device-plugin-x1", "namespace": "kube-system"}, "spec": kubesim.Object{"nodeName": "gpu-1"}})
+		}, "the node offers 0 of 2 nvidia.com/gpu", "kubectl -n kube-system logs nvidia-device-plugin-x1"},
+		"no right to see pods": {func(a *apiNode) { a.sim.Fail(kubesim.Fault{On: "GET /api/v1/pods", Times: -1, Status: 403}) }, "a device plugin that does not tolerate the taint theirs.example/busy=y:NoSchedule, example.com/starting:NoSchedule", toleration},
+		"no taint": {func(a *apiNode) {
+			a.spec = strings.Replace(a.spec, `startup_taint = "example.com/starting:NoSchedule"`, `startup_taint = "none"`, 1)
+			a.spec = strings.Replace(a.spec, `taints = ["nvidia.com/gpu=present:NoSchedule"]`, "", 1)
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["spec"].(kubesim.Object)["taints"] = []any{kubesim.Object{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}}
+			})
+		}, "the node offers 0 of 2 nvidia.com/gpu", "kubectl get pods -A"},
+	} {
+		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
+		c.set(a)
+		offers(a, a.BootID(), "nvidia.com/gpu", "0")
+		_, err := a.engine().Apply(a.ctx, a)
+		told := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &told) || !strings.Contains(err.Error(), c.says) || !strings.Contains(strings.Join(told.Try, "\n"), c.try) {
+			t.Errorf("%s: %v %+v", name, err, told)
+		}
+		if name == "no taint" && strings.Contains(err.Error(), "taint") {
+			t.Errorf("the message names a taint that keeps no plugin away: %v", err)
+		}
+	}
+}
+
+// TestReadyRuntimeTry: what is advised where the engine lacks the handler is what brings it: on EKS's images nodeadm does at a boot,
+// and our stage only looks.
+func TestReadyRuntimeTry(t *testing.T) {
+	lacks := func(context.Context, host.View, spec.Spec, facts.Facts) error {
+		return errors.New("containerd has no handler nvidia")
+	}
+	for _, c := range []struct{ managed, runtime, want string }{
+		{"", "", trouble.Command("apply runtime")}, {"eks", "", "reboot"}, {"eks", "owner = \"gpuadm\"\n", trouble.Command("apply runtime")},
+	} {
+		a := apiFixture(t, apiSpec+"[runtime]\n"+c.runtime)
+		a.facts.Cloud.Managed, a.facts.Kubelet.Active = c.managed, "active"
+		a.stages = []converge.Stage{a.with(NewReady(a.shared, lacks))}
+		_, err := a.engine().Apply(a.ctx, a)
+		if got := joins.Because(err); !strings.Contains(got, "try "+c.want) {
+			t.Errorf("%+v: %v %s", c, err, got)
+		}
+	}
+}

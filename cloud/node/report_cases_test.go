@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+)
+
+// TestReportAgain: what is no reason to keep pods away when an apply fails is none when the next one fails too: the GPUs were found
+// ready in this boot, there is no startup taint to swap, and pods run. After a reboot they are kept away, once and for all.
+func TestReportAgain(t *testing.T) {
+	fails := func(a *apiNode, why string) {
+		t.Helper()
+		a.Advance(time.Minute)
+		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New(why)}))
+	}
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	for _, why := range []string{"x", "y", "y", "z"} {
+		fails(a, why)
+		if got := a.shown(); strings.Contains(got, "status-taint") || !strings.Contains(got, "False MigFailed "+why) {
+			t.Errorf("failed with %s in the boot that it was ready in:\n%s", why, got)
+		}
+	}
+	a.Reboot()
+	for _, why := range []string{"z", "x", "x"} {
+		fails(a, why)
+		if got := a.shown(); strings.Count(got, "status-taint") != 1 || !strings.Contains(got, "False MigFailed "+why) {
+			t.Errorf("failed with %s after a reboot:\n%s", why, got)
+		}
+	}
+	a.Advance(time.Minute)
+	a.apply()
+	a.converged(a.mark())
+}
+
+// TestReportDrift: drift is an Event without secrets, and no word against the GPUs: the condition stays.
+func TestReportDrift(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	before := a.shown()
+	f := a.facts
+	f.Live, f.BootID = true, a.BootID()
+	err := ReportDrift(kube.Within(a.ctx, 0), new(Session), a, a.engine().Spec, f, "1 change pending: file /etc/x abcdef.0123456789abcdef")
+	if want := "Warning Drift 1 change pending: file /etc/x (masked) gpuadm\n"; err != nil || a.told() != want {
+		t.Errorf("%v: %s", err, a.told())
+	}
+	if a.shown() != before {
+		t.Errorf("the Node was changed:\n%s", a.shown())
+	}
+}
+
+// TestReportAllLost: gpuadm shows the cluster that GPUs are gone, and keeps pods away where only a taint can.
+func TestReportAllLost(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.Reboot()
+	a.Advance(time.Minute)
+	a.facts.GPUs, a.facts.Driver = nil, nil
+	must.OK(t, a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}))
+	if got := a.shown(); !strings.Contains(got, "False PreflightFailed cannot go on: no GPU") || !strings.Contains(got, "status-taint.cluster-autoscaler.kubernetes.io/gpu=failed") {
+		t.Errorf("the Node:\n%s", got)
+	}
+}
+
+// TestReportShuts: a node whose apply fails after a reboot before the guard could shut it is kept free of pods; one that fails
+// in the boot that it was ready in is only told of: pods run there.
+func TestReportShuts(t *testing.T) {
+	for _, reboots := range []bool{true, false} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		if reboots {
+			a.Reboot()
+		}
+		a.Advance(time.Minute)
+		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
+		if got := strings.Contains(a.shown(), "status-taint"); got != reboots {
+			t.Errorf("rebooted %v: pods are kept away: %v\n%s", reboots, got, a.shown())
+		}
+		a.Advance(time.Minute)
+		a.apply()
+		a.converged(a.mark())
+	}
+}
+
+// said has the Node carry our condition.
+func said(a *apiNode, status, reason, message string) {
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": GPUReady, "status": status, "reason": reason, "message": message}}
+	})
+}
+
+// The message of a condition and of an Event, which many may read, has no secret of an error or of a change.
+func TestReportIsMasked(t *testing.T) {
+	text := "cannot fetch https://robot:hunter2@mirror.example/x?sig=hunter2: token=hunter2, Bearer hunter2hunter2 and " + strings.Repeat("x", maxCondition)
+	for _, said := range []string{firstLine(errors.New(text)), made([]converge.Change{{Stage: "sources", Ref: converge.Ref{Kind: "file", Name: text}}})[0].message} {
+		if strings.Contains(said, "hunter2") || !strings.Contains(said, "mirror.example") {
+			t.Errorf("%s", said)
+		}
+		if len(said) > maxCondition {
+			t.Errorf("%d bytes", len(said))
+		}
+	}
+}
+
+// TestUndoOfSilentCluster: gpuadm names an API server that does not answer, or has no time, and waits for it, and the next
+// undo restores the Node.
+func TestUndoOfSilentCluster(t *testing.T) {
+	for name, fault := range map[string]kubesim.Fault{
+		"busy":             {Times: -1, Status: http.StatusServiceUnavailable},
+		"throttles":        {Times: -1, Status: http.StatusTooManyRequests},
+		"takes no changes": {Times: -1, Status: http.StatusServiceUnavailable, On: "PATCH"},
+	} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		a.Advance(time.Minute)
+		a.sim.Fail(fault)
+		_, err := a.engine().Undo(kube.Within(a.ctx, 0), a, "", nil)
+		tr := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &tr) || strings.Contains(err.Error(), "changed since") || len(tr.Try) == 0 {
+			t.Errorf("%s: %+v", name, err)
+		}
+		a.sim.Heal()
+		a.Advance(time.Minute)
+		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if got := a.shown(); strings.Contains(got, "example.com") || strings.Contains(got, "nvidia.com/gpu=") || !strings.Contains(got, undoneReason) {
+			t.Errorf("%s: the Node is\n%s", name, got)
+		}
+	}
+}
+
+// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though gpuadm has shown the
+// cluster their loss.
+func TestLostGPUsReportedUndone(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.Advance(time.Minute)
+	a.facts.GPUs, a.facts.Driver, a.facts.Kubelet.Active = nil, nil, "active"
+	must.OK(t, a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}))
+	a.Advance(time.Minute)
+	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
+	a.Advance(time.Minute)
+	f := a.facts
+	f.Live = true
+	if got := MissingGPUs(a, a.engine().Spec, f); got != "" {
+		t.Errorf("got %q, the Node:\n%s", got, a.shown())
+	}
+}
+
+// TestUndoOfReportedNode: what gpuadm itself has told the cluster since keeps no node from being undone: a failed apply, and a
+// boot before which the guard shut it.
+func TestUndoOfReportedNode(t *testing.T) {
+	for name, since := range map[string]func(*apiNode){
+		"a failed apply": func(a *apiNode) {
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
+		},
+		"another boot": func(a *apiNode) { a.Reboot(); a.Advance(time.Minute); a.apply() },
+		"a failed apply after another boot": func(a *apiNode) {
+			a.Reboot()
+			a.Advance(time.Minute)
+			a.apply()
+			a.Advance(time.Minute)
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
+		},
+		"another startup taint, and a boot": func(a *apiNode) {
+			a.spec = strings.Replace(apiSpec, "example.com/starting:", "example.com/other:", 1)
+			a.Reboot()
+			a.Advance(time.Minute)
+			a.apply()
+		},
+		"a repaired failure": func(a *apiNode) {
+			must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
+			a.Advance(time.Minute)
+			a.apply()
+		},
+	} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		a.Advance(time.Minute)
+		since(a)
+		a.Advance(time.Minute)
+		if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if got := a.shown(); !strings.Contains(got, undoneReason) {
+			t.Errorf("%s: the Node:\n%s", name, got)
+		}
+	}
+}
+
+// TestUndoTellsOfTaint: the taint of a failure, which no run of the journal has put on, does not stay on a Node without a word.
+func TestUndoTellsOfTaint(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.Reboot()
+	a.Advance(time.Minute)
+	must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
+	a.Advance(time.Minute)
+	told := ""
+	e := a.engine()
+	e.Tell = func(ev converge.Event) { told += ev.Text + "\n" }
+	p := must.Get(e.PlanUndo(a.ctx, a, "all", nil))(t)
+	said := ""
+	for _, c := range p.Kept {
+		said += c.Keeps + "\n"
+	}
+	must.Get(e.Undo(a.ctx, a, "all", nil))(t)
+	want := "the node keeps the taint " + failureTaint().String() + " if the last report to the cluster was a failure; remove it with: kubectl taint node NODE "
+	if strings.Count(said, want) != 1 || strings.Count(told, want) != 1 {
+		t.Errorf("the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)
+	}
+}
+
+// TestUndoLeavesLabel: a label that was changed outside gpuadm since stays, undo names it, and all else is undone.
+func TestUndoLeavesLabel(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
+	})
+	a.Advance(time.Minute)
+	res, err := a.engine().Undo(a.ctx, a, "all", nil)
+	if err != nil || len(res.Left) != 1 || !strings.HasPrefix(res.Left[0].Cannot, `the label example.com/rack of the node is "theirs", gpuadm had made it "`) {
+		t.Errorf("%v, left %v", err, res.Left)
+	}
+}
