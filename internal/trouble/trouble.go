@@ -5,8 +5,6 @@
 // command lines in such texts. It imports nothing of gpuadm, so that every package can return one.
 package trouble
 
-import "errors"
-
 // Error is an error that an operator can act on.
 type Error struct {
 	What    string   // cannot <verb> <object>: <cause>
@@ -26,9 +24,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Waits says whether waiting helps, here or with the cause.
-func (e *Error) Waits() bool { return e.Passing || Passes(e.Err) }
-
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
 // rolled back for it, and the same command continues from there.
 type Wait struct {
@@ -41,8 +36,32 @@ func (w Wait) Error() string { return "not yet: " + w.For }
 // Waits says that waiting helps.
 func (Wait) Waits() bool { return true }
 
-// Passes says whether an error passes by waiting: a Wait, or what says so of itself, like an API server that does not answer.
+// Passes says whether an error passes by waiting: an Error or a Wait that says so, or another error that says so of itself, like an
+// API server that does not answer. The first that says either way decides; an Error that is not Passing leaves it to its cause.
 func Passes(err error) bool {
-	w := interface{ Waits() bool }(nil)
-	return errors.As(err, &w) && w.Waits()
+	passes, _ := says(err)
+	return passes
+}
+
+func says(err error) (passes, known bool) {
+	switch e := err.(type) {
+	case nil:
+		return false, false
+	case *Error:
+		if e.Passing {
+			return true, true
+		}
+		return says(e.Err)
+	case interface{ Waits() bool }:
+		return e.Waits(), true
+	case interface{ Unwrap() error }:
+		return says(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if passes, known := says(inner); known {
+				return passes, true
+			}
+		}
+	}
+	return false, false
 }
