@@ -47,11 +47,11 @@ func NewIMEX(files []string) converge.Thing {
 
 func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Settler.Look(ctx, v)
-	word, _, _ := strings.Cut(string(state), ",") // a mask is for the want of the unit, which comes before this one
-	if err == nil && (word == "inactive" || word == "") {
+	state = things.DaemonState(state) // a mask is for the want of the unit, which comes before this one
+	if err == nil && (state == "inactive" || state == "") {
 		return "", host.Later{Until: "its start"}
 	}
-	return converge.State(word), err
+	return state, err
 }
 
 // imexAnswers wants this node's IMEX ready. One that does not run, or that runs with other files than wanted, is judged

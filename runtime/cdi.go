@@ -47,7 +47,7 @@ func cdiWants(s spec.Spec) []converge.Want {
 func ifInstalled(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
-		if found == "" || len(found) > 6 && found[:6] == "masked" {
+		if enabled, _ := things.UnitWords(found); enabled == "" || enabled == "masked" {
 			return found, nil
 		}
 		return to(found)

@@ -5,7 +5,6 @@ package stages
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/drivers"
@@ -85,7 +84,7 @@ func finishPackages(f facts.Facts, database *packages.Reading) ([]converge.Want,
 	w := packages.Database(packages.NewSet().Sharing(database), manager(f.OS), "no package can be installed on top of a half-done job")
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
-		if strings.HasPrefix(string(found), "broken") {
+		if _, broken := packages.Broken(found); broken {
 			found = "interrupted" // the operator asks for one more try, also of what gpuadm did not install
 		}
 		return to(found)

@@ -86,7 +86,7 @@ func (k Own) runs(f facts.Facts) []converge.Want {
 		active = ""
 	}
 	running := converge.Want{Thing: things.NewUnit(Unit), Why: "kubelet is the node", To: func(found converge.State) (converge.State, error) {
-		file, now, _ := strings.Cut(string(found), " ")
+		file, now := things.UnitWords(found)
 		switch {
 		case file == "masked":
 			return "", &trouble.Error{What: "cannot start kubelet.service: an administrator has masked it", Try: []string{"systemctl unmask kubelet.service"}}
@@ -98,7 +98,7 @@ func (k Own) runs(f facts.Facts) []converge.Want {
 		if file == "disabled" || found == "" {
 			file = "enabled"
 		}
-		return converge.State(file + " " + now), nil
+		return things.UnitState(file, now), nil
 	}}
 	if now := f.Kubelet.Active; now == "" || now == "inactive" {
 		return []converge.Want{running} // it reads its files when it starts

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // json prints an answer as one JSON object on one line.
@@ -115,13 +116,13 @@ func short(s converge.State) string {
 	return digestWord().ReplaceAllString(string(s), "$1…")
 }
 
-// attributes says what changes beside the bytes that the diff shows: mode and owner, the first two words of a state.
+// attributes says what changes beside the bytes that the diff shows: mode and owner.
 func attributes(ch converge.Change) string {
-	b, a := strings.Fields(short(ch.Before)), strings.Fields(short(ch.After))
-	if ch.Diff == "" || ch.Before == "" || ch.After == "" || len(b) < 2 || len(a) < 2 || slices.Equal(b[:2], a[:2]) {
+	b, a := things.FileAttributes(ch.Before), things.FileAttributes(ch.After)
+	if ch.Diff == "" || b == "" || a == "" || a == b {
 		return ""
 	}
-	return strings.Join(b[:2], " ") + " → " + strings.Join(a[:2], " ")
+	return b + " → " + a
 }
 
 // changeLine prints one change in a line, and why it cannot be made in the next ones.

@@ -31,21 +31,8 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	defer unlock()
 	ctx = r.listen(ctx)
 	if e.Unattended {
-		var undone Result
-		if r.open && len(r.cut.Undoes) > 0 {
-			if undone, err = r.undo(ctx, "", nil); err != nil || undone.Reboot != "" || r.newProcess() {
-				return undone, err
-			}
-		}
-		if held := r.j.Held(); held != "" {
-			e.tell(Event{Time: h.Now(), What: Held, Text: held})
-			return Result{Undone: undone.Made, Held: held}, nil
-		}
-		// No failure, and before the plan, which may fail on what the newer one made: the gate opens by it, and the newer one may be a
-		// DaemonSet's, which comes after kubelet.
-		if newer := e.LeavesTo(r.j); newer != "" {
-			e.tell(Event{Time: h.Now(), What: Newer, Text: newer})
-			return Result{Undone: undone.Made, Newer: newer}, nil
+		if res, done, err := r.unattended(ctx); done || err != nil {
+			return res, err
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
@@ -89,6 +76,27 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	return r.Result, waiting(r.Deferred)
+}
+
+// unattended finishes an undo that was cut short. done says that the apply ends with that, or leaves the machine as it is.
+func (r *run) unattended(ctx context.Context) (res Result, done bool, err error) {
+	var undone Result
+	if r.open && len(r.cut.Undoes) > 0 {
+		if undone, err = r.undo(ctx, "", nil); err != nil || undone.Reboot != "" || r.newProcess() {
+			return undone, true, err
+		}
+	}
+	if held := r.j.Held(); held != "" {
+		r.tell(Event{Time: r.h.Now(), What: Held, Text: held})
+		return Result{Undone: undone.Made, Held: held}, true, nil
+	}
+	// No failure, and before the plan, which may fail on what the newer one made: the gate opens by it, and the newer one may be a
+	// DaemonSet's, which comes after kubelet.
+	if newer := r.LeavesTo(r.j); newer != "" {
+		r.tell(Event{Time: r.h.Now(), What: Newer, Text: newer})
+		return Result{Undone: undone.Made, Newer: newer}, true, nil
+	}
+	return Result{}, false, nil
 }
 
 // nothing lifts a hold and closes a run that was cut short, where an apply has nothing to make.

@@ -9,8 +9,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path"
-	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -67,23 +65,37 @@ func (r *run) prune(ctx context.Context) {
 			needed = append(needed, run.Makes...)
 		}
 	}
-	var errs []error
-	if names, err := r.h.ReadDir(Home + "/blobs"); err == nil {
-		for _, sha := range names {
-			names := func(c Change) bool {
-				return strings.Contains(string(c.Before), sha) || strings.Contains(string(c.After), sha)
-			}
-			if len(sha) == len(digest(nil)) && !slices.ContainsFunc(needed, names) {
-				errs = append(errs, r.h.Remove(path.Join(Home, "blobs", sha)))
-			}
-		}
-	}
+	errs := r.pruneBlobs(needed)
 	if r.Prune != nil {
 		errs = append(errs, r.Prune(ctx, r.h, needed))
 	}
 	if err := host.Join(errs...); err != nil {
 		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot remove what no undo needs any more: %v", err)})
 	}
+}
+
+// pruneBlobs removes the blobs that no state of the changes names. A kind that this gpuadm does not know may need any of them.
+func (r *run) pruneBlobs(needed []Change) (errs []error) {
+	blobs, err := r.h.ReadDir(Home + "/blobs")
+	if err != nil || len(blobs) == 0 {
+		return nil
+	}
+	named := map[string]bool{}
+	for _, c := range needed {
+		t, err := r.ThingOf(c.Ref)
+		if err != nil {
+			return nil
+		}
+		if st, ok := t.(Stored); ok {
+			named[st.Digest(c.Before)], named[st.Digest(c.After)] = true, true
+		}
+	}
+	for _, sha := range blobs {
+		if len(sha) == len(digest(nil)) && !named[sha] {
+			errs = append(errs, r.h.Remove(path.Join(Home, "blobs", sha)))
+		}
+	}
+	return errs
 }
 
 // load makes sure that the thing knows the bytes a state names.

@@ -84,6 +84,7 @@ const Home = "/var/lib/gpuadm"
 type Stored interface {
 	Thing
 	Bytes(host.View, State) ([]byte, error) // what a state names, from memory or from the blobs; nil for ""
+	Digest(State) string                    // the SHA-256 by which it names them, in hex; "" for none
 }
 
 // A Batch is made together with its mates of the same kind and stage: packages in one transaction, labels in one PATCH.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/bits"
 	"path"
 	"slices"
 	"strings"
@@ -73,7 +72,6 @@ type Journal struct {
 // ParseJournal reads a journal. It passes over what it cannot read, and names it.
 func ParseJournal(data []byte) Journal {
 	var j Journal
-	newer := 0
 	lines := bytes.Split(data, []byte("\n"))
 	j.Records = slices.Grow(j.Records, min(len(lines)-1, compactAbove))
 	var r Record // one for all: json has each take memory
@@ -84,10 +82,7 @@ func ParseJournal(data []byte) Journal {
 		r = Record{}
 		err := json.Unmarshal(line, &r)
 		if err == nil && r.Format > JournalFormat {
-			newer++
-			if newer > 1 || bits.OnesCount(uint(r.Format^JournalFormat)) > 1 { // else one bit of the disk may have turned
-				j.Newer = r.Format
-			}
+			return Journal{Newer: r.Format}
 		}
 		switch {
 		case err == nil && r.Format == JournalFormat && r.What != "" && (r.What != "make" && r.What != "reboot" || r.Change != nil):
@@ -97,9 +92,6 @@ func ParseJournal(data []byte) Journal {
 		case !cutShort(line):
 			j.Damaged, j.raw = append(j.Damaged, n+1), append(j.raw, line)
 		}
-	}
-	if j.Newer > 0 {
-		return Journal{Newer: j.Newer}
 	}
 	return j
 }
@@ -124,9 +116,6 @@ func ReadJournal(v host.View) Journal {
 		return Journal{Refused: t}
 	}
 	info, err := v.Stat(journalFile)
-	if err == nil && info.Nlink > 1 {
-		return Journal{Refused: hardLinked(v, info.Nlink)}
-	}
 	if err == nil && info.Size > journalMost {
 		err = fmt.Errorf("it has %d MiB, and gpuadm's own journal never grows above %d", info.Size>>20, journalMost>>20)
 	}
@@ -140,16 +129,6 @@ func ReadJournal(v host.View) Journal {
 		return Journal{Problem: err.Error()}
 	}
 	return ParseJournal(data)
-}
-
-// hardLinked refuses a journal that is written to by another name too.
-func hardLinked(v host.View, names int) *trouble.Error {
-	file := path.Join(v.Root(), journalFile)
-	return &trouble.Error{
-		What:    fmt.Sprintf("cannot trust %s: the file has %d names, and can be written to by another one", file, names),
-		Because: []string{nothingTouched},
-		Try:     []string{fmt.Sprintf("see what is in it, then: cp -a %[1]s %[1]s.copy && mv %[1]s.copy %[1]s", file)},
-	}
 }
 
 // write adds a record, on disk when it returns.
@@ -317,17 +296,10 @@ func (j Journal) damage(v host.View) string {
 	case len(j.Damaged) == 0:
 		return ""
 	}
-	var script []string
-	for i := 0; i < len(j.Damaged); {
-		from := i
-		for i++; i < len(j.Damaged) && j.Damaged[i] == j.Damaged[i-1]+1; i++ {
-		}
-		if to := j.Damaged[i-1]; to > j.Damaged[from] {
-			script = append(script, fmt.Sprintf("%d,%dd", j.Damaged[from], to))
-		} else {
-			script = append(script, fmt.Sprintf("%dd", to))
-		}
+	var lines []string
+	for _, n := range j.Damaged {
+		lines = append(lines, fmt.Sprint(n))
 	}
-	return fmt.Sprintf("cannot read %d of the lines of %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines: sed -i '%s' %s",
-		len(j.Damaged), file, strings.Join(script, ";"), host.ShellWord(file))
+	return fmt.Sprintf("cannot read these lines of %s: %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines",
+		file, strings.Join(trouble.Few(lines, 6), ", "))
 }

@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -42,8 +41,8 @@ func cdiChecks() []Check {
 
 func oldSpec(m *Machine) []Finding {
 	state, err := things.CDISpec().Look(m.ctx, m.View)
-	_, problem, outdated := strings.Cut(string(state), "outdated: ")
-	if err != nil || !outdated {
+	problem := things.CDIProblem(state)
+	if err != nil || problem == "" {
 		return nil
 	}
 	return []Finding{{Object: things.CDIOutput(m.View), What: problem}}

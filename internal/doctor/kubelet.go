@@ -131,7 +131,7 @@ func idleKubelet(ending bool) func(*Machine) []Finding {
 func (m *Machine) outdated(unit string, files []string) bool {
 	there := slices.DeleteFunc(slices.Clone(files), func(name string) bool { return !m.has(name) })
 	state, err := things.NewRestart(unit, there, nil).Look(m.ctx, m.View)
-	if err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
+	if err != nil || things.DaemonState(state) != things.Outdated {
 		return false
 	}
 	rewritten, err := things.Rewritten(m.ctx, m.View, unit, there)

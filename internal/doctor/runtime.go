@@ -123,7 +123,7 @@ func oldConfiguration(m *Machine) []Finding {
 	if err != nil {
 		return nil
 	}
-	if state, err := wants[0].Look(m.ctx, m.View); err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
+	if state, err := wants[0].Look(m.ctx, m.View); err != nil || things.DaemonState(state) != things.Outdated {
 		return nil
 	}
 	unit := wants[0].Ref().Name

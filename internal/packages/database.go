@@ -47,8 +47,8 @@ func NewDatabase(name string, read *Reading) converge.Thing {
 // orderly is the database's desired state. The packager may finish what it can. What failed already would fail again, and
 // the administrator has to fix it.
 func orderly(name string, found converge.State) (converge.State, error) {
-	what, packages, _ := strings.Cut(string(found), " ")
-	if what != "broken" {
+	packages, broken := Broken(found)
+	if !broken {
 		return orderlyState, nil
 	}
 	return "", &trouble.Error{
@@ -56,6 +56,12 @@ func orderly(name string, found converge.State) (converge.State, error) {
 		Because: []string{"its script failed in another installation, and every later one would report that failure"},
 		Try:     []string{repairs(name) + ", which shows why it fails", "or remove it: apt-get purge " + packages},
 	}
+}
+
+// Broken are the packages that are not wholly installed, and that gpuadm did not install, of a database's state.
+func Broken(state converge.State) (packages string, is bool) {
+	what, packages, _ := strings.Cut(string(state), " ")
+	return packages, what == "broken"
 }
 
 func repairs(name string) string {

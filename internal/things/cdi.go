@@ -42,6 +42,12 @@ func CDISpec() converge.Want {
 	return settles(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
 
+// CDIProblem is what is wrong with a spec of this state; "" if nothing is.
+func CDIProblem(state converge.State) string {
+	_, problem, _ := strings.Cut(string(state), cdiOutdated+": ")
+	return problem
+}
+
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
 func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
@@ -135,7 +141,7 @@ func (cdi) Unsettled(found converge.State, _ converge.Change) converge.State { r
 
 // Settled is current, but where nothing writes a spec.
 func (cdi) Settled(found converge.State) converge.State {
-	if strings.HasPrefix(string(found), cdiOutdated) {
+	if CDIProblem(found) != "" {
 		return cdiCurrent
 	}
 	return found

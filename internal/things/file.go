@@ -207,6 +207,12 @@ func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	return data, nil
 }
 
+// Digest is the SHA-256 of the bytes that a state names.
+func (f *FileThing) Digest(state converge.State) string {
+	s, _ := parseFile(state)
+	return s.sha
+}
+
 // Prove has a change judged by the program that will read the file.
 func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
 	if f.prove == nil {

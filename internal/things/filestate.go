@@ -106,6 +106,14 @@ func parseFile(state converge.State) (s fileState, err error) {
 	return s, nil
 }
 
+// FileAttributes are the mode and the owner in a file's state; "" of a file that is not there.
+func FileAttributes(state converge.State) string {
+	if words := strings.Fields(string(state)); len(words) >= 4 {
+		return words[0] + " " + words[1]
+	}
+	return ""
+}
+
 func badState(state converge.State) error {
 	return fmt.Errorf("cannot read state %q: not one of a file", state)
 }

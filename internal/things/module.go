@@ -228,7 +228,7 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 			_, brought, _ = strings.Cut(what, "/")
 		}
 	case by.Kind == "module-file" && (m.kernel == "" || by.Name == moduleFile{kernel: m.kernel}.Ref().Name):
-		brought, _, _ = strings.Cut(string(by.After), ",")
+		brought = moduleIn(by.After)
 	case by.Kind == "file" && slices.Contains(m.files, by.Name):
 		if found != moduleSettled && found != "" {
 			return found

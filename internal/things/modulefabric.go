@@ -117,8 +117,10 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 
 // Unsettled says that GPUs register again when the fabric manager starts.
 func (f fabric) Unsettled(found converge.State, by converge.Change) converge.State {
-	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" && strings.HasSuffix(string(by.After), " active") {
-		return "waiting"
+	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" {
+		if _, active := UnitWords(by.After); active == "active" {
+			return "waiting"
+		}
 	}
 	return found
 }

@@ -35,6 +35,12 @@ func NewModuleFile(name string, proof ModuleFileFunc) converge.Thing {
 	return moduleFile{strings.TrimPrefix(name, "nvidia for "), proof}
 }
 
+// moduleIn is the module that a state says is on disk, without what is wrong with it.
+func moduleIn(state converge.State) string {
+	module, _, _ := strings.Cut(string(state), ",")
+	return module
+}
+
 func (m moduleFile) Ref() converge.Ref {
 	return converge.Ref{Kind: "module-file", Name: "nvidia for " + m.kernel}
 }

@@ -61,6 +61,12 @@ func (r restart) Ref() converge.Ref {
 // masked is the end of a masked unit's state: the daemon may go on running, and systemd refuses to start it again.
 const masked = ", masked"
 
+// DaemonState is a daemon's state without the mask of its unit.
+func DaemonState(state converge.State) converge.State {
+	word, _, _ := strings.Cut(string(state), ",")
+	return converge.State(word)
+}
+
 func (r restart) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, r.unit)
 	if err != nil {

@@ -18,6 +18,15 @@ import (
 // second word is "-" and stays so: enabling is a link, starting is for first boot.
 type unit string
 
+// UnitWords are the two words of a unit's state: whether it is enabled, and whether it runs. Both are "" of a unit that is not there.
+func UnitWords(state converge.State) (enabled, active string) {
+	enabled, active, _ = strings.Cut(string(state), " ")
+	return enabled, active
+}
+
+// UnitState is the state of a unit's two words.
+func UnitState(enabled, active string) converge.State { return converge.State(enabled + " " + active) }
+
 // NewUnit names a unit.
 func NewUnit(name string) converge.Thing { return unit(name) }
 
@@ -31,11 +40,11 @@ func Masked(name, why string) converge.Want {
 		if found == "" {
 			return "", nil
 		}
-		_, active, _ := strings.Cut(string(found), " ")
+		_, active := UnitWords(found)
 		if active != "-" {
 			active = "inactive"
 		}
-		return converge.State("masked " + active), nil
+		return UnitState("masked", active), nil
 	}}
 }
 
@@ -43,8 +52,8 @@ func Masked(name, why string) converge.Want {
 func Unmasked(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
-		if active, is := strings.CutPrefix(string(found), "masked "); is {
-			found = converge.State("disabled " + active)
+		if enabled, active := UnitWords(found); enabled == "masked" {
+			found = UnitState("disabled", active)
 		}
 		return to(found)
 	}
@@ -56,7 +65,7 @@ func Enabled(name, why string) converge.Want { return wantUnit(name, "", why) }
 
 func wantUnit(name, active, why string) converge.Want {
 	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
-		f, a, _ := strings.Cut(string(found), " ")
+		f, a := UnitWords(found)
 		switch {
 		case found == "":
 			return "", host.Later{Until: "its installation"}
@@ -69,7 +78,7 @@ func wantUnit(name, active, why string) converge.Want {
 		if a != "-" && active != "" {
 			a = active
 		}
-		return converge.State(f + " " + a), nil
+		return UnitState(f, a), nil
 	}}
 }
 
@@ -91,7 +100,7 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case info.Active == "active" || info.Active == "reloading" || info.Active == "activating":
 		active = "active"
 	}
-	return converge.State(info.Enabled + " " + active), nil
+	return UnitState(info.Enabled, active), nil
 }
 
 // TakeOut takes back what we changed of the two, enabled and active, and leaves the other as it is found: a unit that we
@@ -125,8 +134,8 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return err
 	}
-	file, active, _ := strings.Cut(string(to), " ")
-	fileNow, activeNow, _ := strings.Cut(string(now), " ")
+	file, active := UnitWords(to)
+	fileNow, activeNow := UnitWords(now)
 	var c host.UnitChange
 	if active != activeNow && active != "-" {
 		c.Job = map[string]string{"active": "start", "inactive": "stop"}[active]

@@ -204,29 +204,3 @@ func TestBakeWithoutRoot(t *testing.T) {
 		t.Errorf("with root's files: %v", err)
 	}
 }
-
-// TestHardLinkedJournal: a journal with a second name is one that is written to by that name, too.
-func TestHardLinkedJournal(t *testing.T) {
-	ctx := context.Background()
-	dir := t.TempDir()
-	must.OK(t, os.Chmod(dir, 0o755))
-	h := must.Get(host.Open(dir))(t)
-	e := installing(t, "")
-	must.Get(e.Apply(ctx, h))(t)
-	if _, err := e.Apply(ctx, h); err != nil {
-		t.Fatalf("with one name: %v", err)
-	}
-	must.OK(t, os.Link(filepath.Join(dir, journal), filepath.Join(dir, "other")))
-	for what, do := range map[string]func() error{
-		"apply": func() error { _, err := e.Apply(ctx, h); return err },
-		"undo":  func() error { _, err := e.Undo(ctx, h, "all", nil); return err },
-	} {
-		told := (*trouble.Error)(nil)
-		if err := do(); !errors.As(err, &told) || !strings.Contains(err.Error(), "2 names") || len(told.Try) == 0 {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if _, err := os.Lstat(filepath.Join(dir, stages.Binary)); err != nil {
-		t.Errorf("the undo was not refused before its first touch: %v", err)
-	}
-}
