@@ -20,7 +20,6 @@ type Run struct {
 	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
 	Undone bool      `json:"undone,omitempty"`
 	Makes  []Change  `json:"-"`
-	spent  bool      // an undo that failed, of runs that a later one has undone
 }
 
 // Runs returns the journal's runs, oldest first.
@@ -68,13 +67,10 @@ func (j Journal) Runs() []Run {
 					}
 				}
 			}
-			for k := range runs { // undos of the same that failed: what they left was undone with it, and of undos of more their share
-				undid := func(id string) bool { return slices.Contains(runs[k].Undoes, id) }
-				if runs[k].Result == "ok" || !slices.ContainsFunc(run.Undoes, undid) {
-					continue
+			for k := range runs { // what undos that failed left of these was undone with them
+				if runs[k].Result != "ok" && overlap(runs[k].Undoes, run.Undoes) {
+					runs[k].Makes = slices.DeleteFunc(runs[k].Makes, func(c Change) bool { return undone[c.key()] })
 				}
-				runs[k].spent = subset(runs[k].Undoes, run.Undoes)
-				runs[k].Makes = slices.DeleteFunc(runs[k].Makes, func(c Change) bool { return !runs[k].spent && undone[c.key()] })
 			}
 		}
 	}
@@ -91,7 +87,7 @@ func overlap(a, b []string) bool {
 
 // settled says that nothing of the run is left to undo: another run undid it, it rolled itself back, or it undid others.
 func (r Run) settled() bool {
-	return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()
+	return r.Undone || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()
 }
 
 // changed says whether a run has left anything that could be undone.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
@@ -158,5 +160,68 @@ func TestUnresolvedIsNotMade(t *testing.T) {
 	}
 	if _, err := n.Stat("/pkg/x"); err == nil {
 		t.Error("x was made in a version that no query had returned")
+	}
+}
+
+// fragile is replaced in two touches, and is away between them. It cannot be looked at while /srv/hidden is there.
+type fragile struct{}
+
+func (fragile) Ref() converge.Ref { return converge.Ref{Kind: "fragile", Name: "x"} }
+
+func (fragile) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/srv/hidden"); err == nil {
+		return "", host.Later{Until: "once it answers"}
+	}
+	data, err := v.ReadFile("/srv/x")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return converge.State(data), err
+}
+
+func (fragile) Make(_ context.Context, h host.Host, to converge.State) error {
+	if err := h.Remove("/srv/x"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if to == "" {
+		return nil
+	}
+	return h.WriteFile("/srv/x", []byte(to), host.Attr{Mode: 0o644})
+}
+
+// TestUndoOfAMakeCutShort: a make that a power cut ended may have left nothing. The run that continues may end before it can look at
+// the thing again; its undo restores what was there.
+func TestUndoOfAMakeCutShort(t *testing.T) {
+	away := 0
+	for touch := range 30 {
+		n := node(t)
+		put(t, n, "/srv/x", "before")
+		e := engineOf(t, stage(converge.Want{Thing: fragile{}, To: to("after")}, things.Exact("/srv/y", []byte("y\n"), 0o644, "")))
+		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+			if ref.Kind == "fragile" {
+				return fragile{}, nil
+			}
+			return kinds(ref)
+		}
+		n.CutAt(n.Touches() + touch)
+		_, _ = e.Apply(t.Context(), n)
+		if !n.Off() {
+			break
+		}
+		n.Boot(simhost.LoseNothing)
+		if _, err := n.Stat("/srv/x"); err == nil {
+			continue
+		}
+		away++
+		put(t, n, "/srv/hidden", "")
+		apply(t, n, e)
+		must.OK(t, n.Remove("/srv/hidden"))
+		undo(t, n, e, "")
+		if data, err := n.ReadFile("/srv/x"); err != nil || string(data) != "before" {
+			t.Errorf("undone after a cut before touch %d: %q, %v", touch, data, err)
+		}
+	}
+	if away == 0 {
+		t.Error("no cut has left nothing")
 	}
 }
