@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"strings"
 )
@@ -85,24 +86,12 @@ func (p *parser) value(depth int) (*node, error) {
 		return nil, fmt.Errorf("it is nested more than %d deep", deepest)
 	}
 	p.blanks()
-	n := &node{start: p.at}
+	n := &node{start: p.at, object: p.text[p.at] == '{'}
 	var err error
-	switch p.text[p.at] {
-	case '{':
-		n.object = true
+	if n.object {
 		err = p.object(n, depth)
-	case '[':
-		p.at++
-		for p.blanks(); p.text[p.at] != ']' && err == nil; p.blanks() {
-			_, err = p.value(depth + 1)
-		}
-		p.at++
-	case '"':
-		p.word()
-	default:
-		for p.at < len(p.text) && strings.IndexByte(" \t\r\n,]}", p.text[p.at]) < 0 {
-			p.at++
-		}
+	} else {
+		err = p.read(new(json.RawMessage))
 	}
 	n.end = p.at
 	return n, err
@@ -112,13 +101,13 @@ func (p *parser) object(n *node, depth int) error {
 	p.at++
 	for p.blanks(); p.text[p.at] != '}'; p.blanks() {
 		m := member{start: p.at}
-		if err := json.Unmarshal(p.word(), &m.key); err != nil {
+		err := p.read(&m.key)
+		if err != nil {
 			return err
 		}
 		if n.member(m.key) != nil {
 			return fmt.Errorf("line %d: %q is there twice", 1+bytes.Count(p.text[:m.start], []byte("\n")), m.key)
 		}
-		var err error
 		if m.value, err = p.value(depth + 1); err != nil {
 			return err
 		}
@@ -128,22 +117,21 @@ func (p *parser) object(n *node, depth int) error {
 	return nil
 }
 
-// word passes over a string, and returns it with its quotes.
-func (p *parser) word() []byte {
-	start := p.at
-	for p.at++; p.text[p.at] != '"'; p.at++ {
-		if p.text[p.at] == '\\' {
-			p.at++
-		}
-	}
-	p.at++
-	return p.text[start:p.at]
+// read passes over a key, or a value that is no object, and decodes it.
+func (p *parser) read(into any) error {
+	d := json.NewDecoder(bytes.NewReader(p.text[p.at:]))
+	err := d.Decode(into)
+	p.at += int(d.InputOffset())
+	return err
 }
 
-func (n *node) member(key string) *member {
-	for i := range n.members {
-		if n.members[i].key == key {
-			return &n.members[i]
+// member is the value of an object's member, nil if there is none.
+func (n *node) member(key string) *node {
+	if n != nil {
+		for _, m := range n.members {
+			if m.key == key {
+				return m.value
+			}
 		}
 	}
 	return nil
@@ -153,14 +141,7 @@ func (n *node) member(key string) *member {
 func (d *Doc) find(path []string) *node {
 	n := d.root
 	for _, key := range path {
-		if n == nil {
-			return nil
-		}
-		m := n.member(key)
-		if m == nil {
-			return nil
-		}
-		n = m.value
+		n = n.member(key)
 	}
 	return n
 }
@@ -222,9 +203,7 @@ func decoded(text []byte) (v any, err error) {
 func with(tree any, path []string, value any) any {
 	old, _ := tree.(map[string]any)
 	out := map[string]any{}
-	for k, v := range old {
-		out[k] = v
-	}
+	maps.Copy(out, old)
 	switch {
 	case len(path) > 1:
 		out[path[0]] = with(out[path[0]], path[1:], value)

@@ -5,6 +5,7 @@ package jsonedit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,9 +87,9 @@ func (d *Doc) add(value string, path []string) []byte {
 	at, s := d.find(path[:n]), d.style()
 	if last := len(at.members) - 1; last >= 0 {
 		before := d.gap(at)
-		text := "," + before + quoted(path[n]) + ": " + s.nested(lineIndent(before), value, path[n+1:])
+		text := "," + before + Quote(path[n]) + ": " + s.nested(lineIndent(before), value, path[n+1:])
 		if !strings.Contains(before, "\n") { // on one line
-			text = "," + or(before, " ") + quoted(path[n]) + ": " + style{}.nested("", value, path[n+1:])
+			text = "," + cmp.Or(before, " ") + Quote(path[n]) + ": " + style{}.nested("", value, path[n+1:])
 		}
 		end := at.members[last].value.end
 		return slices.Concat(d.text[:end], []byte(text), d.text[end:])
@@ -121,10 +122,10 @@ func (d *Doc) style() style {
 // object is an object of one member, or of one that holds one, and so on down the path. indent is that of its line.
 func (s style) object(indent, value string, path []string) string {
 	if s.eol == "" {
-		return "{" + quoted(path[0]) + ": " + s.nested("", value, path[1:]) + "}"
+		return "{" + Quote(path[0]) + ": " + s.nested("", value, path[1:]) + "}"
 	}
 	inner := indent + s.step
-	return "{" + s.eol + inner + quoted(path[0]) + ": " + s.nested(inner, value, path[1:]) + s.eol + indent + "}"
+	return "{" + s.eol + inner + Quote(path[0]) + ": " + s.nested(inner, value, path[1:]) + s.eol + indent + "}"
 }
 
 func (s style) nested(indent, value string, path []string) string {
@@ -143,17 +144,8 @@ func (d *Doc) indentAt(at int) string {
 // lineIndent is what follows the last line break of white space.
 func lineIndent(gap string) string { return gap[strings.LastIndexByte(gap, '\n')+1:] }
 
-func or(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
-}
-
 // Quote returns a string as JSON, for Set.
-func Quote(s string) string { return quoted(s) }
-
-func quoted(s string) string {
+func Quote(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // a path with & stays one that people can read
