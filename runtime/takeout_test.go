@@ -132,8 +132,8 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 	for found, want := range map[string]string{
 		"version = 3\n\n" + entry:                               "version = 3\n",
 		"version = 3\n\n" + entry + options:                     "version = 3\n",
-		"version = 3\n# note\n\n" + entry + "\n" + options:      "version = 3\n# note\n",
-		"version = 3\n\n" + options + "\n[debug]\n":             "version = 3\n\n[debug]\n",
+		"version = 3\n# note\n\n" + entry + options:             "version = 3\n# note\n",
+		"version = 3\n\n" + entry + options + "\n[debug]\n":     "version = 3\n\n[debug]\n",
 		"version = 3\n[debug]\nlevel = 'info'\n" + entry:        "version = 3\n[debug]\nlevel = 'info'\n",
 		"version = 3\n[plugins.x.containerd.runtimes.nvidia]\n": "version = 3\n[plugins.x.containerd.runtimes.nvidia]\n",
 	} {
@@ -197,10 +197,10 @@ func TestTakeOutLeaves(t *testing.T) {
 			[]string{nvidia + ` is there (line 27), with options.BinaryName = "/opt/nvidia", gpuadm had set "/usr/bin/nvidia-container-runtime"`},
 		},
 		"key added to ours": {
-			swap(after, `          BinaryName = "/usr`, "          Root = \"/x\"\n          BinaryName = \"/usr"), nil,
+			swap(after, `        BinaryName = "/usr`, "        Root = \"/x\"\n        BinaryName = \"/usr"), nil,
 			[]string{nvidia + ` is there (line 27), with options.Root = "/x"`},
 		},
-		"key gone from ours": {swap(after, "          BinaryName = \"/usr/bin/nvidia-container-runtime\"\n", ""), before, nil},
+		"key gone from ours": {swap(after, "        BinaryName = \"/usr/bin/nvidia-container-runtime\"\n", ""), before, nil},
 		"not there":          {append(bytes.Clone(before), "# x\n"...), append(bytes.Clone(before), "# x\n"...), nil},
 		"nothing there":      {[]byte("# by ansible\nversion = 2\n"), []byte("# by ansible\nversion = 2\n"), nil},
 		"empty":              {[]byte(""), []byte(""), nil},

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nearest finds the name that a mistyped one may stand for.
+// Package nearest finds the name that a mistyped one means.
 package nearest
 
 import (

@@ -51,7 +51,7 @@ func TestEditTOML(t *testing.T) {
 		"not a number":             {"a = nan\n", set(math.Inf(-1), "b"), "a = nan\nb = -inf\n"},
 		"big number":               {"a = 1\n", set(1e300, "b"), "a = 1\nb = 1e+300\n"},
 		"array of tables":          {"a = 1\n", set([]any{map[string]any{"x": int64(1)}, int64(2)}, "b"), "a = 1\nb = [{ x = 1 }, 2]\n"},
-		"same name below an array": {"[[t.x]]\na = 1\n[t.x.u]\nb = 2\n", set("x", "t", "u", "b"), "[[t.x]]\na = 1\n[t.x.u]\nb = 2\n[t.u]\nb = \"x\"\n"},
+		"same name below an array": {"[[t.x]]\na = 1\n[t.x.u]\nb = 2\n", set("x", "t", "u", "b"), "[[t.x]]\na = 1\n[t.x.u]\nb = 2\n\n[t.u]\nb = \"x\"\n"},
 		"comment like a table":     {"a = '''\n# x\n[t]\n'''\n[t]\nb = 1\n", set("x", "t", "c"), "a = '''\n# x\n[t]\n'''\n[t]\nb = 1\nc = 'x'\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,57 +3,29 @@
 
 package toml
 
-// sectionStyle is how a new section is to be written so that it looks like those beside it.
+// sectionStyle is how a new section is to be written so that it looks like those beside it: the indentation of headers and of keys, also
+// of the tables inside.
 type sectionStyle struct {
-	header, key       string // indentation
-	subHeader, subKey string // of a table inside
-	subAiry           bool
-	airy              bool
-	quote             byte
+	header, key string
+	quote       byte
 }
 
 // sectionStyle looks at the last sibling with a header, else at the table around.
 func (d *Doc) sectionStyle(path []string) sectionStyle {
-	s := sectionStyle{airy: d.airy(), quote: d.quote()}
-	step, keyStep := d.tableStep(), d.keyStep()
-	sibling, parent := -1, -1
+	like := -1
 	for i, e := range d.exprs {
-		switch {
-		case !e.header || e.array:
-		case len(e.path) == len(path) && HasPrefix(e.path, path[:len(path)-1]):
-			sibling = i
-		case len(e.path) < len(path) && HasPrefix(path, e.path) && (parent < 0 || len(e.path) >= len(d.exprs[parent].path)):
-			parent = i
+		sibling := len(e.path) == len(path) && HasPrefix(e.path, path[:len(path)-1])
+		around := len(e.path) < len(path) && HasPrefix(path, e.path) && (like < 0 || len(e.path) >= len(d.exprs[like].path))
+		if e.header && !e.array && (sibling || around) {
+			like = i
 		}
 	}
-	switch {
-	case sibling >= 0:
-		s.header = d.indent(d.exprs[sibling])
-		s.key = d.keyIndent(sibling, s.header+keyStep)
-	case parent >= 0:
-		s.header = d.indent(d.exprs[parent]) + step
-		s.key = s.header + keyStep
-	default:
-		s.key = keyStep
-	}
-	s.subHeader, s.subKey, s.subAiry = s.header+step, s.header+step+keyStep, s.airy && step == ""
-	if sibling >= 0 {
-		d.subStyle(&s, sibling, keyStep)
+	s := sectionStyle{key: d.keyStep(), quote: d.quote()}
+	if like >= 0 {
+		s.header = d.indent(d.exprs[like])
+		s.key = d.keyIndent(like, s.header+s.key)
 	}
 	return s
-}
-
-// subStyle takes the manner of a table inside from the sibling's own.
-func (d *Doc) subStyle(s *sectionStyle, sibling int, keyStep string) {
-	above := d.exprs[sibling].path
-	for i, e := range d.exprs {
-		if e.header && !e.array && len(e.path) == len(above)+1 && HasPrefix(e.path, above) {
-			s.subHeader = d.indent(e)
-			s.subKey = d.keyIndent(i, s.subHeader+keyStep)
-			s.subAiry = d.blankBefore(d.aboveComments(e.start))
-			return
-		}
-	}
 }
 
 // keyIndent is the indentation of the first key under a header.
@@ -80,12 +52,7 @@ func (s sectionStyle) lines(header string, table Table) ([]string, error) {
 		lines = append(lines, s.key+KeyText(p.Key, s.quote)+" = "+text)
 	}
 	for _, p := range subs {
-		if s.subAiry {
-			lines = append(lines, "")
-		}
-		inner := s
-		inner.header, inner.key = s.subHeader, s.subKey
-		more, err := inner.lines(header+"."+KeyText(p.Key, s.quote), p.Value.(Table))
+		more, err := s.lines(header+"."+KeyText(p.Key, s.quote), p.Value.(Table))
 		if err != nil {
 			return nil, err
 		}

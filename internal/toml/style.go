@@ -66,49 +66,7 @@ func (d *Doc) keyStep() string {
 			}
 		}
 	}
-	if slices.ContainsFunc(d.exprs, func(e expr) bool { return e.header }) {
-		return d.tableStep()
-	}
 	return "  "
-}
-
-// tableStep is how much further a header is indented than that of the table around it.
-func (d *Doc) tableStep() string {
-	var none []string // a table that has no header: a thousand may be in it
-	for _, e := range d.exprs {
-		if !e.header || len(e.path) < 2 {
-			continue
-		}
-		around := e.path[:len(e.path)-1]
-		if slices.Equal(around, none) {
-			continue
-		}
-		up := slices.IndexFunc(d.exprs, func(o expr) bool { return o.header && !o.array && slices.Equal(o.path, around) })
-		if up < 0 {
-			none = around
-			continue
-		}
-		if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[up])); ok {
-			return step
-		}
-	}
-	return ""
-}
-
-// airy says whether sections are set apart by an empty line. A header right below another one tells nothing.
-func (d *Doc) airy() bool {
-	yes, no := 0, 0
-	for i, e := range d.exprs {
-		if !e.header || i == 0 || d.exprs[i-1].header {
-			continue
-		}
-		if d.blankBefore(d.aboveComments(e.start)) {
-			yes++
-		} else if len(d.exprs[i-1].path) >= len(e.path) { // options right below their runtime are no sign
-			no++
-		}
-	}
-	return yes >= no
 }
 
 func (d *Doc) blankBefore(at int) bool {
@@ -174,15 +132,12 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 		for _, e := range d.exprs {
 			if e.header && HasPrefix(e.path, path) {
 				at := d.aboveComments(e.start)
-				if s.airy {
-					lines = append(lines, "")
-				}
-				return d.spliceLines(at, lines), nil
+				return d.spliceLines(at, append(lines, "")), nil
 			}
 		}
 	}
 	at := d.sectionEnd(path)
-	if s.airy && len(bytes.TrimSpace(d.src[d.top():at])) > 0 && !d.blankBefore(at) {
+	if len(bytes.TrimSpace(d.src[d.top():at])) > 0 && !d.blankBefore(at) {
 		lines = slices.Insert(lines, 0, "")
 	}
 	return d.spliceLines(at, lines), nil
