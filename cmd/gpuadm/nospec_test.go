@@ -11,10 +11,10 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestDiffWithoutSpec: what gpuadm left is in its journal, so that diff needs no node.toml.
+// TestDiffWithoutSpec: what gpuadm left is in its journal, so that status --diff needs no node.toml.
 func TestDiffWithoutSpec(t *testing.T) {
 	n := recordedNode(t, "debian12-containerd16")
-	if code, out, errs := onNode(t, n, "diff"); code != 0 || !strings.Contains(out, "gpuadm has made nothing here") {
+	if code, out, errs := onNode(t, n, "status", "--diff"); code != 0 || !strings.Contains(out, "This machine has no node.toml") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 	plantFile(t, n, "/usr/bin/nvidia-container-runtime", "")
@@ -25,7 +25,7 @@ func TestDiffWithoutSpec(t *testing.T) {
 	}
 	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
 	must.OK(t, n.Replace("/etc/gpuadm/node.toml", nil, func(*host.Entry) bool { return true }))
-	if code, out, _ := onNode(t, n, "diff"); code != 3 || !strings.Contains(out, "config.toml") || !strings.Contains(out, "This machine has no node.toml") {
+	if code, out, _ := onNode(t, n, "status", "--diff"); code != 3 || !strings.Contains(out, "config.toml") || !strings.Contains(out, "This machine has no node.toml") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }

@@ -111,7 +111,7 @@ func TestPlantedSecrets(t *testing.T) {
 	}
 	said(0, "facts")
 	said(0, "facts", "-v")
-	said(0, "diff")
+	said(3, "status", "--diff")
 	said(0, "facts", "-o", "json")
 	if out := said(0, "plan", "-v"); !strings.Contains(out, "(masked)") {
 		t.Errorf("no file with a secret is in the plan:\n%s", out)

@@ -110,7 +110,7 @@ type verbGroup struct {
 func (c *common) verbs() []verbGroup {
 	return []verbGroup{
 		{"Converge a machine", []*cobra.Command{newInit(c), newValidate(c), newPlan(c), newApply(c), newBake(c), newMirror(c), newUndo(c), newStatus(c)}},
-		{"Find and fix faults", []*cobra.Command{newDoctor(c), newRepair(c), newDiff(c), newBundle(c)}},
+		{"Find and fix faults", []*cobra.Command{newDoctor(c), newRepair(c), newBundle(c)}},
 		{"Inspect a machine", []*cobra.Command{newFacts(c), newOwners(c), newMIG(c)}},
 		{"Machines and clusters", []*cobra.Command{newSSH(c), newManifest(c)}},
 		{"Run by units, kubelet and pods", []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newServeSSH(c)}},

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,10 +19,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newStatus(c *common) *cobra.Command {
 	var since string
+	var diff bool
 	cmd := &cobra.Command{
 		Use:   "status [STAGE…]",
 		Short: "show what is converged, what is not, since when",
@@ -28,18 +32,25 @@ func newStatus(c *common) *cobra.Command {
 It touches nothing. It exits with 0 if all is converged, 3 if changes are
 pending, 1 if a change cannot be made.
 
-With --since it also lists what each run since then changed. gpuadm diff shows
-what was changed outside gpuadm, line by line.`,
+With --since it also lists what each run since then changed. With --diff it shows
+what was changed outside gpuadm since its last run, files line by line, and exits
+with 3 if something was; that needs no spec.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, h, err := c.engine(cmd.Context(), args, nil)
+			ready := func(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
+				return c.engine(ctx, only, nil)
+			}
+			if diff {
+				ready = c.engineOfFiles
+			}
+			e, h, err := ready(cmd.Context(), args)
 			if err != nil {
 				return c.withoutSpec(cmd.Context(), err)
 			}
 			nothing := func(p converge.Plan) any {
 				return converge.Status{Plan: p, Runs: []converge.Run{}, Made: []converge.Mark{}}
 			}
-			if none, err := c.noGPU(cmd.Context(), e, h, nothing); none || err != nil {
+			if none, err := c.noGPU(cmd.Context(), e, h, nothing); err != nil || none && !diff {
 				return err
 			}
 			s, err := e.Status(cmd.Context(), h)
@@ -62,21 +73,35 @@ what was changed outside gpuadm, line by line.`,
 			if c.output == "json" {
 				err = c.json(s)
 			} else {
-				c.statusText(s, h, from)
+				c.statusText(s, h, from, diff)
 			}
 			switch {
 			case err != nil:
 				return err
 			case len(s.Cannot()) > 0:
 				return exit(exitCannot)
-			case s.Now() > 0:
+			case s.Now() > 0, diff && slices.ContainsFunc(s.Made, func(m converge.Mark) bool { return m.Drift != nil }):
 				return exit(exitPending)
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "", "list the changes of all runs since `TIME` (2026-11-20, \"2026-11-20 06:00\", 36h) or since a run")
+	cmd.Flags().BoolVar(&diff, "diff", false, "show what was changed outside gpuadm, line by line")
 	return cmd
+}
+
+// engineOfFiles makes ready to compare with the journal, which needs no spec: the journal has the digest of a run's spec only.
+func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
+	e, h, err := c.engine(ctx, only, nil)
+	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
+		return e, h, err
+	}
+	if h, err = c.open(c.rootDir); err != nil {
+		return nil, nil, err
+	}
+	_, thingOf := stages.Run(c.node)
+	return &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Version: version()}, h, nil
 }
 
 // sinceWhen reads a time, how long ago, or a run of the journal.
@@ -100,13 +125,13 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 const day = "2006-01-02 15:04"
 
 // statusText prints the last runs, or with since all of them, with their changes.
-func (c *common) statusText(s converge.Status, h host.Host, since time.Time) {
+func (c *common) statusText(s converge.Status, h host.Host, since time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
 		c.stageStatus(s, st)
 	}
-	c.notAsLeft(s)
+	c.notAsLeft(s, diff)
 	if n := len(s.Runs); n > 0 {
 		printf(w, "\nruns\n")
 		first := max(0, n-5)
@@ -157,12 +182,16 @@ func waitingText(w io.Writer, changes []converge.Change) {
 }
 
 // notAsLeft prints which of gpuadm's things are released, or not as gpuadm left them.
-func (c *common) notAsLeft(s converge.Status) {
+func (c *common) notAsLeft(s converge.Status, diff bool) {
 	released := map[string]int{}
 	unseen := map[string][]string{}
 	for _, m := range s.Made {
 		if m.Unseen != "" {
 			unseen[m.Unseen] = append(unseen[m.Unseen], m.Kind+" "+m.Name)
+		}
+		if diff && m.Drift != nil {
+			printf(c.stdout, "\n")
+			c.changeText(c.stdout, m.Stage, *m.Drift)
 		}
 		switch name := m.Kind + " " + m.Name; {
 		case m.Released:
@@ -217,6 +246,8 @@ func outcome(r converge.Run) string {
 func (c *common) statusEnd(s converge.Status) string {
 	cannot := s.Cannot()
 	switch {
+	case len(s.Stages) == 0:
+		return "This machine has no node.toml, so there is no plan of what apply would change."
 	case s.Undoing:
 		return fmt.Sprintf("Run %s, an undo, was cut short. To continue: %s", s.Unfinished, c.typed("undo"))
 	case s.Repairing != "":

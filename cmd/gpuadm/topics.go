@@ -72,7 +72,7 @@ func specHelp() string {
 	return b.String()
 }
 
-// besides is what gpuadm does not install. Sources: drivers/besides.go; GDRCopy's packages:
+// besides is what gpuadm does not install. Source of GDRCopy's packages:
 // https://developer.download.nvidia.com/compute/redist/gdrcopy and https://github.com/NVIDIA/gdrcopy README.md.
 const besides = `
 For network cards and storage that reach the GPUs' memory by themselves:
@@ -113,7 +113,7 @@ also where the time of --deadline was over. gate: kubelet may not start
 yet.`},
 		{exitUsage, `The command line or the spec is wrong; nothing was touched. Fix it: the
 same command fails again.`},
-		{exitPending, `Changes are pending (plan --exit-code, status, diff, mig fit). This is no
+		{exitPending, `Changes are pending (plan --exit-code, status, mig fit). This is no
 error. Run gpuadm apply. doctor: it found a fault, and says how to fix it.`},
 		{exitReboot, `Some changes take effect only after a reboot. Reboot, then apply again;
 the boot unit does that where it is installed. With --reboot apply exits
