@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -167,5 +169,198 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	}
 	e.Stages = installed(e.Stages, stages.Install(binary))
 	c.chosen = append(c.chosen, "--install")
+	return nil
+}
+
+// apply runs an apply and says how it went. Then it ends gpuadm's own cordon, unless the run goes on: after a reboot, or since a signal
+// has stopped it.
+func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (err error) {
+	var res converge.Result
+	defer func() {
+		if res.Reboot == "" && !(errors.Is(err, converge.ErrStopped) && res.Run != "") {
+			err = cmp.Or(err, c.uncordon(ctx, h, &e.Spec))
+		}
+	}()
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
+		return err
+	}
+	voice := c.voice()
+	stop, done := onSignal(c.stopping)
+	defer done()
+	e.Tell, e.Stop = voice.tell, stop
+	began := h.Now()
+	res, err = c.attempt(ctx, e, h)
+	if errors.Is(err, converge.ErrInUse) && e.Spec.Disruption.Policy == "drain" && h.Live() {
+		made, drained := res.Made, false
+		if drained, err = c.drain(ctx, e, h, err); drained {
+			res, err = c.attempt(ctx, e, h)
+			res.Made = append(made, res.Made...)
+		} else {
+			c.tellCluster(ctx, e, h, node.Outcome{Stage: res.Stage, Err: err})
+		}
+	}
+	voice.close()
+	if err != nil && !(trouble.Passes(err) && needsNewProcess(res)) {
+		return err
+	}
+	select {
+	case <-stop:
+		c.reboots = false // an operator who stops a run wants no reboot either
+	default:
+	}
+	if c.output != "json" {
+		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
+		c.atFirstBoot(ctx, h, res.Deferred)
+		if c.rootDir != "/" && !c.root {
+			c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
+		}
+	}
+	switch {
+	case res.Reboot == "":
+		return c.inNewProcess(ctx, res, stop)
+	case c.reboots:
+		return reboot(ctx, h)
+	}
+	return exit(exitReboot)
+}
+
+// attempt applies once, with the GPU's clients paused where the node's label asks for other partitions, and tells the cluster.
+func (c *common) attempt(ctx context.Context, e *converge.Engine, h host.Host) (converge.Result, error) {
+	parts, err := c.beginMIG(ctx, e, h)
+	if err != nil {
+		return converge.Result{}, err
+	}
+	res, err := e.Apply(ctx, h)
+	c.endMIG(ctx, e, h, parts, res, err)
+	c.at = res.Stage
+	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
+	return res, err
+}
+
+// tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
+func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o node.Outcome) {
+	if c.rootDir != "/" || c.repairs || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
+		return
+	}
+	c.reported = ""
+	if o.Err != nil {
+		c.reported = o.Err.Error() // the boot unit retries, and reports an error once
+	}
+	if o.Err == nil && len(o.Made) == 0 || !node.TellsCluster(e.Spec) {
+		return // to gather facts would ask the driver again
+	}
+	// A run that is over its deadline still reports.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	f, err := e.Facts(ctx, h)
+	if err == nil {
+		err = node.Report(ctx, c.node, h, e.Spec, f, o)
+	}
+	if err != nil && c.verbose {
+		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", err)
+	}
+}
+
+// inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
+// twice.
+func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
+	if c.restartSelf == nil || !needsNewProcess(res) {
+		return nil
+	}
+	select {
+	case <-stop:
+		return nil
+	default:
+	}
+	end, bounded := ctx.Deadline()
+	if !bounded {
+		return c.restartSelf()
+	}
+	// The time that is left; 0 would mean no deadline.
+	return c.restartSelf("--deadline=" + max(time.Until(end), time.Millisecond).String())
+}
+
+// needsNewProcess says whether a change is deferred until a new process runs.
+func needsNewProcess(res converge.Result) bool {
+	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
+}
+
+// applied is an apply's last sentence.
+func (c *common) applied(res converge.Result, seconds float64) string {
+	switch {
+	case len(res.Undone) > 0:
+		return fmt.Sprintf("%s undone: this finishes the undo that was cut short. Held since the undo of run %s. To continue: %s",
+			count(len(res.Undone), "change"), res.Held, c.typed("apply"))
+	case res.Held != "":
+		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
+	case res.Newer != "":
+		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", res.Newer, version())
+	case res.Reboot != "" && c.reboots:
+		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
+	case res.Reboot != "":
+		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
+	case res.Run == "" && len(res.Deferred) > 0:
+		return fmt.Sprintf("Nothing to do now; %s.", deferred(res.Deferred))
+	case res.Run == "":
+		return "Nothing to do."
+	}
+	s := fmt.Sprintf("%s made in %.1f s, run %s", count(len(res.Made), "change"), seconds, res.Run)
+	if services := paused(res.Made); len(services) > 0 {
+		s += "; paused and resumed " + strings.Join(services, ", ")
+	}
+	if len(res.Deferred) > 0 {
+		s += "; " + deferred(res.Deferred)
+	}
+	return s + ". To undo: " + c.typed("undo")
+}
+
+// atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will make them.
+func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
+	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Settles && ch.When == host.AtFirstBoot }) {
+		return
+	}
+	// In a folder the unit's links alone say whether it is enabled.
+	if u, err := h.Unit(ctx, stages.BootUnit); err != nil && !errors.As(err, new(host.Later)) || u.Enabled == "enabled" {
+		return
+	}
+	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
+}
+
+// stopping answers a signal: the change that is being made may take minutes.
+func (c *common) stopping() {
+	if c.tty(c.stderr) {
+		printf(c.stderr, "\n") // after ^C
+	}
+	printf(c.stderr, "Stopping as soon as this change is done.\n")
+}
+
+// undo runs an undo and says how it went.
+func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
+	voice := c.voice()
+	stop, done := onSignal(c.stopping)
+	defer done()
+	e.Tell, e.Stop = voice.tell, stop
+	res, err := e.Undo(ctx, h, to, leave)
+	voice.close()
+	if err = cmp.Or(err, c.uncordon(ctx, h, nil)); err != nil {
+		return err
+	}
+	c.endMIG(ctx, e, h, partitions{}, res, nil)
+	if c.output == "json" {
+		return nil
+	}
+	if res.Run == "" {
+		printf(c.stdout, "Nothing to undo.\n")
+		return nil
+	}
+	s := count(len(res.Made), "change") + " undone"
+	if len(res.Left) > 0 {
+		s += fmt.Sprintf(", %d left", len(res.Left))
+	}
+	printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
+	if res.Reboot != "" {
+		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
+		return exit(exitReboot)
+	}
 	return nil
 }
