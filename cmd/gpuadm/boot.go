@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/journal"
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -88,7 +87,7 @@ func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
 	printTrouble(c.env, t)
 	v := newLogVoice(c)
 	for _, line := range strings.Split(strings.TrimSpace(text.String()), "\n") {
-		v.log(journal.PriErr, line, nil)
+		v.log.Error(line)
 	}
 	return exit(exitCannot)
 }

@@ -19,6 +19,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -184,6 +186,14 @@ func TestTroubleIsNotForged(t *testing.T) {
 	}
 	if bad := forged(said.String() + out.String()); bad != "" {
 		t.Errorf("%q", bad)
+	}
+}
+
+// TestJournalIsNotForged: the same of what systemd's journal gets.
+func TestJournalIsNotForged(t *testing.T) {
+	message, fields := entry(&logrus.Entry{Message: planted, Data: logrus.Fields{"THING": planted}})
+	if strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") || fields["THING"] == "" {
+		t.Errorf("%q %q", message, fields)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/stages"
@@ -134,15 +135,27 @@ const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
 type logVoice struct {
-	*common
-	send   func(message string, priority journal.Priority, fields map[string]string) error
+	log    *logrus.Logger
 	waited map[string]time.Time // when each stage last logged that it waits
 }
 
 // waitingEvery keeps a stage that waits from filling the journal.
 const waitingEvery = time.Minute
 
-func newLogVoice(c *common) logVoice { return logVoice{c, journal.Send, map[string]time.Time{}} }
+func newLogVoice(c *common) logVoice {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	hook := journalHook{}
+	if c.booting {
+		hook.unit = stages.BootUnit
+	}
+	hook.typed = func(text string) string { return commands(c.stderr, text) }
+	log.AddHook(hook)
+	if c.quiet {
+		log.SetLevel(logrus.WarnLevel)
+	}
+	return logVoice{log, map[string]time.Time{}}
+}
 
 func (v logVoice) tell(e converge.Event) {
 	if e.What == converge.Waiting {
@@ -151,52 +164,75 @@ func (v logVoice) tell(e converge.Event) {
 		}
 		v.waited[e.Stage] = e.Time
 	}
-	fields := map[string]string{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
+	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
 	if e.Change != nil {
 		fields["THING"] = e.Change.String()
 		if e.Millis > 0 {
-			fields["MS"] = fmt.Sprint(e.Millis)
+			fields["MS"] = e.Millis
 		}
 		text = strings.TrimSpace(summary(e) + "  " + e.Text)
 	}
+	entry := v.log.WithFields(fields)
 	switch e.What {
 	case converge.Failed:
-		v.log(journal.PriErr, fmt.Sprintf("%s failed: %s", e.Stage, text), fields)
+		entry.Errorf("%s failed: %s", e.Stage, text)
 	case converge.Remains, converge.Unkept, converge.Healed, converge.Damaged:
-		v.log(journal.PriWarning, text, fields)
+		entry.Warn(text)
 	case converge.Making, converge.AllConverged, converge.Nothing: // the answer says that there was nothing to do
+		entry.Debugf("%s %s: %s", e.Stage, e.What, text)
 	default:
-		if !v.quiet {
-			v.log(journal.PriInfo, strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)), fields)
-		}
+		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))
 	}
 }
 
 func (v logVoice) close() {}
 
-// log sends a line to systemd's journal, escaped like text. At boot it names the unit that it belongs to: journald finds that out by
-// itself only while the process lives, which a run with nothing to do does not for long; journalctl -u takes root's word for it.
-func (v logVoice) log(priority journal.Priority, text string, fields map[string]string) {
-	all := map[string]string{"MESSAGE_ID": runEvent, "SYSLOG_IDENTIFIER": "gpuadm"}
-	if v.booting {
-		all["OBJECT_SYSTEMD_UNIT"] = stages.BootUnit
-	}
-	for k, value := range fields {
-		if value != "" {
-			all[k] = printable(value)
-		}
-	}
-	_ = v.send(said(v.stderr, text), priority, all) // there is no other place to say that it fails
-}
-
-// answer prints an answer in words, under systemd to the journal, also with --quiet.
+// answer prints an answer in words, under systemd to the journal.
 func (c *common) answer(text string) {
 	if c.toJournal() {
-		newLogVoice(c).log(journal.PriInfo, text, nil)
+		v := newLogVoice(c)
+		v.log.SetLevel(logrus.InfoLevel) // said also with --quiet
+		v.log.Info(text)
 		return
 	}
 	printf(c.stdout, "%s\n", text)
+}
+
+// journalHook sends entries to systemd's journal. unit is the unit they belong to: journald finds that out by itself
+// only while the process lives, which a run with nothing to do does not for long; journalctl -u takes root's word for it.
+type journalHook struct {
+	unit  string
+	typed func(text string) string // replaces the commands in a text
+}
+
+func (journalHook) Levels() []logrus.Level { return logrus.AllLevels }
+
+func (h journalHook) Fire(e *logrus.Entry) error {
+	priority := map[logrus.Level]journal.Priority{
+		logrus.DebugLevel: journal.PriDebug,
+		logrus.InfoLevel:  journal.PriInfo,
+		logrus.WarnLevel:  journal.PriWarning,
+		logrus.ErrorLevel: journal.PriErr,
+	}[e.Level]
+	e.Message = h.typed(e.Message)
+	message, vars := entry(e)
+	vars["MESSAGE_ID"], vars["SYSLOG_IDENTIFIER"] = runEvent, "gpuadm"
+	if h.unit != "" {
+		vars["OBJECT_SYSTEMD_UNIT"] = h.unit
+	}
+	return journal.Send(message, priority, vars)
+}
+
+// entry is an entry's message and fields, escaped like text.
+func entry(e *logrus.Entry) (message string, fields map[string]string) {
+	fields = map[string]string{}
+	for k, v := range e.Data {
+		if s := printable(fmt.Sprint(v)); s != "" {
+			fields[k] = s
+		}
+	}
+	return printable(e.Message), fields
 }
 
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode

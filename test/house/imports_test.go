@@ -64,6 +64,7 @@ var onlyIn = map[string][]string{
 	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf"},
 	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/spec", "internal/facts", "internal/toml", "runtime", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
+	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
 	"log":                                  {},
 	"log/slog":                             {},
 	"net/http":                             {"internal/host", "internal/instance", "internal/kube"},
