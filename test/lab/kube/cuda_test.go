@@ -24,7 +24,7 @@ func TestLabKubeCUDA(t *testing.T) {
 		{"hang", "it gave no answer within 10s and was killed"},
 	} {
 		n.Put(wrong, c.goes+"\n", 0o644)
-		n.gpuadm(1, []string{"apply"}, c.says)
+		n.gpuadm(1, []string{"apply", "--install"}, c.says)
 		if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
 			t.Fatalf("%s: kubelet is %s", c.goes, is)
 		}
@@ -36,7 +36,7 @@ func TestLabKubeCUDA(t *testing.T) {
 	n.Must("rm", "/dev/nvidia-uvm")
 	n.gpuadm(1, []string{"apply"}, "/dev/nvidia-uvm cannot be opened: no such file or directory", "nvidia-modprobe -u -c 0")
 	n.Must("ln", "-s", "null", "/dev/nvidia-uvm")
-	n.settled("--install")
+	n.settled()
 	n.Join()
 	n.settled()
 	n.Ready()

@@ -38,9 +38,8 @@ func TestLabKubeKubeadm(t *testing.T) {
 			n.Packages()
 			n.wants(partitioned)
 			before := n.tree("/etc/kubernetes")
-			t.Log(n.gpuadm(0, []string{"apply", "--install"}, "once the node has joined"))
-			n.gpuadm(0, []string{"status"}, "once the node has joined")
-			n.active("gpuadm.service", "active")
+			t.Log(n.gpuadm(0, []string{"apply", "--install"}, "until the node has joined"))
+			n.gpuadm(0, []string{"status"}, "until the node has joined")
 
 			token := n.Join()
 			n.Ready()
@@ -101,7 +100,7 @@ func (n gpuHost) keepsPod() {
 	pod(n.c, name, n.Name)
 	n.c.PodReady("default", name)
 	pid, tree := n.MainPID("kubelet.service"), n.tree()
-	n.gpuadm(75, []string{"undo", "--to", "all"}, "pod default/"+name)
+	n.gpuadm(1, []string{"undo", "--to", "all"}, "that needs stop-clients", "pod default/"+name)
 	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
 		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
 	}
