@@ -51,39 +51,12 @@ func (c Config) Layout(name string) ([]Entry, error) {
 	return nil, t
 }
 
-// FileError is one fault in a file.
-type FileError struct {
-	File    string
-	Line    int
-	Message string
-	Fix     string // "" if there is nothing more to say
-}
-
-func (e FileError) Error() string {
-	s := fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
-	if e.Fix != "" {
-		s += "\n    = " + e.Fix
-	}
-	return s
-}
-
-// FileErrors are all faults in a file, in its order.
-type FileErrors []FileError
-
-func (e FileErrors) Error() string {
-	all := make([]string, len(e))
-	for i, one := range e {
-		all[i] = one.Error()
-	}
-	return strings.Join(all, "\n")
-}
-
 // maxFile is the size of the largest file that is read, in bytes: mig-parted's own has 14 KiB.
 const maxFile = 1 << 20
 
 // ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters that name no device,
 // negative and repeated indices, profiles that cannot be, repeated keys. A count of 0 is none. The layouts are in order of their names.
-// The error is FileErrors, with every fault.
+// The error is trouble.Faults, with every fault.
 func ParseParted(file string, data []byte) (Config, error) {
 	p := &parted{file: file}
 	if len(data) > maxFile {
@@ -109,7 +82,7 @@ func ParseParted(file string, data []byte) (Config, error) {
 		c.Layouts = append(c.Layouts, l)
 	}
 	if len(p.errs) > 0 {
-		slices.SortStableFunc(p.errs, func(a, b FileError) int { return a.Line - b.Line })
+		slices.SortStableFunc(p.errs, func(a, b *trouble.Error) int { return a.At.Line - b.At.Line })
 		return Config{}, p.errs
 	}
 	return c, nil

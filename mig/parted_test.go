@@ -130,7 +130,13 @@ func TestPartedRefuses(t *testing.T) {
 		input, _, _ := strings.Cut(rest, "--- says\n")
 		says := "it is read\n"
 		if _, err := ParseParted("mig.yaml", []byte(input)); err != nil {
-			says = err.Error() + "\n"
+			says = ""
+			for _, f := range err.(trouble.Faults) {
+				says += f.Error() + "\n"
+				for _, fix := range f.Try {
+					says += "    = " + fix + "\n"
+				}
+			}
 		}
 		got.WriteString("\n=== " + name + "\n" + input + "--- says\n" + says)
 	}

@@ -102,13 +102,11 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 		}
 	}
 	c, err := ParseParted(m.File, file)
-	if faults := FileErrors(nil); errors.As(err, &faults) {
-		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
+	if faults := trouble.Faults(nil); errors.As(err, &faults) {
+		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File)}
 		for _, f := range faults {
-			t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.Line, f.Message))
-			if f.Fix != "" {
-				t.Try = append(t.Try, f.Fix)
-			}
+			t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.At.Line, f.What))
+			t.Try = append(t.Try, f.Try...)
 		}
 		return nil, t
 	} else if err != nil {

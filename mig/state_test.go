@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -111,7 +112,7 @@ func FuzzParted(f *testing.F) {
 		var err error
 		alloc.Most(t, 2000, len(data), func() { c, err = ParseParted("f", data) })
 		if err != nil {
-			if list, ok := err.(FileErrors); !ok || len(list) == 0 {
+			if list, ok := err.(trouble.Faults); !ok || len(list) == 0 {
 				t.Fatal("refused without a reason")
 			}
 			return

@@ -19,12 +19,13 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // parted collects the faults of a file.
 type parted struct {
 	file string
-	errs FileErrors
+	errs trouble.Faults
 }
 
 // maxFaults is how many faults are reported; more help no reader.
@@ -32,7 +33,11 @@ const maxFaults = 20
 
 func (p *parted) add(line int, fix, format string, args ...any) {
 	if len(p.errs) < maxFaults {
-		p.errs = append(p.errs, FileError{p.file, line, fmt.Sprintf(format, args...), fix})
+		f := &trouble.Error{What: fmt.Sprintf(format, args...), At: trouble.Position{File: p.file, Line: line, Column: 1}}
+		if fix != "" {
+			f.Try = []string{fix}
+		}
+		p.errs = append(p.errs, f)
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -46,7 +45,7 @@ func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
 // report prints an error and returns the exit code.
 func report(e env, cmd *cobra.Command, err error) int {
 	var code exit
-	var wrong spec.Errors
+	var wrong trouble.Faults
 	var busy *host.Busy
 	switch {
 	case err == nil:
@@ -134,14 +133,14 @@ func printTrouble(e env, t *trouble.Error) {
 }
 
 // printSpecErrors prints each error with its line and a mark under the place.
-func printSpecErrors(e env, wrong spec.Errors) {
+func printSpecErrors(e env, wrong trouble.Faults) {
 	for _, w := range wrong {
-		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
-		if w.Text != "" {
-			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, indent(w.Text, w.Column))
+		printf(e.stderr, "gpuadm: %s\n", w)
+		if at := w.At; at.Text != "" {
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", at.Line, at.Text, indent(at.Text, at.Column))
 		}
-		if w.Fix != "" {
-			printf(e.stderr, "  try      %s\n", w.Fix)
+		if len(w.Try) > 0 {
+			printf(e.stderr, "  try      %s\n", strings.Join(w.Try, "; or "))
 		}
 	}
 	n := "1 error"
@@ -185,10 +184,10 @@ type finding struct {
 	Fix     string `json:"fix,omitempty"`
 }
 
-func printJSONError(e env, code int, t *trouble.Error, wrong spec.Errors) {
+func printJSONError(e env, code int, t *trouble.Error, wrong trouble.Faults) {
 	v := failure{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
 	for _, w := range wrong {
-		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
+		v.Spec = append(v.Spec, finding{w.At.File, w.At.Line, w.At.Column, w.What, strings.Join(w.Try, "; or ")})
 	}
 	if err := printJSON(e.stdout, v); err != nil {
 		printTrouble(e, t)

@@ -54,21 +54,21 @@ Exit codes: 0 valid; 2 not. What could not be checked is named.`,
 	return cmd
 }
 
-// validate prints what was checked. The error is spec.Errors if something is wrong in the files.
+// validate prints what was checked. The error is trouble.Faults if something is wrong in the files.
 func (c *common) validate(m elsewhere, layouts string) error {
 	h, err := c.open(c.rootDir)
 	if err != nil {
 		return err
 	}
 	v := validated{Format: 1}
-	var wrong spec.Errors
+	var wrong trouble.Faults
 	var parted []byte
 	if layouts != "" {
 		if parted, err = c.file(layouts); err != nil {
 			return usage{fmt.Errorf("cannot read %s: %w", layouts, cause(err))}
 		}
 		_, err := mig.ParseParted(layouts, parted)
-		wrong = faults(err)
+		errors.As(err, &wrong)
 	}
 	var s spec.Spec
 	var places spec.Places
@@ -80,7 +80,7 @@ func (c *common) validate(m elsewhere, layouts string) error {
 		for _, f := range files {
 			v.Files = append(v.Files, f.Name)
 		}
-		inSpec := spec.Errors(nil)
+		inSpec := trouble.Faults(nil)
 		s, places, err = spec.Read(files...)
 		errors.As(err, &inSpec)
 		wrong = append(inSpec, wrong...)
@@ -106,24 +106,13 @@ func (c *common) validate(m elsewhere, layouts string) error {
 	return nil
 }
 
-// faults are the errors in a file of layouts, in the form of those in a spec.
-func faults(err error) spec.Errors {
-	var all spec.Errors
-	var found mig.FileErrors
-	errors.As(err, &found)
-	for _, f := range found {
-		all = append(all, spec.Error{File: f.File, Line: f.Line, Column: 1, Message: f.Message, Fix: f.Fix})
-	}
-	return all
-}
-
 // blame makes an error of a refusal that no file alone has.
-func blame(places spec.Places, err error, keys ...string) spec.Errors {
+func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	var t *trouble.Error
 	if !errors.As(err, &t) {
 		t = &trouble.Error{What: err.Error()}
 	}
-	return spec.Errors{places.Error(t.What, strings.Join(t.Try, "; or "), keys...)}
+	return trouble.Faults{places.Error(t.What, strings.Join(t.Try, "; or "), keys...)}
 }
 
 // needs is how many GPUs the entries of a layout count.
@@ -139,7 +128,7 @@ func needs(m spec.MIG, name string, layouts []byte) int {
 }
 
 // driver checks which driver such a machine gets.
-func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts.Facts) spec.Errors {
+func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts.Facts) trouble.Faults {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return nil
 	}
@@ -165,7 +154,7 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 }
 
 // mig checks whether the layout fits such GPUs.
-func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts []byte, gpus []host.GPU) spec.Errors {
+func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts []byte, gpus []host.GPU) trouble.Faults {
 	keys := []string{"mig.layout", "mig.gpu", "mig.file"}
 	switch {
 	case !want.Asked():
@@ -191,7 +180,7 @@ func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts 
 	if err != nil {
 		return blame(places, err, keys...)
 	}
-	var wrong spec.Errors
+	var wrong trouble.Faults
 	for _, a := range all {
 		if f, err := fitOn(a); err != nil {
 			wrong = append(wrong, blame(places, err, keys...)...)

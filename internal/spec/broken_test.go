@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -70,13 +71,13 @@ func talk(t *testing.T, files []spec.File) string {
 		t.Errorf("it is taken:\n%s", s.TOML())
 		return ""
 	}
-	var all spec.Errors
+	var all trouble.Faults
 	if !errors.As(err, &all) {
-		t.Fatalf("%T is not Errors", err)
+		t.Fatalf("%T is not Faults", err)
 	}
 	var b strings.Builder
 	for _, e := range all {
-		if e.Fix == "" {
+		if strings.Join(e.Try, "") == "" {
 			t.Errorf("no fix for %v", e)
 		}
 		mark := strings.Map(func(r rune) rune {
@@ -84,8 +85,8 @@ func talk(t *testing.T, files []spec.File) string {
 				return r
 			}
 			return ' '
-		}, string([]rune(e.Text)[:min(e.Column-1, len([]rune(e.Text)))]))
-		fmt.Fprintf(&b, "%v\n    | %s\n    | %s^\n    = %s\n", e, e.Text, mark, e.Fix)
+		}, string([]rune(e.At.Text)[:min(e.At.Column-1, len([]rune(e.At.Text)))]))
+		fmt.Fprintf(&b, "%v\n    | %s\n    | %s^\n    = %s\n", e, e.At.Text, mark, e.Try[0])
 	}
 	return b.String()
 }

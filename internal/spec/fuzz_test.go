@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
@@ -58,25 +59,25 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		var all spec.Errors
+		var all trouble.Faults
 		if !errors.As(err, &all) || len(all) == 0 {
-			t.Fatalf("%T is not Errors", err)
+			t.Fatalf("%T is not Faults", err)
 		}
 		if !reflect.DeepEqual(s, spec.Spec{}) {
 			t.Fatal("an error, and a spec")
 		}
 		for i, e := range all {
-			data := map[string][]byte{"node.toml": first, "node.d/10.toml": second}[e.File]
+			data := map[string][]byte{"node.toml": first, "node.d/10.toml": second}[e.At.File]
 			data = []byte(strings.TrimPrefix(string(data), "\ufeff"))
 			lines := strings.Split(string(data), "\n")
 			switch {
-			case e.File == "" || e.Line < 1 || e.Column < 1 || e.Message == "" || e.Fix == "":
+			case e.At.File == "" || e.At.Line < 1 || e.At.Column < 1 || e.What == "" || strings.Join(e.Try, "") == "":
 				t.Fatalf("%#v", e)
-			case e.Line > len(lines) || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1:
+			case e.At.Line > len(lines) || e.At.Column > utf8.RuneCountInString(lines[e.At.Line-1])+1:
 				t.Fatalf("there is no such place: %#v", e)
-			case !utf8.ValidString(e.Text+e.Message+e.Fix) || strings.ContainsAny(e.Text+e.Message+e.Fix, "\x1b\n\r\x00"):
+			case !utf8.ValidString(e.At.Text+e.What+e.Try[0]) || strings.ContainsAny(e.At.Text+e.What+e.Try[0], "\x1b\n\r\x00"):
 				t.Fatalf("this cannot be shown: %#v", e)
-			case i > 0 && e.File == all[i-1].File && (e.Line < all[i-1].Line || e.Line == all[i-1].Line && e.Column < all[i-1].Column):
+			case i > 0 && e.At.File == all[i-1].At.File && (e.At.Line < all[i-1].At.Line || e.At.Line == all[i-1].At.Line && e.At.Column < all[i-1].At.Column):
 				t.Fatalf("not in order: %v", all)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func TestBytes(t *testing.T) {
@@ -57,13 +58,13 @@ func TestHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := spec.Parse(node(text))
-			var all spec.Errors
+			var all trouble.Faults
 			if !errors.As(err, &all) || len(all) > 201 || len(fmt.Sprint(err)) > 1<<16 {
 				t.Errorf("%d errors of %d bytes", len(all), len(fmt.Sprint(err)))
 			}
 			for _, e := range all {
-				if len(e.Text) > 1000 {
-					t.Fatalf("a line of %d bytes", len(e.Text))
+				if len(e.At.Text) > 1000 {
+					t.Fatalf("a line of %d bytes", len(e.At.Text))
 				}
 			}
 		})
@@ -87,10 +88,10 @@ func TestSecrets(t *testing.T) {
 	check := func(text string) {
 		count++
 		_, err := spec.Parse(node(text))
-		var all spec.Errors
+		var all trouble.Faults
 		errors.As(err, &all)
 		for _, e := range all {
-			if said := strings.Join([]string{e.File, e.Text, e.Message, e.Fix, e.Error()}, "\n"); strings.Contains(strings.ToLower(said), strings.ToLower(hidden[:7])) {
+			if said := strings.Join([]string{e.At.File, e.At.Text, e.What, e.Try[0], e.Error()}, "\n"); strings.Contains(strings.ToLower(said), strings.ToLower(hidden[:7])) {
 				t.Fatalf("%s\nsays\n%s", text, said)
 			}
 		}

@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // The checks of [join].
 
 // checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
-func checkCluster(v string) (string, *finding) {
+func checkCluster(v string) (string, *trouble.Error) {
 	switch {
 	case v == "":
 		return v, wrong("write the cluster's name", "the name is empty")
@@ -28,7 +30,7 @@ func checkCluster(v string) (string, *finding) {
 }
 
 // checkRegion: regions are many and get more, so only the form is checked. The name becomes a part of a host's name.
-func checkRegion(v string) (string, *finding) {
+func checkRegion(v string) (string, *trouble.Error) {
 	parts := strings.Split(v, "-")
 	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
 		return v, nil
@@ -48,7 +50,7 @@ func checkRegion(v string) (string, *finding) {
 }
 
 // checkNetwork takes a network as kube-apiserver's --service-cluster-ip-range does: no bits beside the prefix.
-func checkNetwork(v string) (string, *finding) {
+func checkNetwork(v string) (string, *trouble.Error) {
 	const fix = `write it as "10.100.0.0/16"`
 	p, err := netip.ParsePrefix(v)
 	switch {
@@ -71,7 +73,7 @@ func checkNetwork(v string) (string, *finding) {
 
 // checkPeer takes an address or a name that DNS knows: NVIDIA's IMEX takes names since driver 570.158.01.
 // Source: the feature gate IMEXDaemonsWithDNSNames in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
-func checkPeer(v string) (string, *finding) {
+func checkPeer(v string) (string, *trouble.Error) {
 	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
 		return v, nil
 	}
@@ -81,7 +83,7 @@ func checkPeer(v string) (string, *finding) {
 	return checkAddress(v)
 }
 
-func checkAddress(v string) (string, *finding) {
+func checkAddress(v string) (string, *trouble.Error) {
 	const fix = `write it as "10.100.0.10"`
 	a, err := netip.ParseAddr(v)
 	switch {
@@ -99,7 +101,7 @@ func checkAddress(v string) (string, *finding) {
 
 // checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes takes 253 characters, and the label
 // kubernetes.io/hostname, which kubelet gives the name to as well, takes 63.
-func checkNodeName(v string) (string, *finding) {
+func checkNodeName(v string) (string, *trouble.Error) {
 	switch low := strings.ToLower(v); {
 	case len(v) > 63:
 		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 63 as a label's value, which it becomes too", len(v))

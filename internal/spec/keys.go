@@ -3,7 +3,11 @@
 
 package spec
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
 
 // The types of values, in words.
 const (
@@ -45,9 +49,9 @@ func IsSection(name string) bool {
 // A row is a key and where its value goes.
 type row struct {
 	Key
-	ref    func(*Spec) any                 // a pointer into the Spec, for arrays of tables into the last one; nil for format
-	check  func(string) (string, *finding) // of a string that is not empty or not the default; returns its canonical form
-	stated func(*Spec) *bool               // where it is kept that a file states the key, for keys that mean more then; nil for all others
+	ref    func(*Spec) any                       // a pointer into the Spec, for arrays of tables into the last one; nil for format
+	check  func(string) (string, *trouble.Error) // of a string that is not empty or not the default; returns its canonical form
+	stated func(*Spec) *bool                     // where it is kept that a file states the key, for keys that mean more then; nil for all others
 }
 
 // table is the single place that knows the keys. It is a function, so that no caller can change it.
@@ -58,7 +62,7 @@ func table() []row {
 		rows = append(rows, row{Key: Key{Section: section, Name: name, Type: kind, Default: def, Doc: doc}, ref: ref})
 		return &rows[len(rows)-1]
 	}
-	text := func(name, def, doc string, check func(string) (string, *finding), ref func(*Spec) any) *row {
+	text := func(name, def, doc string, check func(string) (string, *trouble.Error), ref func(*Spec) any) *row {
 		r := add(name, TypeString, def, doc, ref)
 		r.check = check
 		return r

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start
@@ -64,7 +65,7 @@ func domain(text string) bool {
 func domainLabel(text string) bool { return len(text) <= 63 && dnsLabel().MatchString(text) }
 
 // checkLabelKey checks the key of a label or a taint.
-func checkLabelKey(key string) *finding {
+func checkLabelKey(key string) *trouble.Error {
 	if IsLabelKey(key) {
 		return nil
 	}
@@ -73,7 +74,7 @@ func checkLabelKey(key string) *finding {
 }
 
 // checkLabelValue checks the value of a label or a taint. It does not repeat it.
-func checkLabelValue(key, value string) *finding {
+func checkLabelValue(key, value string) *trouble.Error {
 	if IsLabelValue(value) {
 		return nil
 	}
@@ -81,7 +82,7 @@ func checkLabelValue(key, value string) *finding {
 }
 
 // checkLabel says whether the fault is in the value, and what it is.
-func checkLabel(key, value string) (bool, *finding) {
+func checkLabel(key, value string) (bool, *trouble.Error) {
 	if f := checkLabelKey(key); f != nil {
 		return false, f
 	}
@@ -91,7 +92,7 @@ func checkLabel(key, value string) (bool, *finding) {
 func effects() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
 
 // parseTaint reads "key=value:Effect" or "key:Effect".
-func parseTaint(text string) (Taint, *finding) {
+func parseTaint(text string) (Taint, *trouble.Error) {
 	const form = `write it as "key=value:NoSchedule"`
 	if strings.ContainsAny(text, "@") || strings.Contains(text, "://") { // a URL is repeated nowhere, not in parts either
 		return Taint{}, wrong(form, "this is no taint")
@@ -156,7 +157,7 @@ func (d *decoder) taints(r row, v *value, to *[]Taint) {
 	}
 }
 
-func checkStartupTaint(v string) (string, *finding) {
+func checkStartupTaint(v string) (string, *trouble.Error) {
 	if v == "auto" || v == "none" {
 		return v, nil
 	}

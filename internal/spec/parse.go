@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // File is one file of a spec: its name, for messages, and what it says.
@@ -20,7 +22,7 @@ type File struct {
 // Parse reads node.toml and the files of node.d, in this order; later ones win by key. Labels, taints and the
 // driver's parameters are merged by their own keys, all other lists replace.
 //
-// The error is of type Errors and says all that is wrong, in all files; the Spec is then empty. A file that is no
+// The error is of type trouble.Faults and says all that is wrong, in all files; the Spec is then empty. A file that is no
 // TOML has one error of that kind, and the others are still checked. Files are at most 1 MiB, and at most 100.
 func Parse(files ...File) (Spec, error) {
 	s, _, err := Read(files...)
@@ -32,21 +34,20 @@ func Read(files ...File) (Spec, Places, error) {
 	rows := table()
 	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
 	if len(files) == 0 {
-		return Spec{}, Places{}, Errors{{
-			File: "node.toml", Line: 1, Column: 1, Message: "no file is given",
-			Fix: "write /etc/gpuadm/node.toml, beginning with format = 1",
-		}}
+		none := newSource(File{})
+		none.addf(0, "write /etc/gpuadm/node.toml, beginning with format = 1", "no file is given")
+		return Spec{}, Places{}, none.finish()
 	}
 	var sources []*source
 	whole := true // every file is TOML, of a format that we know
 	for i, f := range files {
 		if i == maxFiles {
-			src := newSource(i, File{Name: f.Name})
+			src := newSource(File{Name: f.Name})
 			src.addf(0, "put some of them together", "more than %d files", maxFiles)
 			sources = append(sources, src)
 			break
 		}
-		src := newSource(i, f)
+		src := newSource(f)
 		sources = append(sources, src)
 		root := src.read(rows)
 		whole = root != nil && d.file(src, root, i == 0) && whole
@@ -57,7 +58,7 @@ func Read(files ...File) (Spec, Places, error) {
 	if whole {
 		d.cross()
 	}
-	var all Errors
+	var all trouble.Faults
 	for _, src := range sources {
 		all = append(all, src.finish()...)
 	}
@@ -74,7 +75,7 @@ type Places struct {
 }
 
 // Error blames the first of some keys, such as "driver.version" or "mig.gpu", that a file states; else the first file.
-func (p Places) Error(message, fix string, keys ...string) Error {
+func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	src, at := p.first, 0
 	for _, key := range slices.Backward(keys) {
 		if of := p.of[key]; of.src != nil {

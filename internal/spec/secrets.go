@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // node.toml is world-readable and goes into images, so it must not contain a secret. If it does, the error must not
@@ -102,10 +103,12 @@ func notBlank(data []byte, at span) bool {
 }
 
 // scrub takes secrets out of messages by their shape.
-func scrub(errors Errors) {
+func scrub(faults trouble.Faults) {
 	shape := regexp.MustCompile(secretShape)
-	for i := range errors {
-		errors[i].Message = shape.ReplaceAllString(errors[i].Message, mask)
-		errors[i].Fix = shape.ReplaceAllString(errors[i].Fix, mask)
+	for _, f := range faults {
+		f.What = shape.ReplaceAllString(f.What, mask)
+		for i, fix := range f.Try {
+			f.Try[i] = shape.ReplaceAllString(fix, mask)
+		}
 	}
 }

@@ -10,13 +10,15 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
 	maxFiles    = 100
 	maxSize     = 1 << 20 // bytes of a file
 	maxFindings = 200     // of a file: more help no reader, and a hostile file would take minutes
-	maxText     = 200     // characters of a source line in an Error
+	maxText     = 200     // characters of a source line that are shown
 )
 
 // A span is a part of a file, in bytes.
@@ -25,16 +27,15 @@ type span struct{ start, end int }
 // A source is one file while it is read: it knows its lines and its secrets, and collects what is wrong.
 type source struct {
 	name    string
-	order   int
 	data    []byte // without the byte order mark
 	lines   []int  // where each line begins
 	secrets []span // sorted by start once the file is parsed; never shown
-	errors  Errors
+	errors  trouble.Faults
 	full    bool // maxFindings was reached
 }
 
-func newSource(order int, f File) *source {
-	s := &source{name: f.Name, order: order, data: bytes.TrimPrefix(f.Data, []byte("\ufeff"))}
+func newSource(f File) *source {
+	s := &source{name: f.Name, data: bytes.TrimPrefix(f.Data, []byte("\ufeff"))}
 	if s.name == "" {
 		s.name = "node.toml"
 	}
@@ -48,15 +49,14 @@ func newSource(order int, f File) *source {
 }
 
 // add notes what is wrong at an offset.
-func (s *source) add(offset int, f *finding) {
+func (s *source) add(offset int, f *trouble.Error) {
 	if s.full = len(s.errors) == maxFindings; s.full {
 		return
 	}
 	// The text waits until all secrets are known.
 	line, column := s.position(offset)
-	s.errors = append(s.errors, Error{
-		File: s.name, Line: line, Column: column, Message: f.message, Fix: f.fix, order: s.order,
-	})
+	f.At = trouble.Position{File: s.name, Line: line, Column: column}
+	s.errors = append(s.errors, f)
 }
 
 func (s *source) addf(offset int, fix, format string, args ...any) {
@@ -66,27 +66,29 @@ func (s *source) addf(offset int, fix, format string, args ...any) {
 }
 
 // finish returns what is wrong, in order and with the source lines.
-func (s *source) finish() Errors {
+func (s *source) finish() trouble.Faults {
 	if len(s.errors) == 0 {
 		return nil
 	}
-	slices.SortFunc(s.errors, compareErrors)
+	slices.SortFunc(s.errors, func(a, b *trouble.Error) int {
+		return cmp.Or(cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column), strings.Compare(a.What, b.What))
+	})
 	last := 0
 	for _, e := range s.errors {
-		if e.Line != last {
-			s.secrets = append(s.secrets, lexicalSecrets(s.data, s.lineSpan(e.Line-1))...)
+		if e.At.Line != last {
+			s.secrets = append(s.secrets, lexicalSecrets(s.data, s.lineSpan(e.At.Line-1))...)
 		}
-		last = e.Line
+		last = e.At.Line
 	}
 	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	if s.full {
-		last := s.errors[len(s.errors)-1]
-		last.Message, last.Fix = "too many problems; the rest is not shown", "fix those above first"
-		s.errors = append(s.errors, last)
+		more := wrong("fix those above first", "too many problems; the rest is not shown")
+		more.At = s.errors[len(s.errors)-1].At
+		s.errors = append(s.errors, more)
 	}
 	scrub(s.errors)
-	for i := range s.errors {
-		s.errors[i].Text = s.text(s.errors[i].Line)
+	for _, e := range s.errors {
+		e.At.Text = s.text(e.At.Line)
 	}
 	return s.errors
 }

@@ -8,13 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A parser says where it stumbled. A person wants to know where the fault is, and what to write: most of what is no TOML in practice is
 // text without quotes.
 
 // syntax turns the parser's error at an offset, in the expression that begins at start, into a finding with its place.
-func (b *builder) syntax(start, at int, message string) (int, *finding) {
+func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	data := b.src.data
 	line := restOfLine(data, start)
 	opened := b.valueStart(start)
@@ -64,7 +66,7 @@ func (b *builder) syntax(start, at int, message string) (int, *finding) {
 }
 
 // bareText recognises a value that lacks its quotes: engine = containerd, version = 580.95.05, cdi = True.
-func (b *builder) bareText(line span) (int, *finding) {
+func (b *builder) bareText(line span) (int, *trouble.Error) {
 	text := b.src.data[line.start:line.end]
 	m := regexp.MustCompile(`^([\w.-]+)[ \t]*=[ \t]*([^\s"'\[{#=][^"'#=]*?)[ \t\r]*(?:#.*)?$`).FindSubmatchIndex(text)
 	if m == nil || len(b.src.secrets) > 0 && b.src.secrets[len(b.src.secrets)-1].end > line.start {

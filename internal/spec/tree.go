@@ -284,7 +284,7 @@ func (b *builder) broken(at int, message string) {
 	b.src.secrets = append(b.src.secrets, brokenSecrets(data, start)...)
 	at, f := b.syntax(start, at, message)
 	if len(b.src.secrets) > 0 { // the parser shows the character at which it stopped
-		f.message = regexp.MustCompile(`:? U\+.*`).ReplaceAllString(f.message, "")
+		f.What = regexp.MustCompile(`:? U\+.*`).ReplaceAllString(f.What, "")
 	}
 	b.src.add(at, f)
 }

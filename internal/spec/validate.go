@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // The checks of strings. Each returns the canonical form, or what is wrong. No string that gets here is the default,
@@ -34,7 +36,7 @@ func numbers(v string, least, most, rest int) bool {
 	return true
 }
 
-func checkDriverVersion(v string) (string, *finding) {
+func checkDriverVersion(v string) (string, *trouble.Error) {
 	// Branches have had three digits since 2016 (R367).
 	if numbers(v, 3, 4, 3) {
 		return v, nil
@@ -46,7 +48,7 @@ func checkDriverVersion(v string) (string, *finding) {
 	return v, wrong(fix, "%s is no driver version and no branch", show(v))
 }
 
-func checkToolkitVersion(v string) (string, *finding) {
+func checkToolkitVersion(v string) (string, *trouble.Error) {
 	if numbers(v, 1, 4, 4) || matches(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`, v) {
 		return v, nil
 	}
@@ -58,14 +60,14 @@ func checkToolkitVersion(v string) (string, *finding) {
 }
 
 // checkDuration takes what time.ParseDuration does, above zero.
-func checkDuration(v string) (string, *finding) {
+func checkDuration(v string) (string, *trouble.Error) {
 	if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is no duration", show(v))
 	}
 	return v, nil
 }
 
-func checkPath(v string) (string, *finding) {
+func checkPath(v string) (string, *trouble.Error) {
 	switch {
 	case strings.Contains(v, "://"): // not repeated: there may be a password in it
 		return v, wrong("write the absolute path of a file", "this is a URL, not a path")
@@ -82,7 +84,7 @@ func checkPath(v string) (string, *finding) {
 }
 
 // checkURL never repeats the URL: there may be a password in it.
-func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
+func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	fix := "write it as " + example
 	begins := make([]string, len(schemes))
 	for i, scheme := range schemes {
@@ -121,7 +123,7 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
 	return u, nil
 }
 
-func checkRepoURL(v string) (string, *finding) {
+func checkRepoURL(v string) (string, *trouble.Error) {
 	u, f := checkURL(v, "https://mirror.example/cuda/debian12/x86_64", "http", "https", "file")
 	if f != nil {
 		return v, f
@@ -133,7 +135,7 @@ func checkRepoURL(v string) (string, *finding) {
 }
 
 // checkFileURL takes an absolute path too, and makes it a URL.
-func checkFileURL(v string) (string, *finding) {
+func checkFileURL(v string) (string, *trouble.Error) {
 	if path.IsAbs(v) {
 		name, f := checkPath(v)
 		return (&url.URL{Scheme: "file", Path: name}).String(), f
@@ -150,7 +152,7 @@ func checkFileURL(v string) (string, *finding) {
 	return u.String(), nil
 }
 
-func checkDigest(v string) (string, *finding) {
+func checkDigest(v string) (string, *trouble.Error) {
 	digest := strings.TrimPrefix(strings.ToLower(v), "sha256:")
 	if len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == "" {
 		return digest, nil
@@ -158,7 +160,7 @@ func checkDigest(v string) (string, *finding) {
 	return v, wrong("write the 64 hex digits that sha256sum prints", "this is no SHA-256")
 }
 
-func checkServer(v string) (string, *finding) {
+func checkServer(v string) (string, *trouble.Error) {
 	u, f := checkURL(v, "https://HOST:6443", "https")
 	if f != nil {
 		return v, f
@@ -169,11 +171,11 @@ func checkServer(v string) (string, *finding) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-func checkProxy(v string) (string, *finding) {
+func checkProxy(v string) (string, *trouble.Error) {
 	u, f := checkURL(v, "http://proxy.example:3128", "http", "https", "socks5")
 	if f != nil {
 		if u == nil && strings.Contains(v, "@") {
-			f.fix = "run a local proxy that knows the password, and name that one here"
+			f.Try = []string{"run a local proxy that knows the password, and name that one here"}
 		}
 		return v, f
 	}
@@ -183,7 +185,7 @@ func checkProxy(v string) (string, *finding) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-func checkNoProxy(v string) (string, *finding) {
+func checkNoProxy(v string) (string, *trouble.Error) {
 	switch {
 	case v == "":
 		return v, wrong("take it out", "an empty entry")
@@ -197,7 +199,7 @@ func checkNoProxy(v string) (string, *finding) {
 	return v, nil
 }
 
-func checkFingerprint(v string) (string, *finding) {
+func checkFingerprint(v string) (string, *trouble.Error) {
 	if digest, is := strings.CutPrefix(v, "sha256:"); is {
 		digest, found := checkDigest(digest)
 		return "sha256:" + digest, found
@@ -213,7 +215,7 @@ func checkFingerprint(v string) (string, *finding) {
 	return hex, nil
 }
 
-func checkHandler(v string) (string, *finding) {
+func checkHandler(v string) (string, *trouble.Error) {
 	// Kubernetes names handlers in RuntimeClass, and wants a DNS label there.
 	if domainLabel(v) {
 		return v, nil
@@ -221,7 +223,7 @@ func checkHandler(v string) (string, *finding) {
 	return v, wrong(`write lower-case letters, digits and "-", at most 63: "nvidia"`, "%s is no name for a runtime handler", show(v))
 }
 
-func checkName(v string) (string, *finding) {
+func checkName(v string) (string, *trouble.Error) {
 	if v == "" || strings.TrimSpace(v) != v {
 		return v, wrong("take the spaces out, or write a name", "%s is no name", show(v))
 	}
@@ -229,14 +231,14 @@ func checkName(v string) (string, *finding) {
 }
 
 // checkPackage takes what dpkg and rpm take for a package's name: Debian Policy 5.6.1, and NVIDIA's capital letters.
-func checkPackage(v string) (string, *finding) {
+func checkPackage(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
 		return v, nil
 	}
 	return v, wrong("write the name alone, without a version", "%s is no name of a package", show(v))
 }
 
-func checkProfile(v string) (string, *finding) {
+func checkProfile(v string) (string, *trouble.Error) {
 	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them. Without memory
 	// it is whatever the GPU calls the profile of so many slices.
 	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
@@ -253,7 +255,7 @@ func checkProfile(v string) (string, *finding) {
 
 // checkParameter says whether the fault is in the value, and what it is. The parameter is written into a line of
 // modprobe.d, so nothing may end that line or its quotes.
-func checkParameter(name, value string) (bool, *finding) {
+func checkParameter(name, value string) (bool, *trouble.Error) {
 	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {
 	case strings.ContainsAny(name, "-."):

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // set puts a value where its row says. It notes what is wrong with it, and says whether nothing is.
@@ -124,7 +125,7 @@ func (d *decoder) text(r row, v *value) string {
 		d.src.addf(v.at, fix, "%s cannot be %s", r.Name, show(text))
 		return text
 	}
-	canonical, f := text, (*finding)(nil)
+	canonical, f := text, (*trouble.Error)(nil)
 	switch {
 	case strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }):
 		f = wrong("take it out", "there is an invisible character in it")
@@ -134,7 +135,8 @@ func (d *decoder) text(r row, v *value) string {
 		canonical, f = r.check(text)
 	}
 	if f != nil {
-		d.src.add(v.at, &finding{r.Name + ": " + f.message, f.fix})
+		f.What = r.Name + ": " + f.What
+		d.src.add(v.at, f)
 	}
 	return canonical
 }

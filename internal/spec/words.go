@@ -4,10 +4,18 @@
 package spec
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
+
+// wrong is what is wrong with a value, before it has a place, and how to fix it.
+func wrong(fix, format string, args ...any) *trouble.Error {
+	return &trouble.Error{What: fmt.Sprintf(format, args...), Try: []string{fix}}
+}
 
 // show quotes what a file says, so that a message can contain it: no control characters, no endless tails.
 func show(text string) string {

@@ -5,17 +5,35 @@
 // command lines in such texts. It imports nothing of gpuadm, so that every package can return one.
 package trouble
 
+import (
+	"fmt"
+	"strings"
+)
+
 // Error is an error that an operator can act on.
 type Error struct {
-	What    string   // cannot <verb> <object>: <cause>
+	What    string   // cannot <verb> <object>: <cause>; of a fault in a file, what is wrong
 	Because []string // why, in more words
 	Undone  []string // what was rolled back
 	Try     []string // what to type or change next
 	Passing bool     // waiting helps: the same command may succeed later without any change
 	Err     error    // the cause, for errors.Is and errors.As
+	At      Position // of a fault in a file
 }
 
+// Position is a place in a file.
+type Position struct {
+	File   string
+	Line   int    // from 1; 0 where the error is about no file
+	Column int    // from 1, in characters as an editor counts them
+	Text   string // the line, as it may be shown: cut where it is very long, and from the first secret on
+}
+
+// Error is what, and for a fault in a file its place: `node.toml:7:3: unknown key "x" in [driver]`.
 func (e *Error) Error() string {
+	if e.At.Line > 0 {
+		return fmt.Sprintf("%s:%d:%d: %s", e.At.File, e.At.Line, e.At.Column, e.What)
+	}
 	if e.What == "" && e.Err != nil {
 		return e.Err.Error()
 	}
@@ -23,6 +41,19 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// Faults are all that is wrong in files, in the order of the files and of the places in them. It is never empty where a reader of
+// files returns it.
+type Faults []*Error
+
+// Error is one line for each.
+func (f Faults) Error() string {
+	lines := make([]string, len(f))
+	for i, one := range f {
+		lines[i] = one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
 
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
 // rolled back for it, and the same command continues from there.
