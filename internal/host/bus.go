@@ -135,43 +135,38 @@ func (b *bus) resetFailed(ctx context.Context, name string) {
 // link changes a unit's links, for good, and returns which; then systemd reads all unit files again, as systemctl has it do.
 func (b *bus) link(ctx context.Context, name, change string) (changed []string, err error) {
 	names := []string{name}
-	err = b.call(func(conn *dbus.Conn) error {
-		changed = nil
+	err = b.call(func(conn *dbus.Conn) (err error) {
 		switch change {
 		case "enable":
 			carries, made, err := conn.EnableUnitFilesContext(ctx, names, false, false)
 			if err == nil && !carries && len(made) == 0 {
 				return errNoInstall
 			}
-			for _, c := range made {
-				changed = append(changed, c.Filename)
-			}
+			changed, err = filesOf(made, err)
 			return err
 		case "disable":
-			made, err := conn.DisableUnitFilesContext(ctx, names, false)
-			for _, c := range made {
-				changed = append(changed, c.Filename)
-			}
-			return err
+			changed, err = filesOf(conn.DisableUnitFilesContext(ctx, names, false))
 		case "mask":
-			made, err := conn.MaskUnitFilesContext(ctx, names, false, false)
-			for _, c := range made {
-				changed = append(changed, c.Filename)
-			}
-			return err
+			changed, err = filesOf(conn.MaskUnitFilesContext(ctx, names, false, false))
 		case "unmask":
-			made, err := conn.UnmaskUnitFilesContext(ctx, names, false)
-			for _, c := range made {
-				changed = append(changed, c.Filename)
-			}
-			return err
+			changed, err = filesOf(conn.UnmaskUnitFilesContext(ctx, names, false))
+		default:
+			err = errors.New("no such change")
 		}
-		return errors.New("no such change")
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return changed, b.reload(ctx)
+}
+
+// filesOf are the links that were changed; go-systemd has a type for each kind of change.
+func filesOf[C ~struct{ Type, Filename, Destination string }](made []C, err error) (files []string, _ error) {
+	for _, c := range made {
+		files = append(files, dbus.EnableUnitFileChange(c).Filename)
+	}
+	return files, err
 }
 
 // job runs a job and returns how it ended: done, failed, dependency, timeout, canceled, skipped.

@@ -15,23 +15,12 @@ type Disk interface {
 	Root() (Folder, error)
 }
 
-// deepDisk is a Disk that can go down more than one part of a path in a call, where no link is on the way.
-type deepDisk interface {
-	// Deep opens a folder by its path, which is clean and absolute. ENOENT and ENOTDIR say that it is not there; with any other
-	// error nothing is known, and the path has to be walked.
-	Deep(path string) (Folder, error)
-}
-
-// deepStater is a Disk that can describe what such a path leads to.
-type deepStater interface {
-	// DeepLstat describes it with its extended attributes, links not followed. Errors are as Deep's.
-	DeepLstat(path string) (Info, error)
-}
-
 // wholeDisk is a Disk below which the kernel itself follows links as walk does, since it is the root of all that this process sees.
 type wholeDisk interface {
 	// Whole is the root folder, which takes a path like ./etc/hosts for a name, and stays open when it is closed.
 	Whole() Folder
+	// Real is the path that such a path leads to, free of links. With an error nothing is known: the path has to be walked.
+	Real(path string) (string, error)
 }
 
 // Folder is an open folder. Names are single parts, never paths but for Whole's; "." is the folder itself.

@@ -9,7 +9,7 @@ func LiveWithNVML(library string, files *Files) Host {
 	if files == nil {
 		files = l.Files
 	}
-	l.nvml = &nvmlDoor{files: files, libraries: []string{library}}
+	l.nvmlDoor = &nvmlDoor{files: files, libraries: []string{library}}
 	return l
 }
 

@@ -27,6 +27,11 @@ func NewFiles(disk Disk) *Files { return &Files{disk: disk} }
 
 // Resolve is View's.
 func (f *Files) Resolve(name string) (string, error) {
+	if disk, ok := f.whole(name); ok {
+		if real, err := disk.Real(name); err == nil {
+			return real, nil
+		}
+	}
 	at, err := f.walk(name, true)
 	if err != nil {
 		return "", fail("find", name, err)
@@ -51,19 +56,13 @@ func (f *Files) Stat(name string) (Info, error) {
 
 // Lstat is View's.
 func (f *Files) Lstat(name string) (Info, error) {
-	i, err := f.deepLstat(name)
-	switch {
-	case err == nil:
-		return i, nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return Info{}, fail("stat", name, err)
-	}
-	at, err := f.walk(name, false)
+	at, err := f.reach(name, false)
 	if err != nil {
 		return Info{}, fail("stat", name, err)
 	}
 	defer at.dir.Close()
-	if i, err = describe(at.dir, at.name); err != nil {
+	i, err := describe(at.dir, at.name)
+	if err != nil {
 		return Info{}, at.fail("stat", name, err)
 	}
 	return i, nil
@@ -115,24 +114,19 @@ func (f *Files) Readlink(name string) (string, error) {
 
 // ReadDir is View's.
 func (f *Files) ReadDir(name string) ([]string, error) {
-	fails := fail
-	dir, _, err := f.deep(name)
-	if errors.Is(err, errWalk) {
-		var at place
-		if at, err = f.walk(name, true); err != nil {
-			return nil, fail("list", name, err)
-		}
-		defer at.dir.Close()
-		fails = at.fail
-		dir, err = at.dir.Folder(at.name)
-	}
+	at, err := f.reach(name, true)
 	if err != nil {
-		return nil, fails("list", name, err)
+		return nil, fail("list", name, err)
+	}
+	defer at.dir.Close()
+	dir, err := at.dir.Folder(at.name)
+	if err != nil {
+		return nil, at.fail("list", name, err)
 	}
 	defer dir.Close()
 	names, err := dir.Names()
 	if err != nil {
-		return nil, fails("list", name, err)
+		return nil, at.fail("list", name, err)
 	}
 	slices.Sort(names)
 	return names, nil

@@ -9,14 +9,6 @@ import (
 	"strings"
 )
 
-// Driver is View's.
-func (l *live) Driver(ctx context.Context) (Driver, error) { return l.nvml.driver(ctx) }
-
-// SetMIGMode is Host's.
-func (l *live) SetMIGMode(ctx context.Context, gpu string, on bool) error {
-	return l.nvml.setMIGMode(ctx, gpu, on)
-}
-
 // ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
 func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
 	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
@@ -43,29 +35,4 @@ func withWords(err error, output []byte) error {
 // resetCommand is how nvidia-smi is asked to reset GPUs.
 func resetCommand(gpus []string) []string {
 	return []string{"nvidia-smi", "--gpu-reset", "-i", strings.Join(gpus, ",")}
-}
-
-// CreateInstance is Host's.
-func (l *live) CreateInstance(ctx context.Context, gpu string, profile int, at Span) (int, error) {
-	return l.nvml.createInstance(ctx, gpu, profile, at)
-}
-
-// DestroyInstance is Host's.
-func (l *live) DestroyInstance(ctx context.Context, gpu string, id int) error {
-	return l.nvml.destroyInstance(ctx, gpu, id)
-}
-
-// CreateCompute is Host's.
-func (l *live) CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (int, error) {
-	return l.nvml.createCompute(ctx, gpu, instance, profile, at)
-}
-
-// DestroyCompute is Host's.
-func (l *live) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
-	return l.nvml.destroyCompute(ctx, gpu, instance, id)
-}
-
-// SetPersistence is Host's.
-func (l *live) SetPersistence(ctx context.Context, gpu string, on bool) error {
-	return l.nvml.setPersistence(ctx, gpu, on)
 }

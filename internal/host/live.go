@@ -14,16 +14,16 @@ import (
 // live is the running machine.
 type live struct {
 	*Files
+	*nvmlDoor
 	runner runner
 	units  systemd
 	lock   runLock
-	nvml   *nvmlDoor
 	cuda   *cudaDoor
 }
 
 func newLive(disk realDisk) *live {
 	files := NewFiles(ownRoot{disk})
-	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files), cuda: newCUDA(files)}
+	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvmlDoor: newNVML(files), cuda: newCUDA(files)}
 }
 
 func (l *live) Root() string   { return "/" }

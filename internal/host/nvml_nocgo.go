@@ -16,20 +16,20 @@ type nvmlSession struct{}
 
 func (nvmlSession) end() {}
 
-func (d *nvmlDoor) driver(context.Context) (Driver, error) { return Driver{}, withoutCgo() }
+func (d *nvmlDoor) Driver(context.Context) (Driver, error) { return Driver{}, withoutCgo() }
 
-func (d *nvmlDoor) setMIGMode(context.Context, string, bool) error { return withoutCgo() }
+func (d *nvmlDoor) SetMIGMode(context.Context, string, bool) error { return withoutCgo() }
 
-func (d *nvmlDoor) createInstance(context.Context, string, int, Span) (int, error) {
+func (d *nvmlDoor) CreateInstance(context.Context, string, int, Span) (int, error) {
 	return 0, withoutCgo()
 }
 
-func (d *nvmlDoor) destroyInstance(context.Context, string, int) error { return withoutCgo() }
+func (d *nvmlDoor) DestroyInstance(context.Context, string, int) error { return withoutCgo() }
 
-func (d *nvmlDoor) createCompute(context.Context, string, int, int, Span) (int, error) {
+func (d *nvmlDoor) CreateCompute(context.Context, string, int, int, Span) (int, error) {
 	return 0, withoutCgo()
 }
 
-func (d *nvmlDoor) destroyCompute(context.Context, string, int, int) error { return withoutCgo() }
+func (d *nvmlDoor) DestroyCompute(context.Context, string, int, int) error { return withoutCgo() }
 
-func (d *nvmlDoor) setPersistence(context.Context, string, bool) error { return withoutCgo() }
+func (d *nvmlDoor) SetPersistence(context.Context, string, bool) error { return withoutCgo() }

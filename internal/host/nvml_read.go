@@ -15,8 +15,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// driver reads all GPUs in one session.
-func (d *nvmlDoor) driver(ctx context.Context) (found Driver, err error) {
+// Driver is View's. It reads all GPUs in one session.
+func (d *nvmlDoor) Driver(ctx context.Context) (found Driver, err error) {
 	err = d.session(ctx, func(s nvmlSession) error {
 		found, err = s.versions(), nil
 		s.seen.version = found.Version

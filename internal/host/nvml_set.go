@@ -18,9 +18,9 @@ func toggle(on bool) int {
 	return nvml.DEVICE_MIG_DISABLE
 }
 
-// setMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
+// SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
 // as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
-func (d *nvmlDoor) setMIGMode(ctx context.Context, gpu string, on bool) error {
+func (d *nvmlDoor) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetMigMode"
 	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
 		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
@@ -33,7 +33,7 @@ func (d *nvmlDoor) setMIGMode(ctx context.Context, gpu string, on bool) error {
 	})
 }
 
-func (d *nvmlDoor) setPersistence(ctx context.Context, gpu string, on bool) error {
+func (d *nvmlDoor) SetPersistence(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetPersistenceMode"
 	return d.change(ctx, gpu, symbol, func(_ nvmlSession, device nvml.Device) error {
 		state := nvml.FEATURE_DISABLED
@@ -44,7 +44,7 @@ func (d *nvmlDoor) setPersistence(ctx context.Context, gpu string, on bool) erro
 	})
 }
 
-func (d *nvmlDoor) createInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error) {
+func (d *nvmlDoor) CreateInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
 	err = d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {
@@ -64,7 +64,7 @@ func (d *nvmlDoor) createInstance(ctx context.Context, gpu string, profile int, 
 	return id, err
 }
 
-func (d *nvmlDoor) destroyInstance(ctx context.Context, gpu string, id int) error {
+func (d *nvmlDoor) DestroyInstance(ctx context.Context, gpu string, id int) error {
 	const symbol = "nvmlGpuInstanceDestroy"
 	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
 		instance, err := s.instance(device, gpu, id)
@@ -76,7 +76,7 @@ func (d *nvmlDoor) destroyInstance(ctx context.Context, gpu string, id int) erro
 	})
 }
 
-func (d *nvmlDoor) createCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error) {
+func (d *nvmlDoor) CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error) {
 	const plainly, placed = "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
 	err = d.session(ctx, func(s nvmlSession) error {
 		if !s.has(plainly) {
@@ -114,7 +114,7 @@ func (d *nvmlDoor) createCompute(ctx context.Context, gpu string, instance, prof
 	return id, err
 }
 
-func (d *nvmlDoor) destroyCompute(ctx context.Context, gpu string, instance, id int) error {
+func (d *nvmlDoor) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
 	const symbol = "nvmlComputeInstanceDestroy"
 	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)

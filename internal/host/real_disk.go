@@ -6,6 +6,7 @@ package host
 import (
 	"io/fs"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,8 +19,7 @@ import (
 //
 // Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
 // for a link meanwhile, the kernel itself never follows one and nothing leads out of the root; on the running machine, out of whose root
-// nothing leads, it follows them for what is only read (ownRoot). Where no link is on the way
-// the kernel can do the same at once (Deep); RHEL 8's lacks that, and older seccomp profiles answer EPERM.
+// nothing leads, it follows them for what is only read (ownRoot).
 type realDisk int
 
 // Root needs no permission that the first opening did not: openat(2) of "." would.
@@ -29,43 +29,6 @@ func (d realDisk) Root() (Folder, error) {
 		return nil, err
 	}
 	return realFolder(fd), nil
-}
-
-// Deep is deepDisk's, by openat2(2): Linux 5.6 and newer. The path is clean, so that no ".." is in it, which could lead out of a
-// folder that is moved meanwhile; RESOLVE_BENEATH would refuse that too. Paths with links are walked: an image's absolute
-// links start at its root, and RESOLVE_IN_ROOT does not say where they led.
-func (d realDisk) Deep(name string) (Folder, error) {
-	fd, err := d.openPath(name, unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
-	}
-	return realFolder(fd), nil
-}
-
-// DeepLstat is deepStater's. The extended attributes are read by the descriptor's name in /proc: one that is opened with O_PATH gives
-// EBADF (open(2)).
-func (d realDisk) DeepLstat(name string) (Info, error) {
-	fd, err := d.openPath(name, unix.O_NOFOLLOW)
-	if err != nil {
-		return Info{}, err
-	}
-	defer unix.Close(fd)
-	i, err := realFolder(fd).lstat("", unix.AT_EMPTY_PATH)
-	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
-		return i, err
-	}
-	if i.Xattrs, err = xattrs(realPath("/proc/self/fd/" + strconv.Itoa(fd))); err != nil {
-		return i, unix.EINVAL // the walk says what is wrong with them
-	}
-	return i, nil
-}
-
-func (d realDisk) openPath(name string, flags uint64) (int, error) {
-	how := &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	}
-	return retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
 }
 
 // ownRoot is the disk of the running machine.
@@ -78,14 +41,18 @@ type wholeFolder struct{ realFolder }
 
 func (wholeFolder) Close() error { return nil }
 
-// realPath is a path that the kernel itself follows.
-type realPath string
-
-func (p realPath) Xattrs() (map[string]string, error) {
-	return realXattrs(
-		func(buf []byte) (int, error) { return unix.Listxattr(string(p), buf) },
-		func(name string, buf []byte) (int, error) { return unix.Getxattr(string(p), name, buf) },
-	)
+// Real is wholeDisk's. The kernel appends to the path of a file that was removed meanwhile: proc_pid_fd(5).
+func (d ownRoot) Real(path string) (string, error) {
+	fd, err := open(unix.AT_FDCWD, path, unix.O_PATH, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	name, err := realFolder(unix.AT_FDCWD).Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err == nil && (!strings.HasPrefix(name, "/") || strings.HasSuffix(name, " (deleted)")) {
+		err = unix.ENOENT
+	}
+	return name, err
 }
 
 // realFolder is a descriptor opened with O_PATH: it needs only search permission.
@@ -103,16 +70,14 @@ func (d realFolder) Folder(name string) (Folder, error) {
 	return realFolder(fd), nil
 }
 
-func (d realFolder) Lstat(name string) (Info, error) { return d.lstat(name, 0) }
-
-func (d realFolder) lstat(name string, flags int) (Info, error) {
+func (d realFolder) Lstat(name string) (Info, error) {
 	var x unix.Statx_t
 	err := retryEINTR(func() error {
-		return unix.Statx(int(d), name, flags|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
 	})
 	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
 		var st unix.Stat_t
-		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, flags|unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
 			return Info{}, err
 		}
 		return info(&st), nil

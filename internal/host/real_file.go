@@ -65,14 +65,7 @@ func (f realFile) Chmod(mode fs.FileMode) error {
 }
 
 func (f realFile) Xattrs() (map[string]string, error) {
-	return realXattrs(
-		func(buf []byte) (int, error) { return unix.Flistxattr(int(f), buf) },
-		func(name string, buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) },
-	)
-}
-
-func realXattrs(list func(buf []byte) (int, error), get func(name string, buf []byte) (int, error)) (map[string]string, error) {
-	names, err := value(list)
+	names, err := value(func(buf []byte) (int, error) { return unix.Flistxattr(int(f), buf) })
 	if err == unix.ENOTSUP || err == nil && names == "" {
 		return nil, nil
 	}
@@ -81,7 +74,7 @@ func realXattrs(list func(buf []byte) (int, error), get func(name string, buf []
 	}
 	all := map[string]string{}
 	for _, name := range strings.Split(strings.TrimSuffix(names, "\x00"), "\x00") {
-		v, err := value(func(buf []byte) (int, error) { return get(name, buf) })
+		v, err := value(func(buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) })
 		switch err {
 		case nil:
 			all[name] = v

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -17,18 +16,20 @@ import (
 )
 
 // Recorder is a View that records all that is read, so that the machine can be simulated elsewhere with the same answers.
-// An allow-list decides what is written down: of all other files only that they exist and their size.
+// An allow-list decides what is written down: of all other files only that they exist and their size. What processes do, what daemons and the
+// network say, how much room is left and what CUDA answers is not noted.
 type Recorder struct {
-	view View
+	View
 
-	mu           sync.Mutex
-	files        map[string]*recorded // by path, free of links
-	absent       map[string]bool
-	asked        []answer
-	units        map[string]Unit
-	uptime       time.Duration
-	driverRecord *driverRecord // nil: not asked
-	started      time.Time     // when the recording began
+	mu      sync.Mutex
+	files   map[string]*recorded // by path, free of links
+	absent  map[string]bool
+	asked   []answer
+	units   map[string]Unit
+	uptime  time.Duration
+	driver  Driver
+	none    *NoDriver // why no driver answered
+	started time.Time // when the recording began
 }
 
 // recorded is one thing in the tree.
@@ -48,22 +49,12 @@ type answer struct {
 
 // Record wraps a View.
 func Record(v View) *Recorder {
-	return &Recorder{view: v, files: map[string]*recorded{}, absent: map[string]bool{}, units: map[string]Unit{}, started: v.Now()}
+	return &Recorder{View: v, files: map[string]*recorded{}, absent: map[string]bool{}, units: map[string]Unit{}, started: v.Now()}
 }
-
-// Root is View's.
-func (r *Recorder) Root() string { return r.view.Root() }
-
-// Live is View's.
-func (r *Recorder) Live() bool { return r.view.Live() }
-func (r *Recorder) Runs() bool { return r.view.Runs() }
-
-// Now is View's.
-func (r *Recorder) Now() time.Time { return r.view.Now() }
 
 // ReadFile is View's.
 func (r *Recorder) ReadFile(name string) ([]byte, error) {
-	data, err := r.view.ReadFile(name)
+	data, err := r.View.ReadFile(name)
 	if found := r.note(name, true); found != nil && err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -75,24 +66,24 @@ func (r *Recorder) ReadFile(name string) ([]byte, error) {
 // Stat is View's.
 func (r *Recorder) Stat(name string) (Info, error) {
 	r.note(name, true)
-	return r.view.Stat(name)
+	return r.View.Stat(name)
 }
 
 // Lstat is View's.
 func (r *Recorder) Lstat(name string) (Info, error) {
 	r.note(name, false)
-	return r.view.Lstat(name)
+	return r.View.Lstat(name)
 }
 
 // Readlink is View's.
 func (r *Recorder) Readlink(name string) (string, error) {
 	r.note(name, false)
-	return r.view.Readlink(name)
+	return r.View.Readlink(name)
 }
 
 // ReadDir is View's. What the names are is noted too: a link, a folder, how big a file.
 func (r *Recorder) ReadDir(name string) ([]string, error) {
-	names, err := r.view.ReadDir(name)
+	names, err := r.View.ReadDir(name)
 	r.note(name, true)
 	for _, below := range names {
 		r.note(path.Join(name, below), false)
@@ -103,15 +94,12 @@ func (r *Recorder) ReadDir(name string) ([]string, error) {
 // Resolve is View's.
 func (r *Recorder) Resolve(name string) (string, error) {
 	r.note(name, true)
-	return r.view.Resolve(name)
+	return r.View.Resolve(name)
 }
-
-// Trusted is View's. What is trusted is read, too, and noted there.
-func (r *Recorder) Trusted(names ...string) error { return r.view.Trusted(names...) }
 
 // Ask is View's.
 func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
-	stdout, err := r.view.Ask(ctx, argv...)
+	stdout, err := r.View.Ask(ctx, argv...)
 	if !errors.As(err, new(Later)) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -122,7 +110,7 @@ func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 
 // ReadAt is View's. What parts of binaries say is not noted; of a text all is.
 func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
-	n, err := r.view.ReadAt(name, p, off)
+	n, err := r.View.ReadAt(name, p, off)
 	if n > 0 && !bytes.Contains(p[:n], []byte{0}) {
 		_, _ = r.ReadFile(name)
 	} else {
@@ -131,33 +119,9 @@ func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// OpenDevices is View's. What processes do is not noted.
-func (r *Recorder) OpenDevices(pid int) ([]Device, error) { return r.view.OpenDevices(pid) }
-
-// AskAbout is View's; what is not on the machine is not noted.
-func (r *Recorder) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
-	return r.view.AskAbout(ctx, files, argv...)
-}
-
-// Call is View's; what daemons say is not noted.
-func (r *Recorder) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	return r.view.Call(ctx, socket, method, request)
-}
-
-// Fetch is View's; what is not on the machine is not noted.
-func (r *Recorder) Fetch(ctx context.Context, req Request) ([]byte, error) {
-	return r.view.Fetch(ctx, req)
-}
-
-// AskWeb is View's; what is not on the machine is not noted.
-func (r *Recorder) AskWeb(w Web) (http.RoundTripper, error) { return r.view.AskWeb(w) }
-
-// Room is View's; it is another one at each look.
-func (r *Recorder) Room(name string) (Room, error) { return r.view.Room(name) }
-
 // Unit is View's. The unit's files are noted too.
 func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {
-	u, err := r.view.Unit(ctx, name)
+	u, err := r.View.Unit(ctx, name)
 	if err == nil {
 		r.mu.Lock()
 		r.units[name], r.uptime = u, u.Uptime
@@ -206,7 +170,7 @@ func (r *Recorder) noteOne(name string) *recorded {
 	if found := r.files[name]; found != nil {
 		return found
 	}
-	i, err := r.view.Lstat(name)
+	i, err := r.View.Lstat(name)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			r.absent[name] = true
@@ -215,8 +179,20 @@ func (r *Recorder) noteOne(name string) *recorded {
 	}
 	found := &recorded{info: i}
 	if i.Mode&fs.ModeSymlink != 0 {
-		found.link, _ = r.view.Readlink(name)
+		found.link, _ = r.View.Readlink(name)
 	}
 	r.files[name] = found
 	return found
+}
+
+// Driver is View's.
+func (r *Recorder) Driver(ctx context.Context) (Driver, error) {
+	found, err := r.View.Driver(ctx)
+	none := (*NoDriver)(nil)
+	if err == nil || errors.As(err, &none) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.driver, r.none = found, none
+	}
+	return found, err
 }

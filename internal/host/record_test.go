@@ -171,7 +171,7 @@ func TestRecord(t *testing.T) {
 	}
 	for _, keep := range []string{
 		"ID=debian", "SystemdCgroup = true", `keep = "this"`, "keep: this", "cgroupDriver: systemd", "enabled: true", "nouveau.modeset=0",
-		"[keep]", "580.95.05", "AP/+AQ==", `"/none"`, "Package: containerd", `"--password=(masked)", "kept"]`, `"REGISTRY_TOKEN=(masked)" "PATH=/bin"`,
+		"[keep]", "580.95.05", "AP/+AQ==", `'/none'`, "Package: containerd", `"--password=(masked)", "kept"]`, `"REGISTRY_TOKEN=(masked)" "PATH=/bin"`,
 	} {
 		if !strings.Contains(string(archive), keep) {
 			t.Errorf("%s was not recorded", keep)

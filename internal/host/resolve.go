@@ -75,9 +75,6 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 	if !strings.HasPrefix(name, "/") {
 		return place{}, errors.New("the path is not absolute")
 	}
-	if at, err := f.jump(name, follow); !errors.Is(err, errWalk) {
-		return at, err
-	}
 	root, err := f.disk.Root()
 	if err != nil {
 		return place{}, err
@@ -142,101 +139,29 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 // reach is walk for what is only read, in one call where the kernel can do it all. Its path may have links in it. What lies in /proc is
 // walked to, where some links lead to other than what they say.
 func (f *Files) reach(name string, follow bool) (place, error) {
-	disk, ok := f.disk.(wholeDisk)
-	if !ok || name == "/" || !clean(name) || strings.HasPrefix(name+"/", "/proc/") {
+	disk, ok := f.whole(name)
+	if !ok {
 		return f.walk(name, follow)
 	}
 	to := place{dir: disk.Whole(), name: "." + name, path: name, of: f}
 	if follow {
 		to.looked = true
-		if to.info, to.err = to.dir.Lstat(to.name); to.err == nil && to.info.Mode&fs.ModeSymlink != 0 {
+		to.info, to.err = to.dir.Lstat(to.name)
+		if to.err == nil && to.info.Mode&fs.ModeSymlink != 0 || errors.Is(to.err, syscall.ELOOP) {
 			return f.walk(name, follow) // to open it would fail
 		}
 	}
 	return to, nil
 }
 
-// errWalk says that a path has to be walked.
-var errWalk = errors.New("internal error: this path was to be walked")
-
-// jump is walk in two calls, for a path without links on a disk that can do that. Most paths are: gathering the facts resolves
-// a few hundred of them, five parts each.
-func (f *Files) jump(name string, follow bool) (place, error) {
-	if name == "/" || !clean(name) {
-		return place{}, errWalk
-	}
-	folder, last := path.Dir(name), path.Base(name)
-	dir, folder, err := f.deep(folder)
-	if err != nil {
-		return place{}, err
-	}
-	to := place{dir: dir, name: last, path: path.Join(folder, last)}
-	if follow {
-		i, err := dir.Lstat(last)
-		if err == nil && i.Mode&fs.ModeSymlink != 0 || err != nil && !errors.Is(err, syscall.ENOENT) {
-			dir.Close()
-			return place{}, errWalk
-		}
-		to.looked, to.info, to.err = true, i, err
-	}
-	return to, nil
+// whole is the disk where the kernel can follow a path as walk does.
+func (f *Files) whole(name string) (wholeDisk, bool) {
+	disk, ok := f.disk.(wholeDisk)
+	return disk, ok && name != "/" && clean(name) && !strings.HasPrefix(name+"/", "/proc/")
 }
 
-// clean says that a path is absolute and the shortest of its name, as deepDisk takes it.
+// clean says that a path is absolute and the shortest of its name, as wholeDisk takes it.
 func clean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
-
-// deep opens a folder in one call, where the disk can do that and no link is on the way, or only as its first part. It returns too what
-// the path is without that link.
-func (f *Files) deep(name string) (Folder, string, error) {
-	disk, ok := f.disk.(deepDisk)
-	if !ok || !clean(name) {
-		return nil, name, errWalk
-	}
-	return straight(f, name, disk.Deep)
-}
-
-// deepLstat describes what a path leads to, links not followed but for the first part, in few calls where deep can.
-func (f *Files) deepLstat(name string) (Info, error) {
-	disk, ok := f.disk.(deepStater)
-	if !ok || !clean(name) {
-		return Info{}, errWalk
-	}
-	i, _, err := straight(f, name, disk.DeepLstat)
-	return i, err
-}
-
-// straight goes down a path by a disk's call for one without links.
-func straight[T any](f *Files, name string, down func(name string) (T, error)) (found T, at string, err error) {
-	if found, err = down(name); errors.Is(err, syscall.ELOOP) {
-		if direct := f.direct(name); direct != "" {
-			name = direct
-			found, err = down(name)
-		}
-	}
-	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
-		err = errWalk
-	}
-	return found, name, err
-}
-
-// direct is a clean path with its first part's link followed, as walk follows it; "" where that part is no link, or leads to a path that
-// is not clean. Most systems have /lib as a link to usr/lib, and the modules of a kernel are a dozen walks of eight parts each.
-func (f *Files) direct(name string) string {
-	top, rest, below := strings.Cut(name[1:], "/")
-	if !below {
-		return ""
-	}
-	root, err := f.disk.Root()
-	if err != nil {
-		return ""
-	}
-	defer root.Close()
-	target, err := root.Readlink(top)
-	if to := "/" + strings.TrimPrefix(target, "/") + "/" + rest; err == nil && clean(to) {
-		return to
-	}
-	return ""
-}
 
 // parts splits a path; ".." stays, since what it means depends on links.
 func parts(name string) []string {

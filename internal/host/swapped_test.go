@@ -111,18 +111,6 @@ func (s swapped) exchange(t *testing.T) {
 	must.OK(t, unix.Renameat2(unix.AT_FDCWD, s.img, unix.AT_FDCWD, s.other, unix.RENAME_EXCHANGE))
 }
 
-// onBothDisks opens a root folder with openat2(2), and as where the kernel has none.
-func onBothDisks(t *testing.T, root string, test func(t *testing.T, h *folder)) {
-	for _, way := range []string{"at once", "part by part"} {
-		h := must.Get(Open(root))(t)
-		f := h.(*folder)
-		if way == "part by part" {
-			f.disk = struct{ Disk }{f.disk}
-		}
-		t.Run(way, func(t *testing.T) { test(t, f) })
-	}
-}
-
 // work is one of each operation. It returns how many of them did not do what they should in the root folder.
 func work(t *testing.T, h *folder) (failed int) {
 	t.Helper()
@@ -166,20 +154,19 @@ func work(t *testing.T, h *folder) (failed int) {
 // folder that was opened, and nothing outside.
 func TestRootIsOpenedOnce(t *testing.T) {
 	swappedRoots(t, func(t *testing.T, s swapped) {
-		onBothDisks(t, s.img, func(t *testing.T, h *folder) {
-			s.exchange(t)
-			defer s.exchange(t)
-			if failed := work(t, h); failed > 0 {
-				t.Errorf("%d operations did not go to the root folder", failed)
-			}
-			unlock := must.Get(h.Lock())(t)
-			defer unlock()
-			moved := must.Get(Open(s.other))(t)
-			if _, err := moved.Lock(); !errors.As(err, new(*Busy)) {
-				t.Errorf("another lock than the root folder's: %v", err)
-			}
-			s.wants(t, s.img)
-		})
+		h := must.Get(Open(s.img))(t).(*folder)
+		s.exchange(t)
+		defer s.exchange(t)
+		if failed := work(t, h); failed > 0 {
+			t.Errorf("%d operations did not go to the root folder", failed)
+		}
+		unlock := must.Get(h.Lock())(t)
+		defer unlock()
+		moved := must.Get(Open(s.other))(t)
+		if _, err := moved.Lock(); !errors.As(err, new(*Busy)) {
+			t.Errorf("another lock than the root folder's: %v", err)
+		}
+		s.wants(t, s.img)
 	})
 }
 
@@ -198,18 +185,17 @@ func (s swapped) wants(t *testing.T, at string) {
 // files are read and written.
 func TestSwappedRoot(t *testing.T) {
 	swappedRoots(t, func(t *testing.T, s swapped) {
-		onBothDisks(t, s.img, func(t *testing.T, h *folder) {
-			stop := swap.Start(t, s.parent, "img", "other")
-			failed := 0
-			for range 20 {
-				failed += work(t, h)
-			}
-			stop()
-			if failed > 0 {
-				t.Errorf("%d operations did not go to the root folder", failed)
-			}
-			s.wants(t, s.other)
-		})
+		h := must.Get(Open(s.img))(t).(*folder)
+		stop := swap.Start(t, s.parent, "img", "other")
+		failed := 0
+		for range 20 {
+			failed += work(t, h)
+		}
+		stop()
+		if failed > 0 {
+			t.Errorf("%d operations did not go to the root folder", failed)
+		}
+		s.wants(t, s.other)
 	})
 }
 
@@ -265,13 +251,12 @@ func TestRoomOfTheOpenRoot(t *testing.T) {
 	s := swapped{img: filepath.Join(parent, "img"), other: filepath.Join(parent, "other")}
 	layTree(t, s.img, "")
 	must.OK(t, os.Symlink("/proc", s.other))
-	onBothDisks(t, s.img, func(t *testing.T, h *folder) {
-		s.exchange(t)
-		defer s.exchange(t)
-		for _, name := range []string{"/", "/etc", "/etc/file", "/etc/up", "/none/of/these"} {
-			if room, err := h.Room(name); err != nil || room.Bytes == 0 {
-				t.Errorf("%s: %+v (%v)", name, room, err)
-			}
+	h := must.Get(Open(s.img))(t).(*folder)
+	s.exchange(t)
+	defer s.exchange(t)
+	for _, name := range []string{"/", "/etc", "/etc/file", "/etc/up", "/none/of/these"} {
+		if room, err := h.Room(name); err != nil || room.Bytes == 0 {
+			t.Errorf("%s: %+v (%v)", name, room, err)
 		}
-	})
+	}
 }

@@ -6,7 +6,6 @@ package host
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
@@ -26,7 +27,7 @@ func (r *Recorder) Txtar() []byte {
 	defer r.mu.Unlock()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "A recorded machine. Content is here only of what is listed as safe, secret-looking values are %q.\n-- sim.toml --\n", mask.Mark)
-	r.settings(&b)
+	b.Write(r.settings())
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if name != "/" {
 			r.files[name].section(&b, name)
@@ -35,68 +36,120 @@ func (r *Recorder) Txtar() []byte {
 	return b.Bytes()
 }
 
-// quote writes a TOML string: JSON's are a part of TOML's.
-func quote(s string) string {
-	q, _ := json.Marshal(strings.ToValidUTF8(s, "?"))
-	return string(q)
+// simulation is sim.toml, as package simhost reads it.
+type simulation struct {
+	Live    bool               `toml:"live"`
+	Now     time.Time          `toml:"now"`
+	Booted  *time.Time         `toml:"booted,omitempty"`
+	Absent  []string           `toml:"absent,omitempty"`
+	Units   []simulatedUnit    `toml:"unit,omitempty"`
+	Driver  *simulatedDriver   `toml:"driver,omitempty"`
+	GPUs    []GPU              `toml:"gpu,omitempty"`
+	Answers []simulatedCommand `toml:"command,omitempty"`
 }
 
-func quoteAll(all []string) string {
-	q := make([]string, len(all))
-	for i, s := range all {
-		q[i] = quote(s)
-	}
-	return "[" + strings.Join(q, ", ") + "]"
+type simulatedUnit struct {
+	Name    string     `toml:"name"`
+	Load    string     `toml:"load,omitempty"`
+	Enabled string     `toml:"enabled,omitempty"`
+	Active  string     `toml:"active,omitempty"`
+	Sub     string     `toml:"sub,omitempty"`
+	PID     int        `toml:"pid,omitempty"`
+	Started *time.Time `toml:"started,omitempty"`
+	Files   []string   `toml:"files,omitempty"`
 }
 
-func (r *Recorder) settings(b *bytes.Buffer) {
-	fmt.Fprintf(b, "live = %t\nnow = %s\n", r.view.Live(), r.started.UTC().Format(time.RFC3339Nano))
+type simulatedDriver struct {
+	Version string `toml:"version,omitempty"`
+	NVML    string `toml:"nvml,omitempty"`
+	CUDA    string `toml:"cuda,omitempty"`
+	Why     string `toml:"why,omitempty"`
+	Try     string `toml:"try,omitempty"`
+	Code    string `toml:"code,omitempty"`
+}
+
+type simulatedCommand struct {
+	Argv   []string `toml:"argv"`
+	Stdout string   `toml:"stdout,omitempty"`
+	Exit   int      `toml:"exit,omitempty"`
+	Stderr string   `toml:"stderr,omitempty"`
+}
+
+// settings is the section sim.toml.
+func (r *Recorder) settings() []byte {
+	s := simulation{Live: r.Live(), Now: r.started.UTC(), Absent: slices.Sorted(maps.Keys(r.absent))}
 	if r.uptime > 0 {
-		fmt.Fprintf(b, "booted = %s\n", r.started.Add(-r.uptime).UTC().Format(time.RFC3339Nano))
-	}
-	if len(r.absent) > 0 {
-		fmt.Fprintf(b, "absent = %s\n", quoteAll(slices.Sorted(maps.Keys(r.absent))))
+		s.Booted = utc(r.started.Add(-r.uptime))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.units)) {
 		u := r.units[name]
-		fmt.Fprintf(b, "\n[[unit]]\nname = %s\nload = %s\nenabled = %s\nactive = %s\n", quote(name), quote(u.Load), quote(u.Enabled), quote(u.Active))
+		one := simulatedUnit{Name: name, Load: u.Load, Enabled: u.Enabled, Active: u.Active, PID: u.PID, Started: utc(u.Started), Files: u.Files}
 		if u.Active == "activating" {
-			fmt.Fprintf(b, "sub = %s\n", quote(u.Sub))
+			one.Sub = u.Sub
 		}
-		if u.PID != 0 {
-			fmt.Fprintf(b, "pid = %d\n", u.PID)
-		}
-		if !u.Started.IsZero() {
-			fmt.Fprintf(b, "started = %s\n", u.Started.UTC().Format(time.RFC3339Nano))
-		}
-		if len(u.Files) > 0 {
-			fmt.Fprintf(b, "files = %s\n", quoteAll(u.Files))
-		}
+		s.Units = append(s.Units, one)
 	}
-	if r.driverRecord != nil {
-		r.driverRecord.settings(b)
+	switch d := r.driver; {
+	case r.none != nil:
+		s.Driver = &simulatedDriver{Why: r.none.Why, Try: r.none.Try, Code: r.none.Code}
+	case len(d.GPUs) > 0:
+		s.Driver = &simulatedDriver{Version: d.Version, NVML: d.NVML, CUDA: d.CUDA}
+		for i, g := range d.GPUs {
+			s.GPUs = append(s.GPUs, anonymous(g, i))
+		}
 	}
 	seen := map[string]bool{}
 	for _, a := range slices.Backward(r.asked) { // the last answer of each counts
-		if key := strings.Join(a.argv, "\x00"); !seen[key] {
-			seen[key] = true
-			a.settings(b)
+		failed := (*CommandError)(nil)
+		key := strings.Join(a.argv, "\x00")
+		if seen[key] || errors.As(a.err, &failed) && failed.Code < 0 { // not installed, or it did not end: no answer
+			continue
 		}
+		seen[key] = true
+		one := simulatedCommand{Argv: mask.Args(a.argv)}
+		if safeCommand(a.argv) {
+			one.Stdout = string(mask.Text(a.stdout))
+		}
+		if failed != nil {
+			one.Exit, one.Stderr = failed.Code, mask.Message(failed.Stderr)
+		}
+		s.Answers = append(s.Answers, one)
 	}
+	data, _ := toml.Marshal(s) // it fails for no value of these types
+	return bytes.ToValidUTF8(data, []byte("?"))
 }
 
-func (a answer) settings(b *bytes.Buffer) {
-	failed := (*CommandError)(nil)
-	if errors.As(a.err, &failed) && failed.Code < 0 {
-		return // not installed, or it did not end: no answer
+// utc is a time as a recording has it, nil for none.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	fmt.Fprintf(b, "\n[[command]]\nargv = %s\n", quoteAll(mask.Args(a.argv)))
-	if safeCommand(a.argv) {
-		fmt.Fprintf(b, "stdout = %s\n", quote(string(mask.Text(a.stdout))))
+	t = t.UTC()
+	return &t
+}
+
+// anonymous is a GPU without what tells this machine from others.
+func anonymous(g GPU, nth int) GPU {
+	if g.UUID != "" {
+		g.UUID = fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", nth)
 	}
-	if failed != nil {
-		fmt.Fprintf(b, "exit = %d\nstderr = %s\n", failed.Code, quote(mask.Message(failed.Stderr)))
+	if g.Serial != "" {
+		g.Serial = fmt.Sprint(1320000000000 + nth)
 	}
+	if g.Fabric.Cluster != "" {
+		g.Fabric.Cluster = "00000000-0000-4000-8000-000000000000"
+	}
+	g.Instances = slices.Clone(g.Instances)
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		in.Compute = slices.Clone(in.Compute)
+		for j := range in.Compute {
+			if c := &in.Compute[j]; c.UUID != "" {
+				c.UUID = fmt.Sprintf("MIG-00000000-0000-4000-%04x-%08x%04x", nth, in.ID, c.ID)
+			}
+		}
+	}
+	return g
 }
 
 // section writes one file, folder or link with the markers it needs.

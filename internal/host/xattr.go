@@ -9,15 +9,10 @@ import (
 	"strings"
 )
 
-// attributed is what has extended attributes: a File, or a path that is open without access.
-type attributed interface {
-	Xattrs() (map[string]string, error)
-}
-
 // xattrs reads a file's extended attributes, without those that the kernel computes from the content
 // (IMA, EVM: Documentation/ABI/testing/ima_policy): copied to other content they would be lies.
-func xattrs(of attributed) (map[string]string, error) {
-	all, err := of.Xattrs()
+func xattrs(file File) (map[string]string, error) {
+	all, err := file.Xattrs()
 	if err != nil {
 		return nil, err
 	}

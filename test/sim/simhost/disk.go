@@ -116,41 +116,6 @@ func (d disk) Root() (host.Folder, error) {
 	return root, err
 }
 
-// Deep is what host's own disk has: openat2(2). A node with a meddler is one of Linux before 5.6, since it comes between the steps of a
-// walk.
-func (d disk) Deep(name string) (host.Folder, error) {
-	ino := d.n.root
-	down := func() error {
-		if d.n.meddler != nil {
-			return syscall.ENOSYS
-		}
-		for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
-			if part == "" {
-				continue
-			}
-			kid, err := folder{d, ino}.get(part)
-			switch {
-			case err != nil:
-				return err
-			case kid.mode&fs.ModeSymlink != 0:
-				return syscall.ELOOP
-			case !kid.mode.IsDir():
-				return syscall.ENOTDIR
-			}
-			ino = kid
-		}
-		return nil
-	}
-	look := d.n.look
-	if d.raw {
-		look = func(do func() error) error { return do() }
-	}
-	if err := look(down); err != nil {
-		return nil, err
-	}
-	return folder{d, ino}, nil
-}
-
 // folder is an open folder.
 type folder struct {
 	d   disk
