@@ -219,3 +219,51 @@ func (t *tail) String() string {
 	}
 	return strings.TrimSpace(strings.ToValidUTF8(string(text), "?"))
 }
+
+type variables struct{}
+
+// WithEnv gives the commands that run under a context more environment variables, "NAME=VALUE", over the common ones: what a
+// kubeconfig gives its exec plugin may be a secret, and an argv everybody can read.
+func WithEnv(ctx context.Context, env ...string) context.Context {
+	return context.WithValue(ctx, variables{}, env)
+}
+
+// envOf returns what WithEnv gave.
+func envOf(ctx context.Context) []string {
+	env, _ := ctx.Value(variables{}).([]string)
+	return env
+}
+
+// ShellWord is a word as an operator types it into a shell, quoted where that is needed.
+func ShellWord(word string) string {
+	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:@./_=,+%-"
+	if word != "" && strings.Trim(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// reexeced is in the environment of a process that Reexec has started.
+const reexeced = "GPUADM_REEXECED"
+
+// Reexec replaces this process by a new one with the same program, arguments, more, and environment. It returns only if it
+// cannot. A process that Reexec has started does not do it a second time: then it returns nil. It takes the program from
+// /proc/self/exe, since an installation may have replaced the file meanwhile. The run lock must be free.
+func Reexec(more ...string) error {
+	if os.Getenv(reexeced) != "" {
+		return nil
+	}
+	if err := syscall.Exec("/proc/self/exe", with(os.Args, more), append(os.Environ(), reexeced+"=1")); err != nil {
+		return fmt.Errorf("cannot re-execute gpuadm: %w", err)
+	}
+	return nil
+}
+
+// with adds flags to arguments, behind the ones they override, and before a "--" that ends flags.
+func with(argv, more []string) []string {
+	end := slices.Index(argv, "--")
+	if end < 0 {
+		end = len(argv)
+	}
+	return slices.Insert(slices.Clone(argv), end, more...)
+}

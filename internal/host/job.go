@@ -29,6 +29,7 @@ const jobPoll = time.Second
 // The systemd is the one that has the /run/systemd of this process.
 func (j Job) Run(ctx context.Context) (status int, err error) {
 	b := &bus{}
+	defer b.close()
 	result, err := b.transient(ctx, j)
 	if err != nil {
 		return 0, fmt.Errorf("cannot start unit %s: %w", j.Unit, err)

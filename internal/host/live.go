@@ -62,3 +62,15 @@ func (l *live) Lock() (func(), error) {
 	}
 	return unlock, err
 }
+
+// Pause waits, or returns the context's error if that ends before.
+func Pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

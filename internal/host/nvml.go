@@ -4,6 +4,8 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -160,4 +162,60 @@ func printable(s string) string {
 		s = strings.ToValidUTF8(s[:maxNVMLString], "")
 	}
 	return strings.TrimSpace(s)
+}
+
+// kept is a session with the driver that several calls share.
+type kept struct {
+	session *nvmlSession // nil: none is open
+}
+
+type keptKey struct{}
+
+// KeepDriver has the calls that are made with the context, by one goroutine, share one session with the driver: each session attaches
+// GPUs that no process holds, which takes 1 to 3 seconds a GPU (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The
+// session begins with the first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID and the Share of
+// a compute instance.
+func KeepDriver(ctx context.Context) (keeping context.Context, end func()) {
+	k := &kept{}
+	return context.WithValue(ctx, keptKey{}, k), k.end
+}
+
+func keptOf(ctx context.Context) *kept {
+	k, _ := ctx.Value(keptKey{}).(*kept)
+	return k
+}
+
+func (k *kept) end() {
+	if k != nil && k.session != nil {
+		k.session.end()
+		k.session = nil
+	}
+}
+
+// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
+func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
+	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
+		return nil
+	}
+	keptOf(ctx).end() // what is open holds the GPUs, gpuadm's own session too
+	output, err := l.Do(ctx, resetCommand(gpus)...)
+	return withWords(err, output)
+}
+
+// withWords adds what a program said to its error if it said it in the wrong place: nvidia-smi refuses on standard output.
+func withWords(err error, output []byte) error {
+	failed := (*CommandError)(nil)
+	if !errors.As(err, &failed) || failed.Stderr != "" {
+		return err
+	}
+	var words tail
+	_, _ = words.Write(output)
+	detailed := *failed
+	detailed.Stderr = words.String()
+	return &detailed
+}
+
+// resetCommand is how nvidia-smi is asked to reset GPUs.
+func resetCommand(gpus []string) []string {
+	return []string{"nvidia-smi", "--gpu-reset", "-i", strings.Join(gpus, ",")}
 }

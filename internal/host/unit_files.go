@@ -16,16 +16,14 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 )
 
-// Where units are made and enabled by hand or by us, and all places systemd reads, first wins: systemd.unit(5).
-const (
-	unitFolder  = "/etc/systemd/system"
-	unitRuntime = "/run/systemd/system"
-)
+// unitFolder is where units are made and enabled by hand or by gpuadm.
+const unitFolder = "/etc/systemd/system"
 
+// unitFolders are all places that systemd reads, the first wins: systemd.unit(5).
 func unitFolders() []string {
 	return []string{
 		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
-		unitFolder, "/etc/systemd/system.attached", unitRuntime, "/run/systemd/system.attached", "/run/systemd/generator",
+		unitFolder, "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached", "/run/systemd/generator",
 		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
 	}
 }
@@ -116,48 +114,32 @@ func (u unitFiles) list(name string) (unitFile, error) {
 	return found, err
 }
 
-// find looks for a unit's own file, that of its template if it is an instance.
+// find looks for a unit's own file. Instances of templates are not looked for: gpuadm has to do with none.
 func (u unitFiles) find(name string) (file string, masked bool, err error) {
-	names := []string{name}
-	if template, _, ok := instance(name); ok {
-		names = append(names, template)
-	}
-	for _, name := range names {
-		for _, folder := range u.folders {
-			if !folder.has(name) {
-				continue
-			}
-			file := path.Join(folder.path, name)
-			i, err := u.plain(file)
-			if err != nil {
-				err = fail("stat", file, err)
-			}
-			if err == nil && i.Mode&fs.ModeSymlink != 0 {
-				if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
-					return file, true, nil
-				}
-				i, err = u.Stat(file)
-			}
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-				continue
-			}
-			if err != nil {
-				return "", false, err
-			}
-			return file, i.Size == 0 || !i.Mode.IsRegular(), nil // an empty file masks as well: systemd.unit(5)
+	for _, folder := range u.folders {
+		if !folder.has(name) {
+			continue
 		}
+		file := path.Join(folder.path, name)
+		i, err := u.plain(file)
+		if err != nil {
+			err = fail("stat", file, err)
+		}
+		if err == nil && i.Mode&fs.ModeSymlink != 0 {
+			if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
+				return file, true, nil
+			}
+			i, err = u.Stat(file)
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return "", false, err
+		}
+		return file, i.Size == 0 || !i.Mode.IsRegular(), nil // an empty file masks as well: systemd.unit(5)
 	}
 	return "", false, nil
-}
-
-// instance splits foo@x.service into foo@.service and x.
-func instance(name string) (template, of string, ok bool) {
-	kind := path.Ext(name)
-	before, of, ok := strings.Cut(strings.TrimSuffix(name, kind), "@")
-	if !ok || of == "" {
-		return "", "", false
-	}
-	return before + "@" + kind, of, true
 }
 
 // dropins lists the drop-ins of a unit in the order systemd reads them: by their own name, of those with
@@ -165,12 +147,7 @@ func instance(name string) (template, of string, ok bool) {
 func (u unitFiles) dropins(name string) ([]string, error) {
 	kind := path.Ext(name)
 	names := []string{name + ".d"}
-	stem := name
-	if template, _, ok := instance(name); ok {
-		names = append(names, template+".d")
-		stem = template
-	}
-	for stem = strings.TrimSuffix(stem, kind); ; { // foo-bar.service also reads foo-.service.d
+	for stem := strings.TrimSuffix(name, kind); ; { // foo-bar.service also reads foo-.service.d
 		cut := strings.LastIndex(strings.TrimSuffix(stem, "-"), "-")
 		if cut < 0 {
 			break
@@ -213,12 +190,11 @@ func (u unitFiles) dropins(name string) ([]string, error) {
 }
 
 // install collects the [Install] section of a unit's files. An empty value drops what came before.
-// Of drop-ins only the unit's own and its template's count, as for systemctl (unit_file_search in systemd's install.c).
+// Of drop-ins only the unit's own count, as for systemctl (unit_file_search in systemd's install.c).
 func (u unitFiles) install(name string, files []string) (map[string][]string, error) {
 	all := map[string][]string{}
-	template, _, _ := instance(name)
 	for i, file := range files {
-		if own := path.Base(path.Dir(file)); i > 0 && own != name+".d" && own != template+".d" {
+		if i > 0 && path.Base(path.Dir(file)) != name+".d" {
 			continue
 		}
 		data, err := u.ReadFile(file)
@@ -245,14 +221,10 @@ func (u unitFiles) install(name string, files []string) (map[string][]string, er
 
 // enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be, not what is.
 func (u unitFiles) enabled(name string, install map[string][]string) (string, error) {
-	for _, at := range []struct{ folder, state string }{{unitFolder, "enabled"}, {unitRuntime, "enabled-runtime"}} {
-		links, err := u.links(at.folder, name)
-		if err != nil {
-			return "", err
-		}
-		if len(links) > 0 {
-			return at.state, nil
-		}
+	if links, err := u.links(name); err != nil {
+		return "", err
+	} else if len(links) > 0 {
+		return "enabled", nil
 	}
 	if _, err := u.Readlink(path.Join(unitFolder, name)); err == nil {
 		return "linked", nil
@@ -283,8 +255,8 @@ func UnitLinkFolders(v View) []string {
 
 // links lists the links that enable a unit: those with its name in the .wants, .requires and .upholds folders of others,
 // and those beside it that lead to it under another name.
-func (u unitFiles) links(folder, name string) ([]string, error) {
-	names, err := u.ReadDir(folder)
+func (u unitFiles) links(name string) ([]string, error) {
+	names, err := u.ReadDir(unitFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -293,7 +265,7 @@ func (u unitFiles) links(folder, name string) ([]string, error) {
 	}
 	var all []string
 	for _, other := range names {
-		at := path.Join(folder, other)
+		at := path.Join(unitFolder, other)
 		switch path.Ext(other) {
 		case ".wants", ".requires", ".upholds":
 			at = path.Join(at, name)

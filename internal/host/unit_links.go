@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strings"
 	"syscall"
 )
 
@@ -60,7 +59,7 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 	made := 0
 	for _, by := range []struct{ key, kind string }{{"WantedBy", ".wants"}, {"RequiredBy", ".requires"}, {"UpheldBy", ".upholds"}} {
 		for _, other := range found.install[by.key] {
-			folder := path.Join(unitFolder, expand(other, name)+by.kind)
+			folder := path.Join(unitFolder, other+by.kind)
 			if err := u.mkdir(folder); err != nil {
 				return err
 			}
@@ -74,13 +73,13 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 		if err := u.mkdir(unitFolder); err != nil {
 			return err
 		}
-		if err := u.Symlink(path.Join(unitFolder, expand(alias, name)), found.link); err != nil {
+		if err := u.Symlink(path.Join(unitFolder, alias), found.link); err != nil {
 			return err
 		}
 		made++
 	}
 	for _, other := range found.install["Also"] {
-		err := u.enable(expand(other, name), done)
+		err := u.enable(other, done)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -99,7 +98,7 @@ func (u unitFiles) disable(name string, done map[string]bool) error {
 		return nil
 	}
 	done[name] = true
-	links, err := u.links(unitFolder, name)
+	links, err := u.links(name)
 	if err != nil {
 		return err
 	}
@@ -122,7 +121,7 @@ func (u unitFiles) disable(name string, done map[string]bool) error {
 		}
 	}
 	for _, other := range found.install["Also"] {
-		if err := u.disable(expand(other, name), done); err != nil {
+		if err := u.disable(other, done); err != nil {
 			return err
 		}
 	}
@@ -162,11 +161,4 @@ func (u unitFiles) mkdir(folder string) error {
 		return err
 	}
 	return u.Mkdir(folder, Attr{Mode: 0o755, UID: i.UID, GID: i.GID})
-}
-
-// expand replaces the specifiers that [Install] sections use: systemd.unit(5).
-func expand(s, name string) string {
-	stem := strings.TrimSuffix(name, path.Ext(name))
-	prefix, of, _ := strings.Cut(stem, "@")
-	return strings.NewReplacer("%%", "%", "%n", name, "%N", stem, "%p", prefix, "%i", of, "%I", of, "%j", prefix[strings.LastIndex(prefix, "-")+1:]).Replace(s)
 }

@@ -49,7 +49,7 @@ func (s *systemd) read(ctx context.Context, name string) (Unit, error) {
 	}
 	ctx, stop := context.WithTimeout(ctx, lookLimit)
 	defer stop()
-	u, _, err := s.look(ctx, name)
+	u, err := s.look(ctx, name)
 	if err == nil {
 		u.Uptime, err = uptime()
 	}
@@ -62,14 +62,14 @@ func (s *systemd) read(ctx context.Context, name string) (Unit, error) {
 // look asks systemd for a unit, and the files for what systemd does not know yet: its own NeedDaemonReload is blind to
 // a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
 // last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
-func (s *systemd) look(ctx context.Context, name string) (Unit, properties, error) {
+func (s *systemd) look(ctx context.Context, name string) (Unit, error) {
 	found, err := s.unitFiles(ctx).list(name)
 	if err != nil {
-		return Unit{}, nil, err
+		return Unit{}, err
 	}
 	p, err := s.bus.properties(ctx, name)
 	if err != nil {
-		return Unit{}, nil, err
+		return Unit{}, err
 	}
 	u := p.unit()
 	for i, file := range u.Files {
@@ -83,7 +83,7 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 			u.Files = slices.Insert(u.Files, min(i, len(u.Files)), file)
 		}
 	}
-	return u, p, nil
+	return u, nil
 }
 
 // uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.
@@ -186,7 +186,7 @@ func (s *systemd) job(ctx context.Context, name, job string) error {
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
 	defer stop()
-	before, _, err := s.look(ctx, name)
+	before, err := s.look(ctx, name)
 	if err != nil {
 		return err
 	}

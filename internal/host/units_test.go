@@ -31,7 +31,6 @@ func unitTree() map[string]string {
 		vendor + "static.service":                 "[Service]\nExecStart=/usr/bin/x\n",
 		vendor + "with-also.service":              "[Install]\nRequiredBy=a.target b.target\nAlso=with-also.socket missing.service\n",
 		vendor + "with-also.socket":               "[Socket]\nListenStream=/run/x\n[Install]\nWantedBy=sockets.target\n",
-		vendor + "tpl@.service":                   "[Install]\nWantedBy=%p.target\n",
 		vendor + "gpu-feature-discovery.service":  "[Install]\nWantedBy=multi-user.target\n",
 		etc + "gpu-.service.d/prefix.conf":        "[Install]\nWantedBy=\nWantedBy=other.target\n",
 		vendor + "moved.service":                  "[Install]\nWantedBy=multi-user.target\n",
@@ -140,11 +139,6 @@ func TestUnitFiles(t *testing.T) {
 			t.Errorf("an empty folder was left: %v", err)
 		}
 
-		set("tpl@x.service", "enable")
-		link("tpl.target.wants/tpl@x.service", "/usr/lib/systemd/system/tpl@.service")
-		is("tpl@x.service", "loaded enabled")
-		is("tpl@y.service", "loaded disabled")
-
 		set("moved.service", "enable") // its drop-in empties the list first
 		link("other.target.wants/moved.service", "/usr/lib/systemd/system/moved.service")
 		link("multi-user.target.wants/moved.service", "")
@@ -190,9 +184,9 @@ func TestLikeSystemctl(t *testing.T) {
 	other, otherDir := openFolder(t)
 	layUnits(t, other)
 	for _, step := range []string{
-		"enable containerd.service", "enable with-also.service", "enable tpl@x.service", "enable gpu-feature-discovery.service", "enable moved.service", "enable own.service",
+		"enable containerd.service", "enable with-also.service", "enable gpu-feature-discovery.service", "enable moved.service", "enable own.service",
 		"mask static.service", "disable with-also.service", "disable containerd.service", "mask containerd.service", "unmask containerd.service",
-		"enable containerd.service", "unmask static.service", "disable tpl@x.service", "disable gpu-feature-discovery.service", "disable moved.service",
+		"enable containerd.service", "unmask static.service", "disable gpu-feature-discovery.service", "disable moved.service",
 	} {
 		change, name, _ := strings.Cut(step, " ")
 		must.OK(t, one.SetUnit(t.Context(), name, host.UnitChange{File: change}))
