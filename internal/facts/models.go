@@ -3,7 +3,11 @@
 
 package facts
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/pci"
+)
 
 // model returns the name of a known device, "" for others. Names say what tells them apart for a user: the product, its
 // form where there are several, the memory.
@@ -96,3 +100,35 @@ const models = `
 31c2 * GB300
 31c3 * GB300
 `
+
+// Named returns a GPU of a known model as the PCI bus would show it: by its device id, 1eb8, or by its name, T4 or "A100 PCIe 80GB".
+func Named(name string) (PCI, bool) {
+	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
+	plain = strings.TrimPrefix(plain, "nvidia ")
+	for row := range strings.Lines(models) {
+		words := strings.SplitN(strings.TrimSpace(row), " ", 3)
+		if len(words) < 3 || strings.HasPrefix(words[2], "NVSwitch") {
+			continue
+		}
+		if plain == words[0] || plain == strings.ToLower(strings.ReplaceAll(words[2], "-", " ")) {
+			return PCI{Vendor: "10de", Device: words[0], Class: "030200", Model: words[2]}, true
+		}
+	}
+	return PCI{}, false
+}
+
+// pci lists the NVIDIA functions on the bus, in bus order. Not nil: the bus was read.
+func (l *look) pci() []PCI {
+	found := []PCI{}
+	all, err := pci.Functions(l.v)
+	if err != nil {
+		l.fail("list", pci.Bus, err)
+	}
+	for _, p := range all {
+		if p.Vendor == pci.Nvidia {
+			p.Model = model(p.Device, p.Subsystem)
+			found = append(found, p)
+		}
+	}
+	return found
+}

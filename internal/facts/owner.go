@@ -4,8 +4,14 @@
 package facts
 
 import (
+	"context"
+	"errors"
+	"io"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pci"
 )
 
 // AKSProvisioned is what AKS's scripts make when they have ended, well or not. From then on they do nothing at later boots either.
@@ -79,4 +85,180 @@ func (l *look) dynamicMIG() string {
 		}
 	}
 	return ""
+}
+
+// The owner of a machine's driver, by signs on the machine.
+const (
+	GPUOperator = "NVIDIA's GPU Operator"
+	AKSDriver   = "AKS" // whose images can carry a driver
+	OSTree      = "the ostree image that this system is"
+	EKSImage    = "the EKS image"
+)
+
+// eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,
+// and since 2026-09 from prebuilt trees, which are laid over /usr. rpm names a proprietary package whichever modules are loaded.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and pulls 2783, 2792 and 2819.
+func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
+
+// LoadsDriver names the unit that loads the driver of EKS's image just now; "" if none does.
+func LoadsDriver(ctx context.Context, v host.View) string {
+	for _, name := range eksLoaders() {
+		if u, err := v.Unit(ctx, name); err == nil && u.Active == "activating" {
+			return name
+		}
+	}
+	return ""
+}
+
+// DriverOwner is another owner of the driver.
+type DriverOwner struct {
+	Name string `json:"name"` // GPUOperator, AKSDriver, OSTree, EKSImage
+	Why  string `json:"why"`  // by which sign
+}
+
+// driverOwner says who else brings the driver. What an os-release says is for who knows the distributions.
+func (l *look) driverOwner() *DriverOwner {
+	if !l.v.Live() {
+		return l.eksImage() // what is in /run is this boot's
+	}
+	// The driver container mounts its root for others to find, holds its process's file while it runs, and says by another
+	// one that it is ready. The operator's validator has files beside it, also where the driver is the machine's own.
+	// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in https://github.com/NVIDIA/gpu-operator.
+	const container = "/run/nvidia/driver"
+	if _, err := l.v.Stat(container); !missing(err) { // a node with pods has hundreds of mounts, for the kernel to print
+		for line := range strings.Lines(l.attr("/proc/self/mounts")) {
+			if f := strings.Fields(line); len(f) > 1 && f[1] == container {
+				return &DriverOwner{GPUOperator, container + " is mounted, by its driver container"}
+			}
+		}
+	}
+	for _, sign := range []string{"/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"} {
+		if l.has(sign) {
+			return &DriverOwner{GPUOperator, "its driver container has written " + sign}
+		}
+	}
+	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was
+	// incomplete the marker stays, and the next provisioning removes it then.
+	// Sources: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver,
+	// and vhdbuilder/packer/install-dependencies.sh, which builds it.
+	if sign := "/opt/azure/aks-gpu/dkms-marker"; l.cloud.Managed == "aks" && l.has(sign) {
+		return &DriverOwner{AKSDriver, sign + " is there"}
+	}
+	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
+	if booted := "/run/ostree-booted"; l.has(booted) {
+		return &DriverOwner{OSTree, booted + " is there"}
+	}
+	return l.eksImage()
+}
+
+// eksImage goes by the images' own units; NVIDIA's packages have none of these names.
+func (l *look) eksImage() *DriverOwner {
+	for _, name := range eksLoaders() {
+		if at := "/etc/systemd/system/" + name; l.has(at) {
+			return &DriverOwner{EKSImage, at + " is there"}
+		}
+	}
+	return nil
+}
+
+// VGPU is what a virtual GPU says of the driver on the hypervisor that cut it out of a real one.
+type VGPU struct {
+	Version string `json:"version,omitempty"` // 550.90
+	Branch  string `json:"branch,omitempty"`  // r550_00
+}
+
+// gfd says by which sign GPU Feature Discovery is seen to label this node, "" if by none.
+//
+// It runs in a pod and hands its labels over either in the API or in a file, both to Node Feature Discovery. The link that
+// kubelet keeps in /var/log/containers for each container names pod and container. It exists from the boot on, before
+// kubelet has started the pod again. Source: https://github.com/NVIDIA/k8s-device-plugin, cmd/gpu-feature-discovery and the
+// names in deployments/helm; kubernetes' pkg/kubelet/kuberuntime/legacy.go for the links.
+func (l *look) gfd() string {
+	if !l.v.Live() {
+		return ""
+	}
+	const file, logs = "/etc/kubernetes/node-feature-discovery/features.d/gfd", "/var/log/containers"
+	if l.has(file) {
+		return file
+	}
+	for _, name := range l.names(logs) {
+		if strings.Contains(name, "gpu-feature-discovery") {
+			return logs + "/" + name
+		}
+	}
+	if pid := l.process("gpu-feature-dis"); pid != "" { // gpu-feature-discovery
+		return "process " + pid
+	}
+	return ""
+}
+
+// process returns the number of a process with a name, "" if there is none. The kernel keeps 15 letters: proc(5), comm.
+func (l *look) process(comm string) string {
+	if l.comms == nil {
+		l.comms = map[string]string{}
+		for _, pid := range l.names("/proc") {
+			if pid[0] >= '1' && pid[0] <= '9' {
+				l.comms[l.attr("/proc/"+pid+"/comm")] = pid
+			}
+		}
+	}
+	return l.comms[comm]
+}
+
+// machine is the firmware's name of the machine, "unknown" where it has none.
+func (l *look) machine() string {
+	name, err := l.v.ReadFile("/sys/class/dmi/id/product_name")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// vgpu looks for a virtual GPU. There are none outside of virtual machines.
+func (l *look) vgpu(virt string, gpus []PCI) *VGPU {
+	if virt == "" {
+		return nil
+	}
+	for _, p := range gpus {
+		var config [256]byte // the part with the capabilities; only root gets more than 64 bytes
+		n, err := l.v.ReadAt(pci.Bus+"/"+p.Address+"/config", config[:], 0)
+		if err != nil && !errors.Is(err, io.EOF) {
+			continue
+		}
+		if v := vgpu(config[:n]); v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// vgpu reads PCI configuration space, nil if it is not a virtual GPU's. Those have a vendor's capability (id 9) that begins
+// with "VF" and holds records of a type and a length; type 0 is the host's driver: ten bytes version, ten bytes branch.
+// Sources: PCI Local Bus Specification 3.0, 6.7; https://github.com/NVIDIA/k8s-device-plugin, internal/vgpu.
+func vgpu(config []byte) *VGPU {
+	if len(config) < 256 || config[6]&0x10 == 0 { // status: has capabilities
+		return nil
+	}
+	at := int(config[0x34])
+	for range 64 { // there is no room for more, and a chain may loop
+		if at == 0 || at+5 > len(config) {
+			return nil
+		}
+		if config[at] == 9 {
+			break
+		}
+		at = int(config[at+1])
+	}
+	if config[at] != 9 || config[at+3] != 'V' || config[at+4] != 'F' {
+		return nil
+	}
+	records := config[at+5 : max(at+5, min(len(config), at+int(config[at+2])))]
+	for len(records) >= 2 && records[0] != 0 && records[1] >= 2 && int(records[1]) <= len(records) {
+		records = records[records[1]:]
+	}
+	v := &VGPU{}
+	if len(records) >= 22 && records[0] == 0 {
+		v.Version, v.Branch = strings.Trim(string(records[2:12]), "\x00"), strings.Trim(string(records[12:22]), "\x00")
+	}
+	return v
 }
