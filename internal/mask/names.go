@@ -51,18 +51,11 @@ func secret(name string) bool {
 	case strings.HasSuffix(last, "pwd"), strings.HasSuffix(last, "psk"), last == "private", last == "keys" && len(words) > 1:
 		return true
 	case last == "key":
-		return !slices.Contains([]string{"host", "primary", "foreign", "sort", "partition", "topology", "label", "taint", "gpg"}, before(words))
+		return !slices.Contains([]string{"host", "primary", "foreign", "sort", "partition", "topology", "label", "taint", "gpg"}, words[max(0, len(words)-2)])
 	case strings.HasSuffix(last, "key"):
 		return !slices.Contains([]string{"gpgkey", "newkey", "pubkey", "hotkey", "hostkey", "sortkey", "monkey", "turnkey", "hashkey"}, last)
 	}
 	return false
-}
-
-func before(words []string) string {
-	if len(words) < 2 {
-		return ""
-	}
-	return words[len(words)-2]
 }
 
 // describing are last words of names that say something about a secret, and are none: passwordFile, tokenTTL, auth_type.
@@ -121,6 +114,12 @@ func split(name string) (words []string) {
 	return words
 }
 
+const (
+	small   = "abcdefghijklmnopqrstuvwxyz"
+	letters = small + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	digits  = "0123456789"
+)
+
 func upper(c byte) bool  { return c >= 'A' && c <= 'Z' }
 func letter(c byte) bool { return upper(c) || c >= 'a' && c <= 'z' }
 func digit(c byte) bool  { return c >= '0' && c <= '9' }
@@ -163,10 +162,8 @@ func file(value string) bool {
 	if len(value) > 255 || !strings.HasPrefix(value, "/") {
 		return false
 	}
-	for i := range len(value) {
-		if c := value[i]; !letter(c) && !digit(c) && strings.IndexByte("/._-@%+:~$,{}*", c) < 0 {
-			return false
-		}
+	if strings.Trim(value, letters+digits+"/._-@%+:~$,{}*") != "" {
+		return false
 	}
 	for _, dir := range []string{
 		"/bin/", "/boot/", "/dev/", "/etc/", "/home/", "/lib/", "/lib64/", "/mnt/", "/opt/", "/proc/", "/root/", "/run/", "/sbin/", "/srv/",
@@ -186,10 +183,5 @@ func variable(value string) bool {
 		return len(value) == 2 && value[0] == '%' && letter(value[1])
 	}
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
-	for i := range len(value) {
-		if c := value[i]; !upper(c) && c != '_' && !(i > 0 && digit(c)) && !(c >= 'a' && c <= 'z') {
-			return false
-		}
-	}
-	return value != "" && len(value) <= 64 && (strings.ToUpper(value) == value || strings.ToLower(value) == value)
+	return isName(value) && !digit(value[0]) && len(value) <= 64 && (strings.ToUpper(value) == value || strings.ToLower(value) == value)
 }

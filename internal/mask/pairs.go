@@ -3,9 +3,7 @@
 
 package mask
 
-import (
-	"strings"
-)
+import "strings"
 
 // pairs masks the values of the secret-looking keys and flags in a line. depth is how deep it lies in strings of strings.
 func (m *masker) pairs(s string, depth int) string {
@@ -16,11 +14,7 @@ func (m *masker) pairs(s string, depth int) string {
 		c := s[i]
 		switch {
 		case c == '"' || c == '\'' && (i == 0 || !letter(s[i-1]) && !digit(s[i-1])):
-			kind := 0
-			if c == '\'' {
-				kind = 1
-			}
-			end := -1
+			kind, end := strings.IndexByte(`"'`, c), -1
 			if !noClose[kind] {
 				end = closing(s, i)
 				noClose[kind] = end < 0
@@ -204,9 +198,5 @@ func flagWaits(word string) bool {
 
 // generated says whether a word in a sentence may be a secret: it has letters and digits, and is no path.
 func generated(word string) bool {
-	letters, digits := false, false
-	for i := range len(word) {
-		letters, digits = letters || letter(word[i]), digits || digit(word[i])
-	}
-	return len(word) >= 6 && letters && digits && !file(word)
+	return len(word) >= 6 && strings.ContainsAny(word, letters) && strings.ContainsAny(word, digits) && !file(word)
 }

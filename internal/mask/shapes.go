@@ -3,9 +3,7 @@
 
 package mask
 
-import (
-	"strings"
-)
+import "strings"
 
 // pem replaces PEM blocks, but those that all may read. The lines of one go away, as many as there are: where the
 // beginning or the end is cut off, all up to it.
@@ -129,18 +127,7 @@ func tokenShape(word string) bool {
 // Sources: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/#token-format, and BootstrapTokenPattern in
 // Kubernetes' staging/src/k8s.io/cluster-bootstrap/token/api/types.go.
 func bootstrapToken(word string) bool {
-	if len(word) != 23 || word[6] != '.' {
-		return false
-	}
-	digits := false
-	for i := range len(word) {
-		c := word[i]
-		if i != 6 && !digit(c) && (c < 'a' || c > 'z') {
-			return false
-		}
-		digits = digits || digit(c)
-	}
-	return digits
+	return len(word) == 23 && word[6] == '.' && strings.Trim(word[:6]+word[7:], small+digits) == "" && strings.ContainsAny(word, digits)
 }
 
 // urls takes logins and queries out of the URLs of a line.
@@ -196,8 +183,7 @@ func loginEnd(s string) int {
 	}
 	slash := strings.IndexAny(s[:at], "/?#")
 	if slash >= 0 && strings.IndexByte(s[:slash], ':') < 0 {
-		first := strings.LastIndexByte(s[:slash], '@')
-		return first
+		return strings.LastIndexByte(s[:slash], '@')
 	}
 	return at
 }

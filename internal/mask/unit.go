@@ -74,14 +74,7 @@ func (m *masker) unit(s string) (string, bool) {
 	return lead + body, true
 }
 
-func isName(s string) bool {
-	for i := range len(s) {
-		if !letter(s[i]) && s[i] != '_' && !digit(s[i]) {
-			return false
-		}
-	}
-	return s != ""
-}
+func isName(s string) bool { return s != "" && strings.Trim(s, letters+digits+"_") == "" }
 
 // quotedWord is a word of a command line, as systemd splits it.
 type quotedWord struct{ before, quote, text string }

@@ -3,9 +3,7 @@
 
 package mask
 
-import (
-	"strings"
-)
+import "strings"
 
 // assignment says where the value of a key is.
 type assignment struct {
