@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"path"
@@ -86,13 +87,13 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	if os.ID == "talos" {
 		made = containerdTalos
 	}
-	e.Config = or(option(argv, "config", "c"), made)
+	e.Config = cmp.Or(option(argv, "config", "c"), made)
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
 	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
-	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
+	e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	if e.Config == made { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = l.owner(os)
 	}
@@ -126,8 +127,8 @@ func (l *look) engineVersion(ctx context.Context, e *Engine) {
 func (l *look) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
 	argv := l.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
-	e.Config = or(option(argv, "config", "c"), "/etc/crio/crio.conf")
-	e.Folder = or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
+	e.Config = cmp.Or(option(argv, "config", "c"), "/etc/crio/crio.conf")
+	e.Folder = cmp.Or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
 	// CRI-O reads the file, which may be missing, then all files of the folder and its folders, by name.
 	// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
 	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
@@ -137,7 +138,7 @@ func (l *look) crio(ctx context.Context) *Engine {
 	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {
 		return nil
 	}
-	e.Socket = or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
+	e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
 	l.engineVersion(ctx, e)
 	if l.has("/etc/machine-config-daemon") {
 		// OpenShift's operator renders the node's files and reverts what others changed.
@@ -186,7 +187,7 @@ func (l *look) walk(dir string, depth int) []string {
 func (l *look) docker(ctx context.Context) *Engine {
 	e := &Engine{Name: "docker"}
 	argv := l.start(ctx, e, []string{"docker.service"}, []string{"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd"})
-	e.Config = or(option(argv, "config-file"), "/etc/docker/daemon.json")
+	e.Config = cmp.Or(option(argv, "config-file"), "/etc/docker/daemon.json")
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
@@ -200,19 +201,9 @@ func (l *look) docker(ctx context.Context) *Engine {
 			e.Socket = s
 		}
 	}
-	e.Socket = or(e.Socket, "/run/docker.sock")
+	e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
 	l.engineVersion(ctx, e)
 	return e
-}
-
-// or returns the first that is not empty.
-func or(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // embedded finds the containerds that Kubernetes distributions bring along and configure themselves.
@@ -237,13 +228,13 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		return nil
 	}
 	argv := l.argv(s)
-	config := File{Path: or(option(argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")}
+	config := File{Path: cmp.Or(option(argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")}
 	config.Data = l.read(config.Path)
 	settings := string(config.Data)
-	if or(option(argv, "container-runtime-endpoint"), topLevel(settings, "container-runtime-endpoint")) != "" || slices.Contains(argv, "--docker") {
+	if cmp.Or(option(argv, "container-runtime-endpoint"), topLevel(settings, "container-runtime-endpoint")) != "" || slices.Contains(argv, "--docker") {
 		return nil // it uses an engine of the machine's instead
 	}
-	data := or(option(argv, "data-dir", "d"), topLevel(settings, "data-dir"), "/var/lib/rancher/"+name)
+	data := cmp.Or(option(argv, "data-dir", "d"), topLevel(settings, "data-dir"), "/var/lib/rancher/"+name)
 	bin := data + "/data/current/bin/"
 	if name == "rke2" {
 		bin = data + "/bin/"
@@ -271,6 +262,6 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		p := path.Join(path.Dir(e.Config), name)
 		e.Templates = append(e.Templates, File{p, l.read(p)})
 	}
-	e.Socket = or(e.Socket, "/run/k3s/containerd/containerd.sock")
+	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	return e
 }

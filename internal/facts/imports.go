@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"path"
 	"strings"
@@ -76,7 +77,7 @@ func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 		return c, false
 	}
 	server := table(at(table(at(tree, "plugins")), "io.containerd.server.v1.grpc")) // where config version 4 keeps it
-	c.address = or(text(at(server, "address")), text(at(table(at(tree, "grpc")), "address")))
+	c.address = cmp.Or(text(at(server, "address")), text(at(table(at(tree, "grpc")), "address")))
 	return c, ok
 }
 
@@ -115,7 +116,7 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 		if err != nil || !ok {
 			continue
 		}
-		address = or(c.address, address)
+		address = cmp.Or(c.address, address)
 		for _, p := range Absolute(name, c.imports, globs) {
 			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
 				pending = append(pending, l.glob(p)...)

@@ -13,6 +13,10 @@ import (
 	"errors"
 	"io"
 	"math/big"
+	"path"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // Key names a key that signs modules, or a certificate that is trusted to. A signature names its certificate by issuer
@@ -167,4 +171,68 @@ func efiKeys(data []byte) (keys []Key) {
 		data = data[list:]
 	}
 	return keys
+}
+
+// Build is one module version in DKMS's tree, for one kernel once it was built for it.
+type Build struct {
+	Name    string `json:"name"` // nvidia; nvidia-open, nvidia-current, nvidia-srv by other packagers
+	Version string `json:"version"`
+	Kernel  string `json:"kernel,omitempty"` // "" where it is only added
+	Arch    string `json:"arch,omitempty"`   // x86_64, and amd64 where Debian's postinst ran in a chroot
+	State   string `json:"state"`            // added, built, installed
+}
+
+// dkmsTree is where dkms(8) keeps what it knows.
+const dkmsTree = "/var/lib/dkms"
+
+// Builds reads the state of NVIDIA's modules from DKMS's tree, as dkms status does.
+// Source: module_status and _is_module_installed in dkms of https://github.com/dell/dkms.
+func Builds(v host.View) ([]Build, error) {
+	l := &look{v: v}
+	var found []Build
+	for _, name := range l.names(dkmsTree) {
+		if !strings.HasPrefix(name, "nvidia") {
+			continue
+		}
+		for _, version := range l.names(path.Join(dkmsTree, name)) {
+			dir := path.Join(dkmsTree, name, version)
+			if info, err := l.v.Lstat(dir); err != nil || !info.Mode.IsDir() {
+				continue // kernel-KERNEL-ARCH, which says what is installed
+			}
+			built := l.builtFor(name, version)
+			if len(built) == 0 && l.linked(dir+"/source") {
+				built = []Build{{Name: name, Version: version, State: "added"}}
+			}
+			found = append(found, built...)
+		}
+	}
+	return found, l.err
+}
+
+// builtFor lists the kernels that a version is built for.
+func (l *look) builtFor(name, version string) (found []Build) {
+	dir := path.Join(dkmsTree, name, version)
+	for _, kernel := range l.names(dir) {
+		if kernel == "source" || kernel == "build" {
+			continue
+		}
+		for _, arch := range l.names(path.Join(dir, kernel)) {
+			if !l.has(path.Join(dir, kernel, arch, "module")) {
+				continue
+			}
+			b := Build{Name: name, Version: version, Kernel: kernel, Arch: arch, State: "built"}
+			to, err := l.v.Readlink(path.Join(dkmsTree, name, "kernel-"+kernel+"-"+arch))
+			if err == nil && (to == path.Join(version, kernel, arch) || to == path.Join(dir, kernel, arch)) {
+				b.State = "installed"
+			}
+			found = append(found, b)
+		}
+	}
+	return found
+}
+
+// linked says whether there is a link of that name, whether it leads anywhere or not.
+func (l *look) linked(name string) bool {
+	_, err := l.v.Lstat(name)
+	return err == nil
 }

@@ -33,3 +33,7 @@ func (d *nvmlDoor) CreateCompute(context.Context, string, int, int, Span) (int, 
 func (d *nvmlDoor) DestroyCompute(context.Context, string, int, int) error { return withoutCgo() }
 
 func (d *nvmlDoor) SetPersistence(context.Context, string, bool) error { return withoutCgo() }
+
+func callCUDA([]string) CUDA {
+	return CUDA{NoLibrary: "this gpuadm was built without cgo, and " + cudaName + " is a C library"}
+}
