@@ -5,7 +5,6 @@ package eks
 
 import (
 	"context"
-	"errors"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/method"
@@ -15,7 +14,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // HybridInit is what joins a machine of one's own, once everything of nodeadm's is on it.
@@ -36,11 +34,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, nil // its configuration has it, and lies where its administrator has put it
 	}
 	look := func(ctx context.Context, v host.View) (string, error) {
-		err := instance.ReachEKS(ctx, v, s.Join.Region, method.Via(s))
-		if said := (*instance.Error)(nil); errors.As(err, &said) {
-			return "", &trouble.Error{What: said.What, Because: said.Because, Try: said.Try, Err: said}
-		}
-		return "", err
+		return "", instance.ReachEKS(ctx, v, s.Join.Region, method.Via(s))
 	}
 	return []converge.Want{things.Check("EKS can be reached for nodeadm", look, "nodeadm signs in to AWS from here")}, nil
 }

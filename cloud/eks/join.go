@@ -74,9 +74,9 @@ type ownNode struct {
 }
 
 func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
-	for _, e := range []*instance.Error{f.NoInstance, f.NoCluster} {
+	for _, e := range []*trouble.Error{f.NoInstance, f.NoCluster} {
 		if e != nil {
-			return nil, &trouble.Error{What: e.What, Because: e.Because, Try: e.Try, Err: e}
+			return nil, e
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {

@@ -111,23 +111,21 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 			}
 		}
 		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
-		if said := (*instance.Error)(nil); errors.As(err, &said) {
-			return "", &trouble.Error{What: said.What, Because: said.Because, Try: said.Try, Err: said}
-		} else if err != nil {
+		if err != nil {
 			return "", err
 		}
 		c, err := kube.WithToken(v, n.cluster.Server, n.cluster.CA, token, via)
 		if err != nil {
 			return "", err
 		}
-		user, groups, err := c.Whoami(ctx)
-		return "", n.refused(user, groups, err)
+		is, err := c.Whoami(ctx)
+		return "", n.refused(is, err)
 	}
 	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
 // refused says why the cluster does not accept the machine as this node; nil where it does.
-func (n *ownNode) refused(user string, groups []string, err error) error {
+func (n *ownNode) refused(who kube.User, err error) error {
 	switch is := "system:node:" + n.name; {
 	case errors.Is(err, kube.Unauthorized):
 		return &trouble.Error{
@@ -143,9 +141,9 @@ func (n *ownNode) refused(user string, groups []string, err error) error {
 		return nil // the cluster offers no such review; kubelet will report a refusal
 	case err != nil:
 		return err
-	case user != is || !slices.Contains(groups, "system:nodes"):
+	case who.Username != is || !slices.Contains(who.Groups, "system:nodes"):
 		return &trouble.Error{
-			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(trouble.OneLine(user)), is),
+			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(trouble.OneLine(who.Username)), is),
 			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
 			Try: []string{
 				"give the role an access entry of type EC2_LINUX, in place of another type",

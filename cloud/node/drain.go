@@ -95,14 +95,11 @@ func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 
 // undrained is an error of the API server: nothing was interrupted, and the next run tries again.
 func undrained(err error) error {
-	t := &trouble.Error{
-		What: "cannot drain this node: " + err.Error(),
-		Err:  errors.Join(converge.ErrInUse, trouble.Wait{For: "the API server"}, err),
+	because, try := details(err)
+	return &trouble.Error{
+		What: "cannot drain this node: " + err.Error(), Because: because, Try: try,
+		Err: errors.Join(converge.ErrInUse, trouble.Wait{For: "the API server"}, err),
 	}
-	if e := KubeError(err); e != nil {
-		t.Because, t.Try = e.Because, e.Try
-	}
-	return t
 }
 
 // Leaves says whether a pod can be evicted.
@@ -182,8 +179,8 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []s
 		case errors.Is(err, kube.Missing), errors.Is(err, kube.Conflict):
 		case trouble.Passes(err):
 			line := "pod " + name + ": "
-			if e := KubeError(err); len(e.Because) > 0 {
-				line += strings.Join(e.Because, "; ")
+			if because, _ := details(err); len(because) > 0 {
+				line += strings.Join(because, "; ")
 			} else {
 				line += err.Error()
 			}

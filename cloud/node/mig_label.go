@@ -223,11 +223,11 @@ func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name, err := c.PodsNode(ctx)
-	if err != nil || name == "" {
+	is, err := c.Whoami(ctx)
+	if err != nil || is.Node() == "" {
 		return "", err
 	}
-	n, err := c.CachedNode(ctx, name)
+	n, err := c.CachedNode(ctx, is.Node())
 	if err != nil {
 		return "", err
 	}

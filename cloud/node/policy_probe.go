@@ -27,20 +27,20 @@ func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, err := c.PodsNode(ctx)
-	if err == nil && node != "" {
-		err = c.TryLabel(ctx, node, probeLabel, "denied")
+	is, err := c.Whoami(ctx)
+	if err == nil && is.Node() != "" {
+		err = c.TryLabel(ctx, is.Node(), probeLabel, "denied")
 	}
-	e := KubeError(err)
 	switch {
-	case err == nil || errors.Is(err, kube.Missing) && node == "":
+	case err == nil || errors.Is(err, kube.Missing) && is.Node() == "":
 		return widePolicy(ctx, c), nil
-	case e != nil && e.Denied(PolicyCode):
+	case kube.Denied(err, PolicyCode):
 		return nil, nil
-	case errors.Is(err, kube.Forbidden) && e != nil:
+	case errors.Is(err, kube.Forbidden):
+		because, _ := details(err)
 		return &trouble.Error{
 			What:    "the DaemonSet's ServiceAccount is not used: it may not change its Node",
-			Because: append([]string{e.Error(), kubeletAlone}, e.Because...),
+			Because: append([]string{err.Error(), kubeletAlone}, because...),
 			Try:     []string{applyRBAC},
 			Err:     err,
 		}, nil

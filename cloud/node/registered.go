@@ -91,13 +91,12 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	for most := first; ; most = min(2*most, longest) {
 		between := most/2 + rand.N(most) // no two machines that were started together ask together
 		found, err := n.get(ctx, v)
-		waits := (*kube.Error)(nil)
 		switch {
 		case err == nil:
 			if problem = want(found); problem == "" {
 				return nil
 			}
-		case errors.As(err, &waits) && waits.Waits():
+		case trouble.Passes(err):
 			problem = err.Error()
 		default:
 			return err

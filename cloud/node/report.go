@@ -185,9 +185,7 @@ func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, ev
 		return err
 	}
 	for _, e := range events {
-		ev := kube.Event{Type: e.kind, Reason: e.reason, Message: e.message}
-		ev.InvolvedObject = kube.Reference{Kind: "Node", Name: n.Name}
-		if err := c.Event(ctx, ev); err != nil {
+		if err := c.Event(ctx, n.Name, kube.Event{Type: e.kind, Reason: e.reason, Message: e.message}); err != nil {
 			return err
 		}
 	}

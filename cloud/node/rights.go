@@ -5,6 +5,7 @@ package node
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -17,19 +18,19 @@ func lacking(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err
 	}
-	e := KubeError(err)
+	because, try := details(err)
 	return &trouble.Error{
-		What:    "cannot show the cluster the state of this node: " + e.Error(),
-		Because: append([]string{"labels, taints and the condition of the node wait for that, and nothing else of this machine does"}, e.Because...),
-		Try:     append(append([]string{}, e.Try...), "then run the same command again: it goes on from here"),
+		What:    "cannot show the cluster the state of this node: " + err.Error(),
+		Because: append([]string{"labels, taints and the condition of the node wait for that, and nothing else of this machine does"}, because...),
+		Try:     append(slices.Clone(try), "then run the same command again: it goes on from here"),
 		Err:     errors.Join(trouble.Wait{For: "a right in the cluster"}, err),
 	}
 }
 
-func KubeError(err error) *kube.Error {
-	e := (*kube.Error)(nil)
-	if !errors.As(err, &e) {
-		return nil
+// details is what an error says beside its first line.
+func details(err error) (because, try []string) {
+	if e := (*trouble.Error)(nil); errors.As(err, &e) {
+		return e.Because, e.Try
 	}
-	return e
+	return nil, nil
 }

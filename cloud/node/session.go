@@ -198,8 +198,8 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, erro
 	n, err := c.Node(ctx, cmp.Or(s.real, w.node))
 	if s.real == "" && (errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)) {
 		// A cloud may have named the node: EC2 by its private DNS name, whatever the machine calls itself.
-		user, _, werr := c.Whoami(ctx)
-		if real, ok := strings.CutPrefix(user, "system:node:"); werr == nil && ok && real != w.node {
+		is, werr := c.Whoami(ctx)
+		if real, ok := strings.CutPrefix(is.Username, "system:node:"); werr == nil && ok && real != w.node {
 			s.real = real
 			n, err = c.Node(ctx, real)
 		}

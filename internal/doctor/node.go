@@ -82,8 +82,8 @@ func (m *Machine) Registration() (registration, bool) {
 		if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
 			// The command line does not say how a cloud names the Node; the server knows it. Where it knows no such question
 			// (before Kubernetes 1.28), the name stays unproven, and the fault is not named.
-			user, _, whoErr := c.Whoami(ctx)
-			name, proven := strings.CutPrefix(user, "system:node:")
+			is, whoErr := c.Whoami(ctx)
+			name, proven := strings.CutPrefix(is.Username, "system:node:")
 			if whoErr != nil || !proven {
 				return r, err
 			}

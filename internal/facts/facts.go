@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/pci"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Facts is what a machine is, beside what we want of it.
@@ -62,9 +63,9 @@ type Facts struct {
 	Files       map[string][]byte `json:"-"`                     // those asked for that are there
 
 	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, where it was asked and answers
-	NoInstance *instance.Error    `json:"noInstance,omitempty"` // why none answers
+	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why none answers
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
-	NoCluster  *instance.Error    `json:"noCluster,omitempty"`  // why it could not be found out
+	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it could not be found out
 
 	// DriverAgain: a driver would answer a new process; this one has loaded the library of one that was replaced since.
 	DriverAgain bool `json:"driverAgain,omitempty"`

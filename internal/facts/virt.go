@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // virt names the hypervisor or container around the running machine as systemd-detect-virt prints it.
@@ -115,9 +116,9 @@ func dmiVirt(texts ...string) string {
 // holds for the machine's life, and who does not answer within half a minute would cost each stage as much.
 type asked struct {
 	instance   *instance.Instance
-	noInstance *instance.Error
+	noInstance *trouble.Error
 	cluster    *instance.Cluster
-	noCluster  *instance.Error
+	noCluster  *trouble.Error
 	ref        instance.ClusterRef // the cluster that was asked about
 }
 
@@ -151,8 +152,8 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 }
 
 // unanswered separates a cloud that does not answer, which is a fact, from an error on this machine.
-func (l *look) unanswered(verb, object string, err error) *instance.Error {
-	refused, later := (*instance.Error)(nil), host.Later{}
+func (l *look) unanswered(verb, object string, err error) *trouble.Error {
+	refused, later := (*trouble.Error)(nil), host.Later{}
 	switch {
 	case err == nil || errors.As(err, &later):
 	case errors.As(err, &refused):

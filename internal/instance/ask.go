@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Ask asks EC2's metadata service about the machine. It never goes through a proxy, and never lasts longer than half a minute; where the
-// service refuses, Ask returns at once. Errors are *Error, or a host.Later in a root folder.
+// service refuses, Ask returns at once. Errors are *trouble.Error, or a host.Later in a root folder.
 func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &Error{What: "cannot ask EC2's metadata service: it answers too slowly", Waiting: true})
+	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &trouble.Error{What: "cannot ask EC2's metadata service: it answers too slowly", Passing: true})
 	defer cancel()
 	e, err := openIMDS(v, c.InstanceID)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -106,11 +107,11 @@ func TestAsk(t *testing.T) {
 // said is an error in words, as a person would read it.
 func said(t *testing.T, err error) string {
 	t.Helper()
-	var e *instance.Error
+	var e *trouble.Error
 	if !errors.As(err, &e) {
-		t.Fatalf("%T %v is no *instance.Error", err, err)
+		t.Fatalf("%T %v is no *trouble.Error", err, err)
 	}
-	if e.Waits() != e.Waiting || e.What == "" {
+	if e.What == "" {
 		t.Errorf("%+v", e)
 	}
 	var b strings.Builder
@@ -121,7 +122,7 @@ func said(t *testing.T, err error) string {
 	for _, s := range e.Try {
 		b.WriteString("  try     " + s + "\n")
 	}
-	if e.Waiting {
+	if e.Passing {
 		b.WriteString("  waiting helps\n")
 	}
 	if strings.Contains(b.String()+err.Error(), "planted") {

@@ -16,6 +16,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // awsAPI asks AWS's API as the instance's role.
@@ -32,7 +33,7 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 		a.region = i.Region
 	}
 	if !isRegion(a.region) {
-		return nil, &Error{What: "cannot ask AWS about the cluster: its region is not known", Try: []string{"[join] region = \"us-east-1\""}}
+		return nil, &trouble.Error{What: "cannot ask AWS about the cluster: its region is not known", Try: []string{"[join] region = \"us-east-1\""}}
 	}
 	m, err := openIMDS(v, i.ID)
 	if err != nil {
@@ -56,7 +57,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	var api smithy.APIError
 	switch {
 	case errors.Is(err, errMissing):
-		return keys, &Error{
+		return keys, &trouble.Error{
 			What:    "cannot sign requests to AWS: the instance has no role",
 			Because: []string{"a node of EKS says who it is by the role of its instance"},
 			Try: []string{
@@ -66,7 +67,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 			Err: err,
 		}
 	case errors.As(err, &api):
-		return keys, &Error{
+		return keys, &trouble.Error{
 			What:    "cannot sign requests to AWS: EC2 has no keys for the instance's role: " + clean(api.ErrorCode(), 100),
 			Because: []string{"the role was removed, or does not trust EC2"},
 			Try:     []string{"aws iam get-role --role-name ROLE    shows whom it trusts"},
@@ -111,7 +112,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	is := reply.Cluster
 	if is == nil || is.Authority == nil || is.Network == nil || is.Endpoint == nil {
 		if is != nil && is.Endpoint == nil { // while it is CREATING
-			return &Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Waiting: true}
+			return &trouble.Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Passing: true}
 		}
 		return a.strange("eks:DescribeCluster")
 	}
@@ -158,11 +159,11 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 			}
 		}
 		if host.Pause(ctx, pause) != nil {
-			return &Error{
+			return &trouble.Error{
 				What:    "cannot find out the node's name: EC2 tells no private DNS name of " + i.ID,
 				Because: []string{"it may lag behind for minutes after a launch; where the VPC has no DNS host names it never comes"},
 				Try:     []string{"[join] node_name = \"" + i.ID + "\", with an access entry of type EC2 and {{SessionName}}"},
-				Waiting: true,
+				Passing: true,
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/aws/smithy-go"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.
@@ -24,8 +26,8 @@ func (a *awsAPI) endpointName(service string) string {
 }
 
 // strange is what is said of an answer of AWS that lacks what it must hold.
-func (a *awsAPI) strange(call string) *Error {
-	return &Error{
+func (a *awsAPI) strange(call string) *trouble.Error {
+	return &trouble.Error{
 		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
 		Because: []string{"a proxy may have answered in AWS's place"},
 		Try:     []string{"[proxy] no_proxy = [\"" + awsDomain(a.region) + "\"], where the VPC has endpoints of its own"},
@@ -34,8 +36,8 @@ func (a *awsAPI) strange(call string) *Error {
 
 // explain says why AWS refused, and how to fix it. It shows AWS's message in one short line: that names roles and
 // resources, never keys.
-func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *Error {
-	var cause *Error
+func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
+	var cause *trouble.Error
 	if errors.As(context.Cause(ctx), &cause) { // time is up: the last answer says more, if there was one
 		if f := a.outcome(); f.status == 0 {
 			return a.unreached(call, err)
@@ -51,13 +53,13 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *E
 		wrong.Err = err
 		return wrong
 	}
-	e := &Error{What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region), Err: err}
+	e := &trouble.Error{What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region), Err: err}
 	if words != "" {
 		e.Because = []string{"AWS says: " + words}
 	}
 	switch {
 	case f.status == http.StatusTooManyRequests, throttled(code):
-		e.What, e.Waiting = e.What+"AWS limits the request rate", true
+		e.What, e.Passing = e.What+"AWS limits the request rate", true
 		e.Because = append(e.Because, "all machines of the account share one limit")
 		e.Try = []string{"wait, and run apply again", "[join] server, ca_file and service_cidr: then EKS is not asked at all", "the same in the user data's NodeConfig"}
 		if strings.HasPrefix(call, "ec2:") {
@@ -70,7 +72,7 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *E
 		e.What += "the instance's role lacks the permission"
 		e.Try = []string{"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does", "or [join] server, ca_file, service_cidr and node_name: then AWS is not asked"}
 	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
-		e.What, e.Waiting = e.What+"the keys of the instance's role have expired", true
+		e.What, e.Passing = e.What+"the keys of the instance's role have expired", true
 		e.Try = []string{"timedatectl    shows whether the clock is right", "wait: EC2 hands out new keys before the old ones end"}
 	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
 		e.What += "AWS rejects the role's signature"
@@ -80,7 +82,7 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *E
 	case f.tooLong:
 		return a.strange(call)
 	case f.status >= 500:
-		e.What, e.Waiting = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
+		e.What, e.Passing = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
 		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
 	default:
 		return a.strange(call)
@@ -103,16 +105,16 @@ func denied(code string) bool {
 }
 
 // unreached is what is said where AWS's API does not answer.
-func (a *awsAPI) unreached(call string, err error) *Error {
+func (a *awsAPI) unreached(call string, err error) *trouble.Error {
 	f := a.outcome()
-	e := &Error{
+	e := &trouble.Error{
 		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
 		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
 		Try: []string{
 			"[proxy] https = \"http://PROXY:PORT\"", "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name " + a.endpointName(call[:3]),
 			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
 		},
-		Waiting: true, Err: err,
+		Passing: true, Err: err,
 	}
 	var name *net.DNSError
 	if errors.As(err, &name) || strings.Contains(err.Error(), "no such host") {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // apiPatience bounds the questions to a cloud's API. After it gpuadm ends with "run it again", so that a boot unit shows why it
@@ -19,7 +20,7 @@ const apiPatience = time.Minute
 
 // AskCluster finds out about the machine's EKS cluster: from the user data, else from what was kept, else from EKS's own
 // API. That API throttles: 400 machines that started together were not all let in, which is why it comes last, and why a
-// machine that has joined never asks it again. Errors are *Error, or a host.Later in a root folder.
+// machine that has joined never asks it again. Errors are *trouble.Error, or a host.Later in a root folder.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/803
 func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*Cluster, error) {
 	if c := kept(v, i, want); c != nil {
@@ -31,7 +32,7 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 		c = &copied
 	}
 	if c.Name == "" {
-		return nil, &Error{
+		return nil, &trouble.Error{
 			What:    "cannot find out which cluster to join: neither node.toml nor the user data names it",
 			Because: []string{"user data names it in a NodeConfig of node.eks.aws"},
 			Try:     []string{"[join] cluster = \"NAME\""},
@@ -45,7 +46,7 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 	if want.NodeName != "" && enough {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, apiPatience, &Error{What: "cannot ask AWS about the cluster: it took longer than " + apiPatience.String(), Waiting: true})
+	ctx, cancel := context.WithTimeoutCause(ctx, apiPatience, &trouble.Error{What: "cannot ask AWS about the cluster: it took longer than " + apiPatience.String(), Passing: true})
 	defer cancel()
 	a, err := openAWS(ctx, v, i, want)
 	if err != nil {

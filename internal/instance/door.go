@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -159,11 +160,11 @@ func ago(off time.Duration) string {
 }
 
 // wrongClock is what is said where requests signed by this clock would be refused; nil where the clock serves.
-func wrongClock(off time.Duration, than string) *Error {
+func wrongClock(off time.Duration, than string) *trouble.Error {
 	if off.Abs() < clockBound {
 		return nil
 	}
-	return &Error{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s %s", ago(off.Round(time.Second)), than),
 		Because: []string{
 			"AWS refuses requests whose time is more than five minutes off, and the cluster's certificates may count as not valid yet",
@@ -173,6 +174,6 @@ func wrongClock(off time.Duration, than string) *Error {
 			"on EC2, let chrony use 169.254.169.123: it is there without any route",
 			"chronyc makestep    sets the clock at once",
 		},
-		Waiting: true,
+		Passing: true,
 	}
 }

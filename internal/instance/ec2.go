@@ -121,7 +121,7 @@ func (e *imdsDoor) text(ctx context.Context, path string) (string, error) {
 	return text, err
 }
 
-// errMissing is what an *Error wraps where the service answers and does not know what it was asked for.
+// errMissing is what an *trouble.Error wraps where the service answers and does not know what it was asked for.
 var errMissing = errors.New("not there")
 
 // try asks until there is an answer, or it is clear that there will be none, and explains why.

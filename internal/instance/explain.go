@@ -7,14 +7,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // serviceAt is where EC2's metadata service answers.
 const serviceAt = "169.254.169.254"
 
 // strange is the error for an answer that is not of the service's form.
-func strange(what string) *Error {
-	return &Error{
+func strange(what string) *trouble.Error {
+	return &trouble.Error{
 		What:    "cannot read EC2's metadata: " + what + " is not of the form that the service gives",
 		Because: []string{"another server than EC2's metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
 		Try:     []string{"ip route get " + serviceAt + "    shows where requests go", "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
@@ -22,8 +24,8 @@ func strange(what string) *Error {
 }
 
 // unreached is the error where the service does not answer, or answers with its own failures.
-func unreached(f outcome) *Error {
-	e := &Error{Waiting: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
+func unreached(f outcome) *trouble.Error {
+	e := &trouble.Error{Passing: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
 	switch {
 	case f.status == http.StatusTooManyRequests:
 		e.What = "cannot ask EC2's metadata service: it is asked too often (status 429)"
@@ -43,7 +45,7 @@ func unreached(f outcome) *Error {
 }
 
 // tooLong is the error for an answer that does not end.
-func tooLong() *Error {
+func tooLong() *trouble.Error {
 	e := strange("an answer of more than 256 KiB")
 	e.Err = errTooLong
 	return e
@@ -56,12 +58,12 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	}
 	f := e.outcome()
 	id := e.name()
-	problem := &Error{}
+	problem := &trouble.Error{}
 	switch token := f.method == http.MethodPut; {
 	case f.tooLong:
 		return tooLong()
 	case token && f.connected && f.status == 0:
-		problem = &Error{
+		problem = &trouble.Error{
 			What: "cannot ask EC2's metadata service: it does not answer the request for a token, though the connection is open",
 			Because: []string{
 				"the answer may go as many hops as the instance's hop limit says, mostly 1: none is left on the way into a container's network",
@@ -72,21 +74,21 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 			},
 		}
 	case f.status == http.StatusForbidden:
-		problem = &Error{
+		problem = &trouble.Error{
 			What:    "cannot ask EC2's metadata service: it is turned off for this instance (status 403)",
 			Because: []string{"the same is answered to requests that come through a proxy; gpuadm sends none through one"},
 			Try:     []string{"aws ec2 modify-instance-metadata-options --instance-id " + id + " --http-endpoint enabled"},
 		}
 	case f.status == http.StatusUnauthorized:
-		problem = &Error{
+		problem = &trouble.Error{
 			What:    "cannot ask EC2's metadata service: it does not take the token that it gave (status 401)",
 			Because: []string{"something on the way changes requests, or answers in the service's place"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
 		}
 	case f.status == http.StatusNotFound && !token && f.path != identityPath:
-		return &Error{What: "cannot find " + clean(f.path, 100) + " in EC2's metadata: status 404", Err: errMissing}
+		return &trouble.Error{What: "cannot find " + clean(f.path, 100) + " in EC2's metadata: status 404", Err: errMissing}
 	case f.status == http.StatusNotFound, f.status == http.StatusMethodNotAllowed, f.status == http.StatusBadRequest:
-		problem = &Error{
+		problem = &trouble.Error{
 			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
 			Because: []string{"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: leave [join] out, and have another tool join it"},

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // isRegion says whether a name can be that of a region.
@@ -37,10 +38,10 @@ func awsDomain(region string) string {
 }
 
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
-// It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *Error.
+// It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *trouble.Error.
 func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {
 	if !isRegion(region) {
-		return &Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}}
+		return &trouble.Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}}
 	}
 	at := "eks." + region + "." + awsDomain(region)
 	d, err := open(v, host.Web{Via: via}, apiMost)
@@ -64,11 +65,11 @@ func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) err
 		}
 		return nil
 	}
-	e := &Error{
+	e := &trouble.Error{
 		What:    fmt.Sprintf("cannot reach EKS in %s: %s does not answer", region, at),
 		Because: []string{"a hybrid node asks AWS for its credentials whenever it signs in to the cluster"},
 		Try:     []string{"[proxy] https = \"http://PROXY:PORT\", and the same in nodeadm's environment", "curl -v https://" + at + "/clusters    shows where it ends; 403 is right"},
-		Waiting: true, Err: err,
+		Passing: true, Err: err,
 	}
 	if name := (*net.DNSError)(nil); errors.As(err, &name) || strings.Contains(err.Error(), "no such host") {
 		e.What = fmt.Sprintf("cannot reach EKS in %s: the name %s is not known", region, at)

@@ -15,6 +15,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // tokenLife is how long a token may be used: API servers take it for fifteen minutes, less one for clocks that differ.
@@ -27,7 +28,7 @@ const tokenLife = 14 * time.Minute
 // Source: https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster
 func Token(ctx context.Context, v host.View, cluster, region string) (token string, expires time.Time, err error) {
 	if !clusterName(cluster) {
-		return "", time.Time{}, &Error{What: "cannot make a token: a name of a cluster is needed", Try: []string{"[join] cluster = \"NAME\""}}
+		return "", time.Time{}, &trouble.Error{What: "cannot make a token: a name of a cluster is needed", Try: []string{"[join] cluster = \"NAME\""}}
 	}
 	m, err := openIMDS(v, "")
 	if err != nil {
@@ -39,7 +40,7 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 		}
 	}
 	if !isRegion(region) {
-		return "", time.Time{}, &Error{What: "cannot make a token: the region is not known", Try: []string{"[join] region = \"us-east-1\""}}
+		return "", time.Time{}, &trouble.Error{What: "cannot make a token: the region is not known", Try: []string{"[join] region = \"us-east-1\""}}
 	}
 	keys, err := m.role(ctx)
 	if err != nil {
@@ -51,7 +52,7 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	now := v.Now()
 	url, err := presigned(ctx, keys, cluster, region, now)
 	if err != nil {
-		return "", time.Time{}, &Error{What: "cannot make a token: the request to STS cannot be signed", Try: []string{"[join] region: it is " + region}, Err: err}
+		return "", time.Time{}, &trouble.Error{What: "cannot make a token: the request to STS cannot be signed", Try: []string{"[join] region: it is " + region}, Err: err}
 	}
 	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
 }

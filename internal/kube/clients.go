@@ -5,6 +5,7 @@ package kube
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"fmt"
 	"sync"
 
@@ -57,7 +58,7 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 		return nil, err
 	}
 	if old.client != nil {
-		old.client.hangUp()
+		old.client.http.CloseIdleConnections()
 	}
 	if c.made == nil {
 		c.made = map[string]kept{}
@@ -69,33 +70,19 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 // mark tells settings apart, by all that a connection or a credential depends on. There is none while a certificate, its own or those
 // that it trusts, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
-	l := s.login
-	all := [][]byte{fmt.Appendf(nil, "%q %+v %q %q %q %q", s.server, s.via, l.token, l.tokenFile, l.certFile, l.keyFile), s.roots, l.certPEM, l.keyPEM}
-	if l.exec != nil {
-		all = append(all, fmt.Appendf(nil, "%+v", *l.exec))
-	}
+	l, trusted, pair := s.login, []byte(nil), new(tls.Certificate)
 	if s.roots == nil && s.via.CAFile != "" { // whom it trusts may change under the same name
-		trusted, err := small(l.view, s.via.CAFile)
-		if err != nil {
+		var err error
+		if trusted, err = small(l.view, s.via.CAFile); err != nil {
 			return mark, false
 		}
-		all = append(all, trusted)
 	}
 	if l.certFile != "" { // kubelet changes what it links to
-		pair, bad := l.pair()
-		if bad != nil {
+		var bad *fault
+		if pair, bad = l.pair(); bad != nil {
 			return mark, false
 		}
-		all = append(all, pair.Certificate...)
 	}
-	// With a length before each, no two lists are the same bytes.
-	var text []byte
-	for _, part := range all {
-		text = fmt.Appendf(text, "%d:", len(part))
-		text = append(text, part...)
-	}
-	return sha256.Sum256(text), true
+	return sha256.Sum256(fmt.Appendf(nil, "%q %#v %q %q %q %q %q %q %q %#v %q %q",
+		s.server, s.via, l.token, l.tokenFile, l.certFile, l.keyFile, s.roots, l.certPEM, l.keyPEM, l.exec, trusted, pair.Certificate)), true
 }
-
-// hangUp closes idle connections.
-func (c *Client) hangUp() { c.http.CloseIdleConnections() }

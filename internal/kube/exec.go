@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -63,7 +64,7 @@ func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 }
 
 // ask returns what the plugin gives, and asks it again shortly before that runs out.
-func (l *login) ask(ctx context.Context) (*credential, *Error) {
+func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	l.mu.Lock()
 	got := l.got
 	l.mu.Unlock()
@@ -78,11 +79,11 @@ func (l *login) ask(ctx context.Context) (*credential, *Error) {
 		}
 	}
 	if err != nil {
-		e := &Error{Why: Unauthorized, Cause: fmt.Errorf("no credentials: %w", err)}
+		e := &fault{why: Unauthorized, cause: fmt.Errorf("no credentials: %w", err)}
 		if errors.Is(err, fs.ErrNotExist) && l.exec.hint != "" {
-			e.Try = []string{l.exec.hint}
+			e.try = []string{l.exec.hint}
 		} else if !errors.As(err, new(host.Later)) {
-			e.Try = []string{"run the exec command of " + or(l.from, "the kubeconfig") + " by hand"}
+			e.try = []string{"run the exec command of " + cmp.Or(l.from, "the kubeconfig") + " by hand"}
 		}
 		return nil, e
 	}

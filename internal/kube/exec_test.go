@@ -40,9 +40,9 @@ func TestExec(t *testing.T) {
 		why          Why
 		words        string
 	}{
-		"v1":            {"v1", credentials("v1", map[string]any{"token": planted}), nil, "known", 0, ""},
-		"v1beta1":       {"v1beta1", credentials("v1beta1", map[string]any{"token": planted, "expirationTimestamp": "2026-01-02T03:20:00Z"}), nil, "known", 0, ""},
-		"certificate":   {"v1", credentials("v1", map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(key)}), nil, "default", 0, ""},
+		"v1":            {"v1", credentials("v1", map[string]any{"token": planted}), nil, "known", "", ""},
+		"v1beta1":       {"v1beta1", credentials("v1beta1", map[string]any{"token": planted, "expirationTimestamp": "2026-01-02T03:20:00Z"}), nil, "known", "", ""},
+		"certificate":   {"v1", credentials("v1", map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(key)}), nil, "default", "", ""},
 		"other version": {"v1", credentials("v1beta1", map[string]any{"token": planted}), nil, "", Unauthorized, "another version"},
 		"no JSON":       {"v1", planted, nil, "", Unauthorized, "not with an ExecCredential"},
 		"other kind":    {"v1", `{"kind":"Pod","token":"` + planted + `"}`, nil, "", Unauthorized, "not with an ExecCredential"},
@@ -71,11 +71,11 @@ func TestExec(t *testing.T) {
 			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
 			for range 2 {
-				user, _, err := c.Whoami(t.Context())
+				is, err := c.Whoami(t.Context())
 				if tt.user == "" {
 					wants(t, err, tt.why, tt.words)
-				} else if err != nil || user != tt.user {
-					t.Errorf("%q, %v", user, err)
+				} else if err != nil || is.Username != tt.user {
+					t.Errorf("%q, %v", is.Username, err)
 				}
 			}
 			if tt.user != "" && asked != 1 {
@@ -102,20 +102,20 @@ func TestExecAgain(t *testing.T) {
 	must.OK(t, err)
 	for i, want := range []string{"one", "two"} {
 		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
-		if user, _, err := c.Whoami(t.Context()); err != nil || user != want {
-			t.Errorf("%q, %v", user, err)
+		if is, err := c.Whoami(t.Context()); err != nil || is.Username != want {
+			t.Errorf("%q, %v", is.Username, err)
 		}
 		sim.Revoke(fmt.Sprint("token-", i+1))
 	}
-	_, _, err = c.Whoami(t.Context())
+	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "what /etc/bin/p gives", "access entry")
 	if asked != 3 {
 		t.Errorf("asked %d times", asked)
 	}
 	sim.Token("token-4", kubesim.User{Name: "later"})
 	c.login.view = ahead{n, 3 * time.Hour}
-	if user, _, err := c.Whoami(t.Context()); err != nil || user != "later" {
-		t.Errorf("%q, %v", user, err)
+	if is, err := c.Whoami(t.Context()); err != nil || is.Username != "later" {
+		t.Errorf("%q, %v", is.Username, err)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestExecMissing(t *testing.T) {
 	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
 	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
 	must.OK(t, err)
-	_, _, err = c.Whoami(t.Context())
+	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "no credentials: cannot run aws", "apt install awscli")
 }
 
@@ -204,7 +204,7 @@ func TestExecOfEKS(t *testing.T) {
 			}
 			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
-			if _, _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {
+			if _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {
 				t.Errorf("a program was run: %t, and then: %v", ran, err)
 			}
 		})

@@ -4,11 +4,13 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
@@ -17,26 +19,30 @@ import (
 )
 
 // kubeconfig is what we need of one: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
-// clientcmd's own loader follows YAML aliases, by which a small file grows without end, and its errors repeat the file's content.
+// The errors of clientcmd's own loader repeat the file's content.
 type kubeconfig struct {
-	Current  string `yaml:"current-context"`
-	Contexts []struct {
-		Name    string  `yaml:"name"`
-		Context pairing `yaml:"context"`
-	} `yaml:"contexts"`
-	Clusters []struct {
-		Name    string  `yaml:"name"`
-		Cluster cluster `yaml:"cluster"`
-	} `yaml:"clusters"`
-	Users []struct {
-		Name string `yaml:"name"`
-		User user   `yaml:"user"`
-	} `yaml:"users"`
+	Current  string         `yaml:"current-context"`
+	Contexts []contextEntry `yaml:"contexts"`
+	Clusters []clusterEntry `yaml:"clusters"`
+	Users    []userEntry    `yaml:"users"`
 }
 
-type pairing struct {
-	Cluster string `yaml:"cluster"`
-	User    string `yaml:"user"`
+type contextEntry struct {
+	Name    string `yaml:"name"`
+	Context struct {
+		Cluster string `yaml:"cluster"`
+		User    string `yaml:"user"`
+	} `yaml:"context"`
+}
+
+type clusterEntry struct {
+	Name    string  `yaml:"name"`
+	Cluster cluster `yaml:"cluster"`
+}
+
+type userEntry struct {
+	Name string `yaml:"name"`
+	User user   `yaml:"user"`
 }
 
 type cluster struct {
@@ -77,69 +83,48 @@ type execSetting struct {
 
 // ofKubeconfig reads a kubeconfig on the machine.
 func ofKubeconfig(v host.View, name string) (setting, error) {
-	e := &Error{Verb: "use", What: "kubeconfig " + name, Why: Broken}
+	s, f := setting{}, &fault{why: Broken}
 	text, err := small(v, name)
 	switch {
 	case name == "":
-		e.What, e.Cause = "a kubeconfig", errors.New("none is named")
-		return setting{}, e
+		f.cause = errors.New("none is named")
+		return s, f.to("use", "a kubeconfig")
 	case errors.Is(err, fs.ErrNotExist):
-		e.Why, e.Cause = Missing, errors.New("not found (yet): kubelet or the tool that joins the machine writes it")
-		return setting{}, e
+		f.why, err = Missing, errors.New("not found (yet): kubelet or the tool that joins the machine writes it")
 	case errors.Is(err, fs.ErrPermission):
-		e.Cause, e.Try = err, []string{"run gpuadm as root"}
-		return setting{}, e
-	case err != nil:
-		e.Cause = err
-		return setting{}, e
+		f.try = []string{"run gpuadm as root"}
+	case err == nil:
+		s, err = parse(text, path.Dir(name))
 	}
-	s, err := parse(text, path.Dir(name))
-	if err == nil {
-		err = s.load(v)
-	}
-	if err != nil {
-		e.Cause = err
-		return setting{}, e
-	}
-	s.from, s.setting.login.view = "kubeconfig "+name, v
-	s.setting.from = s.from
-	if s.login.about == "" {
-		s.login.about = "no credentials: kubeconfig " + name + " has none for its current-context"
-	}
-	return s.setting, nil
-}
-
-// parsed is a setting whose certificate authority may still lie in a file.
-type parsed struct {
-	setting
-	caFile string
-	from   string
-}
-
-// load reads the certificate authority.
-func (p *parsed) load(v host.View) (err error) {
-	if p.roots == nil && p.caFile != "" {
-		p.roots, err = small(v, p.caFile)
-		if err == nil && len(p.roots) == 0 {
-			err = fmt.Errorf("%s is empty", p.caFile)
+	if err == nil && s.roots == nil && s.caFile != "" {
+		if s.roots, err = small(v, s.caFile); err == nil && len(s.roots) == 0 {
+			err = fmt.Errorf("%s is empty", s.caFile)
 		}
 	}
-	return err
+	if err != nil {
+		f.cause = err
+		return setting{}, f.to("use", "kubeconfig "+name)
+	}
+	s.from, s.login.view = "kubeconfig "+name, v
+	s.login.about = cmp.Or(s.login.about, "no credentials: kubeconfig "+name+" has none for its current-context")
+	return s, nil
 }
 
 // parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. Pure. Errors repeat no values but names.
-func parse(text []byte, folder string) (parsed, error) {
-	var p parsed
+func parse(text []byte, folder string) (s setting, err error) {
 	var k kubeconfig
 	if len(text) > maxSmall {
-		return p, fmt.Errorf("it is larger than %d MiB", maxSmall>>20)
+		return s, fmt.Errorf("it is larger than %d MiB", maxSmall>>20)
 	}
-	if err := decode(text, &k); err != nil {
-		return p, err
+	switch err := yaml.Unmarshal(text, &k); {
+	case errors.As(err, new(*yaml.TypeError)):
+		return s, errors.New("it does not have the form of a kubeconfig" + lineOf(err))
+	case err != nil:
+		return s, errors.New("it is no YAML" + lineOf(err))
 	}
 	cl, u, err := k.current()
 	if err != nil {
-		return p, err
+		return s, err
 	}
 	at := func(name string) string {
 		if name == "" || path.IsAbs(name) {
@@ -147,30 +132,12 @@ func parse(text []byte, folder string) (parsed, error) {
 		}
 		return path.Join(folder, name)
 	}
-	if p.setting, err = cl.setting(); err != nil {
-		return p, err
+	if s, err = cl.setting(); err != nil {
+		return s, err
 	}
-	p.caFile = at(cl.CAFile)
-	p.login, err = u.login(at)
-	return p, err
-}
-
-// decode reads YAML into the type, without aliases.
-func decode(text []byte, k *kubeconfig) error {
-	var root yaml.Node
-	err := yaml.Unmarshal(text, &root)
-	switch {
-	case err != nil:
-		return errors.New("it is no YAML" + lineOf(err))
-	case aliased(&root):
-		return errors.New("it uses YAML aliases (&name, *name), which are not read here")
-	case len(root.Content) == 0:
-		return errors.New("it is empty")
-	}
-	if err := root.Decode(k); err != nil {
-		return errors.New("it does not have the form of a kubeconfig" + lineOf(err))
-	}
-	return nil
+	s.caFile = at(cl.CAFile)
+	s.login, err = u.login(at)
+	return s, err
 }
 
 // lineOf takes the line's number out of an error: the rest of it may repeat a secret.
@@ -183,59 +150,50 @@ func lineOf(err error) string {
 	return ": line " + rest[:digits]
 }
 
-func aliased(n *yaml.Node) bool {
-	if n.Kind == yaml.AliasNode {
-		return true
-	}
-	for _, below := range n.Content {
-		if aliased(below) {
-			return true
-		}
-	}
-	return false
-}
-
 // current finds the cluster and the user of the current context.
 func (k kubeconfig) current() (cl cluster, u user, err error) {
 	if k.Current == "" {
 		return cl, u, errors.New("it has no current-context")
 	}
 	var names []string
-	var pair *pairing
 	for _, c := range k.Contexts {
 		names = append(names, clean(c.Name, 60))
-		if c.Name == k.Current && pair == nil {
-			pair = &c.Context
-		}
 	}
-	if pair == nil {
+	i := slices.IndexFunc(k.Contexts, func(c contextEntry) bool { return c.Name == k.Current })
+	if i < 0 {
 		there := "it has none"
 		if names != nil {
 			there = "there are " + clean(strings.Join(names, ", "), 200)
 		}
 		return cl, u, fmt.Errorf("its current-context %q is not among its contexts: %s", clean(k.Current, 60), there)
 	}
-	found := false
-	for _, c := range k.Clusters {
-		if c.Name == pair.Cluster && !found {
-			cl, found = c.Cluster, true
-		}
+	pair := k.Contexts[i].Context
+	lacks := func(kind, name string) error {
+		return fmt.Errorf("its context %q names %s %q, which it does not have", clean(k.Current, 60), kind, clean(name, 60))
 	}
-	if !found {
-		return cl, u, fmt.Errorf("its context %q names cluster %q, which it does not have", clean(k.Current, 60), clean(pair.Cluster, 60))
+	if i = slices.IndexFunc(k.Clusters, func(c clusterEntry) bool { return c.Name == pair.Cluster }); i < 0 {
+		return cl, u, lacks("cluster", pair.Cluster)
 	}
-	if found = pair.User == ""; found {
+	cl = k.Clusters[i].Cluster
+	if pair.User == "" {
 		return cl, u, nil
 	}
-	for _, c := range k.Users {
-		if c.Name == pair.User && !found {
-			u, found = c.User, true
-		}
+	if i = slices.IndexFunc(k.Users, func(c userEntry) bool { return c.Name == pair.User }); i < 0 {
+		return cl, u, lacks("user", pair.User)
 	}
-	if !found {
-		return cl, u, fmt.Errorf("its context %q names user %q, which it does not have", clean(k.Current, 60), clean(pair.User, 60))
+	return cl, k.Users[i].User, nil
+}
+
+// unpacked is what a key has in base64; nil for "".
+func unpacked(key, text string) ([]byte, error) {
+	if text == "" {
+		return nil, nil
 	}
-	return cl, u, nil
+	data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+	if err != nil {
+		return nil, errors.New("its " + key + " is not base64")
+	}
+	return data, nil
 }
 
 // setting is what a cluster says.
@@ -247,10 +205,8 @@ func (cl cluster) setting() (s setting, err error) {
 		return s, errors.New("it has tls-server-name, which is not supported")
 	}
 	s.server = cl.Server
-	if cl.CA != "" {
-		if s.roots, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(cl.CA), "")); err != nil {
-			return s, errors.New("its certificate-authority-data is not base64")
-		}
+	if s.roots, err = unpacked("certificate-authority-data", cl.CA); err != nil {
+		return s, err
 	}
 	if cl.Proxy != "" {
 		s.via.HTTP, s.via.HTTPS = cl.Proxy, cl.Proxy
@@ -270,19 +226,16 @@ func (u user) login(at func(string) string) (*login, error) {
 	case u.As != "":
 		return nil, errors.New("it impersonates another user (as), which is not supported")
 	}
-	if u.Cert != "" {
-		l.certFile = "client-certificate-data"
-		if l.certPEM, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(u.Cert), "")); err != nil {
-			return nil, errors.New("its client-certificate-data is not base64")
-		}
-	} else {
-		l.certFile = at(u.CertFile)
+	if l.certPEM, err = unpacked("client-certificate-data", u.Cert); err != nil {
+		return nil, err
 	}
-	if u.Key != "" {
-		if l.keyPEM, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(u.Key), "")); err != nil {
-			return nil, errors.New("its client-key-data is not base64")
-		}
-	} else {
+	if l.keyPEM, err = unpacked("client-key-data", u.Key); err != nil {
+		return nil, err
+	}
+	if l.certFile = at(u.CertFile); u.Cert != "" {
+		l.certFile = "client-certificate-data"
+	}
+	if u.Key == "" {
 		l.keyFile = at(u.KeyFile)
 	}
 	if hasCert, hasKey := l.certFile != "", l.keyPEM != nil || l.keyFile != ""; hasCert != hasKey {

@@ -50,8 +50,8 @@ func TestForms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if user, _, err := c.Whoami(t.Context()); err != nil || user != tt.want {
-				t.Errorf("we are %q (%v), want %q", user, err, tt.want)
+			if is, err := c.Whoami(t.Context()); err != nil || is.Username != tt.want {
+				t.Errorf("we are %q (%v), want %q", is.Username, err, tt.want)
 			}
 			if strings.HasPrefix(name, "cert") || name == "link" {
 				got, err := c.login.certificate()
@@ -77,11 +77,10 @@ func TestUnusable(t *testing.T) {
 		"folder":            {"-- etc/k/ --\n", Broken, "a folder"},
 		"FIFO":              {"-- etc/k type=fifo --\n", Broken, "FIFO"},
 		"huge":              {"-- etc/k --\n# " + strings.Repeat("x", maxSmall), Broken, "larger than 1 MiB"},
-		"empty":             {"-- etc/k --\n", Broken, "empty"},
+		"empty":             {"-- etc/k --\n", Broken, "no current-context"},
 		"no YAML":           {"-- etc/k --\na: [" + planted + "\nb: {", Broken, "no YAML: line"},
 		"a list":            {"-- etc/k --\n- " + planted + "\n", Broken, "form of a kubeconfig: line 1"},
 		"wrong type":        {user(`{token: [` + planted + `]}`), Broken, "form of a kubeconfig: line"},
-		"aliases":           {"-- etc/k --\na: &x 1\nb: *x\n", Broken, "aliases"},
 		"no context":        {with("current-context: here,", ""), Broken, "no current-context"},
 		"wrong context":     {with("current-context: here", "current-context: there"), Broken, `current-context "there" is not among its contexts: there are here`},
 		"wrong cluster":     {with("cluster: c,", "cluster: d,"), Broken, `names cluster "d"`},
@@ -161,8 +160,8 @@ func TestCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = c.Node(t.Context(), "gpu-1")
-			if e := wants(t, err, tt.why, append(tt.words, "cannot get node gpu-1")...); e.Waits() != tt.waits {
-				t.Errorf("waits: %v", e.Waits())
+			if e := wants(t, err, tt.why, append(tt.words, "cannot get node gpu-1")...); e.Passing != tt.waits {
+				t.Errorf("waits: %v", e.Passing)
 			}
 			if got := sim.Requests(); got != nil {
 				t.Errorf("the network was asked: %v", got)
@@ -181,18 +180,18 @@ func TestRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if user, _, err := c.Whoami(t.Context()); user != "old" {
-		t.Errorf("%q, %v", user, err)
+	if is, err := c.Whoami(t.Context()); is.Username != "old" {
+		t.Errorf("%q, %v", is.Username, err)
 	}
 	sim.Revoke("old-token")
-	_, _, err = c.Whoami(t.Context())
+	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "(401)", "the token in /t")
 	sim.Token(planted, kubesim.User{Name: "new"})
 	if err := n.WriteFile("/t", []byte(planted+"\n"), host.Attr{Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
-	if user, _, err := c.Whoami(t.Context()); user != "new" {
-		t.Errorf("%q, %v", user, err)
+	if is, err := c.Whoami(t.Context()); is.Username != "new" {
+		t.Errorf("%q, %v", is.Username, err)
 	}
 }
 
@@ -208,7 +207,7 @@ func TestUnauthorized(t *testing.T) {
 	}
 	c.now = func() time.Time { return n.Now().Add(-7 * time.Minute) }
 	_, err = c.Node(t.Context(), "gpu-1")
-	if e := wants(t, err, Unauthorized, "it got the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl"); e.Waits() {
+	if e := wants(t, err, Unauthorized, "it got the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl"); e.Passing {
 		t.Error("waiting does not help")
 	}
 }
@@ -225,8 +224,8 @@ func TestPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if user, _, err := c.Whoami(t.Context()); err != nil || user != "system:serviceaccount:gpuadm:gpuadm" {
-		t.Errorf("%q, %v", user, err)
+	if is, err := c.Whoami(t.Context()); err != nil || is.Username != "system:serviceaccount:gpuadm:gpuadm" {
+		t.Errorf("%q, %v", is.Username, err)
 	}
 	_, err = Do(machine(t, "-- proc/self/environ --\nA=b\n"), From{Pod: true})
 	wants(t, err, Broken, "this is no pod")
@@ -243,14 +242,14 @@ func TestWithToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if user, _, err := c.Whoami(t.Context()); user != "system:bootstrap:abcdef" {
-		t.Errorf("%q, %v", user, err)
+	if is, err := c.Whoami(t.Context()); is.Username != "system:bootstrap:abcdef" {
+		t.Errorf("%q, %v", is.Username, err)
 	}
 	c, err = WithToken(n, server, nil, "wrong-s3cret", host.Via{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = c.Whoami(t.Context())
+	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "the token that was given", "kubectl create token")
 	_, err = WithToken(n, "api.example:6443", nil, planted, host.Via{})
 	wants(t, err, Broken, "no URL such as")
@@ -266,20 +265,20 @@ func FuzzParse(f *testing.F) {
 	f.Add(withUser(`{client-certificate-data: "", client-key-data: "x"}`))
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ReplaceAll(text, "s3cret", planted)
-		var p parsed
+		var s setting
 		var err error
-		alloc.Most(t, 2000, len(text), func() { p, err = parse([]byte(text), "/etc") })
+		alloc.Most(t, 2000, len(text), func() { s, err = parse([]byte(text), "/etc") })
 		if err != nil {
 			if len(err.Error()) > 1000 {
 				t.Errorf("%d bytes of error", len(err.Error()))
 			}
 			return
 		}
-		if p.login == nil {
+		if s.login == nil {
 			t.Error("no error and no login")
 		}
-		if p.caFile != "" && !strings.HasPrefix(p.caFile, "/") {
-			t.Errorf("certificate authority at %q", p.caFile)
+		if s.caFile != "" && !strings.HasPrefix(s.caFile, "/") {
+			t.Errorf("certificate authority at %q", s.caFile)
 		}
 	})
 }

@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -42,7 +43,7 @@ type login struct {
 
 // show returns the bearer token for one request, "" for none, and fails where what we have cannot work: the server would only
 // say "unauthorized" to a certificate that has run out.
-func (l *login) show(ctx context.Context) (token string, err *Error) {
+func (l *login) show(ctx context.Context) (token string, err *fault) {
 	switch {
 	case l.exec != nil && l.certFile == "" && l.token == "" && l.tokenFile == "":
 		got, err := l.ask(ctx)
@@ -62,13 +63,13 @@ func (l *login) show(ctx context.Context) (token string, err *Error) {
 		}
 		token = strings.TrimSpace(string(text))
 		if token == "" {
-			return "", &Error{Why: Expired, Cause: fmt.Errorf("the token file %s is empty", l.tokenFile)}
+			return "", &fault{why: Expired, cause: fmt.Errorf("the token file %s is empty", l.tokenFile)}
 		}
 	default:
 		token = l.token
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return "", &Error{Why: Broken, Cause: errors.New(l.about + ": it has characters that no token has")}
+		return "", &fault{why: Broken, cause: errors.New(l.about + ": it has characters that no token has")}
 	}
 	l.mu.Lock()
 	l.last = token
@@ -92,7 +93,7 @@ func (l *login) certificate() (*tls.Certificate, error) {
 	case l.certFile != "":
 		cert, bad := l.pair()
 		if bad != nil {
-			return nil, bad.Cause
+			return nil, bad.cause
 		}
 		return cert, nil
 	case got != nil && got.cert != nil:
@@ -102,7 +103,7 @@ func (l *login) certificate() (*tls.Certificate, error) {
 }
 
 // pair reads certificate and key.
-func (l *login) pair() (*tls.Certificate, *Error) {
+func (l *login) pair() (*tls.Certificate, *fault) {
 	cert, key := l.certPEM, l.keyPEM
 	var err error
 	if cert == nil {
@@ -117,7 +118,7 @@ func (l *login) pair() (*tls.Certificate, *Error) {
 	}
 	pair, err := keyPair(cert, key)
 	if err != nil {
-		return nil, &Error{Why: Broken, Cause: fmt.Errorf("%s: %w", l.about, err)}
+		return nil, &fault{why: Broken, cause: fmt.Errorf("%s: %w", l.about, err)}
 	}
 	return pair, nil
 }
@@ -138,45 +139,45 @@ func keyPair(cert, key []byte) (*tls.Certificate, error) {
 }
 
 // unread is the error for a credential file that cannot be read.
-func (l *login) unread(err error) *Error {
-	e := &Error{Why: Broken, Cause: err}
+func (l *login) unread(err error) *fault {
+	e := &fault{why: Broken, cause: err}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		e.Why, e.waits = Expired, true
-		e.Because = []string{"It appears once the machine has joined the cluster."}
-		e.Try = []string{"journalctl -u kubelet   # why it has no certificate"}
+		e.why, e.waits = Expired, true
+		e.because = []string{"It appears once the machine has joined the cluster."}
+		e.try = []string{"journalctl -u kubelet   # why it has no certificate"}
 	case errors.Is(err, fs.ErrPermission):
-		e.Try = []string{"run gpuadm as root"}
+		e.try = []string{"run gpuadm as root"}
 	}
 	return e
 }
 
 // valid judges a certificate by the machine's clock.
-func (l *login) valid(cert *x509.Certificate, what string) *Error {
+func (l *login) valid(cert *x509.Certificate, what string) *fault {
 	const form = "2006-01-02 15:04 MST"
 	now := l.view.Now()
 	clock := "The machine's clock says " + now.UTC().Format(form) + "."
 	switch {
 	case now.Before(cert.NotBefore):
-		return &Error{
-			Why: Expired, waits: true, Because: []string{clock}, Try: []string{"timedatectl   # is the clock right?"},
-			Cause: fmt.Errorf("%s holds only from %s on", what, cert.NotBefore.UTC().Format(form)),
+		return &fault{
+			why: Expired, waits: true, because: []string{clock}, try: []string{"timedatectl   # is the clock right?"},
+			cause: fmt.Errorf("%s holds only from %s on", what, cert.NotBefore.UTC().Format(form)),
 		}
 	case !now.After(cert.NotAfter):
 		return nil
 	}
-	e := &Error{Why: Expired, Because: []string{clock}, Cause: fmt.Errorf(
+	e := &fault{why: Expired, because: []string{clock}, cause: fmt.Errorf(
 		"%s has run out on %s, %s ago", what, cert.NotAfter.UTC().Format(form), span(now.Sub(cert.NotAfter)))}
 	name, isNode := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
 	if !isNode || l.exec != nil {
 		return e
 	}
 	// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
-	e.Because = append(e.Because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join again.")
-	e.Try = []string{
+	e.because = append(e.because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join again.")
+	e.try = []string{
 		"journalctl -u kubelet | grep -i certificate   # why kubelet has not renewed it",
 		"with kubeadm, on a control plane node: kubeadm kubeconfig user --org system:nodes --client-name " +
-			clean("system:node:"+name, 300) + " > kubelet.conf; here put it in place of the " + or(l.from, "kubeconfig") +
+			clean("system:node:"+name, 300) + " > kubelet.conf; here put it in place of the " + cmp.Or(l.from, "kubeconfig") +
 			", remove /var/lib/kubelet/pki/kubelet-client*, and restart kubelet",
 	}
 	return e

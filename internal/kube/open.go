@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -64,6 +65,7 @@ type setting struct {
 	from   string // where this was read, for errors; "" if it was given
 	server string
 	roots  []byte // PEM
+	caFile string // where a kubeconfig has them, if not in itself
 	via    host.Via
 	login  *login
 }
@@ -87,9 +89,8 @@ func settingOf(v host.View, from From) (s setting, err error) {
 
 func start(v host.View, w web, s setting) (*Client, error) {
 	fail := func(err error) (*Client, error) {
-		e := &Error{Verb: "use", What: or(s.from, "API server"), Why: Broken, Cause: err}
-		e.waits = errors.As(err, new(host.Later)) // a root folder has no network: first boot has
-		return nil, e
+		f := fault{why: Broken, cause: err, waits: errors.As(err, new(host.Later))} // a root folder has no network: first boot has
+		return nil, f.to("use", cmp.Or(s.from, "API server"))
 	}
 	base, err := serverURL(s.server)
 	if err != nil {
@@ -102,7 +103,7 @@ func start(v host.View, w web, s setting) (*Client, error) {
 		if err != nil {
 			return fail(err)
 		}
-		trusts = strings.Join(names, ", ") + " (from " + or(s.from, "what was given") + ")"
+		trusts = strings.Join(names, ", ") + " (from " + cmp.Or(s.from, "what was given") + ")"
 	case s.via.CAFile != "":
 		trusts += " and those in " + s.via.CAFile
 	}
@@ -159,37 +160,28 @@ func authorities(text []byte) (names []string, err error) {
 const podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // ofPod finds what Kubernetes gives to each pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
-func ofPod(v host.View) (setting, error) {
-	fail := func(err error) (setting, error) {
-		return setting{}, &Error{
-			Verb: "use", What: "the pod's ServiceAccount", Why: Broken, Cause: err,
-			Try: []string{"give the pod a serviceAccountName and leave automountServiceAccountToken on"},
-		}
-	}
-	// Our own environment, as the machine shows it: a simulated one has another.
-	env, err := v.ReadFile("/proc/self/environ")
-	if err != nil {
-		return fail(err)
-	}
-	var name, port string
+func ofPod(v host.View) (s setting, err error) {
+	env, err := v.ReadFile("/proc/self/environ") // our own, as the machine shows it: a simulated one has another
+	are := map[string]string{}
 	for line := range strings.SplitSeq(string(env), "\x00") {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		switch key {
-		case "KUBERNETES_SERVICE_HOST":
-			name = value
-		case "KUBERNETES_SERVICE_PORT":
-			port = value
-		}
+		are[key] = value
 	}
-	if name == "" || port == "" {
-		return fail(errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is no pod"))
+	name, port := are["KUBERNETES_SERVICE_HOST"], are["KUBERNETES_SERVICE_PORT"]
+	switch {
+	case err != nil:
+	case name == "" || port == "":
+		err = errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is no pod")
+	default:
+		s.roots, err = small(v, podFolder+"/ca.crt")
 	}
-	roots, err := small(v, podFolder+"/ca.crt")
 	if err != nil {
-		return fail(err)
+		f := fault{why: Broken, cause: err, try: []string{"give the pod a serviceAccountName and leave automountServiceAccountToken on"}}
+		return s, f.to("use", "the pod's ServiceAccount")
 	}
-	l := &login{view: v, tokenFile: podFolder + "/token", about: "the pod's ServiceAccount token"}
-	return setting{from: "the pod's ServiceAccount", server: "https://" + net.JoinHostPort(name, port), roots: roots, login: l}, nil
+	s.from, s.server = "the pod's ServiceAccount", "https://"+net.JoinHostPort(name, port)
+	s.login = &login{view: v, tokenFile: podFolder + "/token", about: "the pod's ServiceAccount token"}
+	return s, nil
 }
 
 // maxSmall is the size in bytes above which a kubeconfig, a certificate or a token is none.

@@ -5,6 +5,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
+	"strings"
 	"time"
 )
 
@@ -29,9 +30,10 @@ type call struct {
 	method     string
 	path, sub  string
 	query      url.Values
-	form       string // of the body
-	body       []byte
-	again      bool // "it is there already" on a second try means that the first one went well
+	names      []string // of objects, in the path
+	form       string   // of the body; "" is application/json
+	send       any      // what is sent as JSON
+	again      bool     // "it is there already" on a second try means that the first one went well
 
 	into any // what its JSON is decoded into
 }
@@ -46,6 +48,10 @@ func Within(ctx context.Context, d time.Duration) context.Context {
 // do makes a request, and again where that may help: the server is busy, or the line was cut.
 // A Conflict is not tried again: the object has changed, and only the caller knows whether it still wants the same.
 func (c *Client) do(ctx context.Context, r call) error {
+	body, err := r.body()
+	if err != nil {
+		return c.fail(r, &fault{why: Refused, cause: err}, 0)
+	}
 	limit, bounded := ctx.Value(patienceKey{}).(time.Duration)
 	if !bounded {
 		limit = patience
@@ -56,27 +62,43 @@ func (c *Client) do(ctx context.Context, r call) error {
 		if left := limit - c.clock().Sub(began); try > 0 { // the last try has what is left
 			one = min(one, left)
 		}
-		e := c.try(ctx, r, one)
+		e := c.try(ctx, r, body, one)
 		switch {
 		case e == nil:
 			return nil
-		case e.Status == http.StatusConflict && r.again && try > 0:
+		case e.status == http.StatusConflict && r.again && try > 0:
 			return nil
-		case e.Status == http.StatusUnauthorized && !asked && c.login.forget():
+		case e.status == http.StatusUnauthorized && !asked && c.login.forget():
 			asked = true // the plugin's credentials may have run out early: it is asked once more
 			continue
 		case !e.retry || ctx.Err() != nil:
-			return c.fail(r, e)
+			return c.fail(r, e, 0)
 		}
 		nap := c.nap(try, e.after)
 		if c.clock().Sub(began)+nap > limit {
-			e.tries = try + 1
-			return c.fail(r, e)
+			return c.fail(r, e, try+1)
 		}
 		if c.sleep(ctx, nap) != nil {
-			return c.fail(r, e)
+			return c.fail(r, e, 0)
 		}
 	}
+}
+
+// body is what a call sends, where its names can be those of objects: nothing else may come into URLs.
+func (r call) body() (text []byte, err error) {
+	for _, name := range r.names {
+		ok := name != "" && len(name) <= 253 && !strings.Contains(name, "..") && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
+		if !ok {
+			return nil, fmt.Errorf("%.80q is no name of an object", name)
+		}
+	}
+	if r.send == nil {
+		return nil, nil
+	}
+	if text, err = json.Marshal(r.send); err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
+	return text, nil
 }
 
 // nap is how long to wait after a try: what the server says, or longer each time; never the same on two machines that failed together.
@@ -90,20 +112,20 @@ func (c *Client) nap(try int, after time.Duration) time.Duration {
 }
 
 // try makes a request once, within so long.
-func (c *Client) try(ctx context.Context, r call, limit time.Duration) *Error {
+func (c *Client) try(ctx context.Context, r call, body []byte, limit time.Duration) *fault {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errSilent)
 	defer stop()
 	token, bad := c.login.show(ctx)
 	if bad != nil {
 		return bad
 	}
-	t, err := c.send(ctx, r, token)
+	t, err := c.send(ctx, r, body, token)
 	if err != nil || t.status >= 300 {
 		return c.judge(ctx, r, t, err)
 	}
 	if r.into != nil {
 		if err := json.Unmarshal(t.body, r.into); err != nil {
-			return &Error{Why: Refused, Status: t.status, Cause: fmt.Errorf("the answer cannot be read: %w", err)}
+			return &fault{why: Refused, status: t.status, cause: fmt.Errorf("the answer cannot be read: %w", err)}
 		}
 	}
 	return nil
@@ -118,17 +140,17 @@ type answer struct {
 }
 
 // send makes one request and reads the whole answer, up to maxAnswer.
-func (c *Client) send(ctx context.Context, r call, token string) (a answer, err error) {
+func (c *Client) send(ctx context.Context, r call, sent []byte, token string) (a answer, err error) {
 	at := c.base.JoinPath(r.path)
 	at.RawQuery = r.query.Encode()
-	q, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(r.body))
+	q, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(sent))
 	if err != nil {
 		return a, err
 	}
 	q.Header.Set("Accept", "application/json")
 	q.Header.Set("User-Agent", agent)
-	if r.body != nil {
-		q.Header.Set("Content-Type", r.form)
+	if sent != nil {
+		q.Header.Set("Content-Type", cmp.Or(r.form, "application/json"))
 	}
 	if token != "" {
 		q.Header.Set("Authorization", "Bearer "+token)
@@ -156,14 +178,3 @@ const maxAnswer = 16 << 20
 var errLarge = fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)
 
 var errSilent = errors.New("no answer in time")
-
-// retryAfter reads the header: seconds, or a date.
-func retryAfter(header string, now time.Time) time.Duration {
-	if n, err := strconv.Atoi(header); err == nil {
-		return time.Duration(min(max(n, 0), 1<<20)) * time.Second
-	}
-	if at, err := http.ParseTime(header); err == nil && at.After(now) {
-		return at.Sub(now)
-	}
-	return 0
-}

@@ -6,8 +6,6 @@ package kube
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/url"
 )
 
 // slice is what counts of a ResourceSlice. The versions differ in how a device is described, not in this.
@@ -28,15 +26,8 @@ type slice struct {
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
 	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
 		var list struct{ Items []slice }
-		r := call{
-			verb: "list", what: "the ResourceSlices of node " + node, method: http.MethodGet, into: &list,
-			path:  "/apis/resource.k8s.io/" + version + "/resourceslices",
-			query: url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}},
-		}
-		if err := objectName(node); err != nil {
-			return nil, c.fail(r, &Error{Why: Refused, Cause: err})
-		}
-		if err := c.do(ctx, r); errors.Is(err, Missing) {
+		r := call{what: "the ResourceSlices of node " + node, into: &list, path: "/apis/resource.k8s.io/" + version + "/resourceslices"}
+		if err := c.do(ctx, ofNode(r, node)); errors.Is(err, Missing) {
 			continue
 		} else if err != nil {
 			return nil, err

@@ -62,7 +62,7 @@ func TestTLS(t *testing.T) {
 	if err := try(s.URL, own); err != nil {
 		t.Error(err)
 	}
-	if e := wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`); e.Waits() {
+	if e := wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`); e.Passing {
 		t.Error("waiting does not help")
 	}
 	wants(t, try("https://localhost:"+s.URL[len("https://127.0.0.1:"):], own), Untrusted, "a name that its certificate does not have")
@@ -71,7 +71,7 @@ func TestTLS(t *testing.T) {
 	defer plain.Close()
 	wants(t, try("https"+plain.URL[len("http"):], own), Untrusted, "does not speak TLS")
 	plain.Close()
-	if e := wants(t, try("https"+plain.URL[len("http"):], own), Unreachable, "connection refused", "after 8 tries"); !e.Waits() {
+	if e := wants(t, try("https"+plain.URL[len("http"):], own), Unreachable, "connection refused", "after 8 tries"); !e.Passing {
 		t.Error("waiting helps")
 	}
 }

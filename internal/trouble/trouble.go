@@ -12,13 +12,13 @@ import (
 
 // Error is an error that an operator can act on.
 type Error struct {
-	What    string   // cannot <verb> <object>: <cause>; of a fault in a file, what is wrong
-	Because []string // why, in more words
-	Undone  []string // what was rolled back
-	Try     []string // what to type or change next
-	Passing bool     // waiting helps: the same command may succeed later without any change
-	Err     error    // the cause, for errors.Is and errors.As
-	At      Position // of a fault in a file
+	What    string   `json:"what"`              // cannot <verb> <object>: <cause>; of a fault in a file, what is wrong
+	Because []string `json:"because,omitempty"` // why, in more words
+	Undone  []string `json:"-"`                 // what was rolled back
+	Try     []string `json:"try,omitempty"`     // what to type or change next
+	Passing bool     `json:"waiting,omitempty"` // waiting helps: the same command may succeed later without any change
+	Err     error    `json:"-"`                 // the cause, for errors.Is and errors.As
+	At      Position `json:"-"`                 // of a fault in a file
 }
 
 // Position is a place in a file.

@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"internal/jsonedit":     {},
 	"internal/mask":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec", "internal/trouble"},
-	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern", "internal/pci", "internal/toml"},
+	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern", "internal/pci", "internal/toml", "internal/trouble"},
 	"internal/pattern":      {},
 	"internal/pci":          {},
 	"internal/nearest":      {},
