@@ -4,6 +4,8 @@
 package apt
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -155,4 +157,157 @@ func BenchmarkDatabase(b *testing.B) {
 	for b.Loop() {
 		must.Get(New().Installed(b.Context(), h))(b)
 	}
+}
+
+// odd are databases as no dpkg writes them, and some as it does.
+func odd() []string {
+	const one = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n"
+	return []string{
+		strings.ReplaceAll(one+"\n"+one, "\n", "\r\n"),
+		strings.TrimSuffix(one, "\n"),
+		one + "\n\n\n" + strings.ReplaceAll(one, "Package: a", "Package: b") + "\n\n",
+		"\n" + one + "\n\n\n\n" + one,
+		"\n\n " + one,
+		strings.ReplaceAll(one, "Version: 1", "Version:\n 1\n 2\n#c\n\t3"),
+		"# a comment\n" + one + "# at the end\n\n# alone\n\n",
+		strings.ToLower(one), strings.ToUpper(one),
+		strings.ReplaceAll(one, ":", " :"), strings.ReplaceAll(one, ": ", ":"), strings.ReplaceAll(one, ": ", ":\t\u0085"),
+		one + "\n" + strings.ReplaceAll(one, "Version: 1", "Version: 2\nInstalled-Size: 7"),                    // twice
+		one + "Version: 3\nPackage: c\nEssential: yes\nProtected: no\n",                                        // fields twice
+		one + "\n" + strings.ReplaceAll(one, "amd64", "i386") + "\n" + strings.ReplaceAll(one, "amd64", "all"), // foreign
+		one + "Conffiles:\n /etc/a 1\n\nPackage: d\nConffiles",
+		one + "Package", one + "Package:", "Package:\n" + one, "Status: hold ok installed\n\n" + one,
+		strings.ReplaceAll(one, "install ok installed", "install  ok installed") + "\n" + strings.ReplaceAll(one, "Version: 1\n", ""),
+		"Package: a\nStatus: install ok half-installed\n\nPackage: b\nStatus: hold ok not-installed\n\nPackage: c\nStatus: x\n",
+		one + "\nPackage: a\nArchitecture: amd64\nAuto-Installed: 1\n",
+		one + "Auto-Installed: 1\n\nPackage: a\nAuto-Installed: 0\n",
+		"Package: dpkg\nArchitecture: all\n\nPackage: x\nArchitecture: arm64\n", one + "\n:\n\nPackage: dpkg\nArchitecture: all\n",
+		":\n\n::\n \n\t\n\n#\n", " \n \n\n" + one, "",
+	}
+}
+
+// plain reads each field of a paragraph line by line, with its continuations, whatever that costs: deb822(5).
+func plain(text string) (all [][][2]string) {
+	for p := range strings.SplitSeq(text, "\n\n") {
+		if strings.TrimSpace(p) == "" {
+			continue
+		}
+		var raw []string
+		for line := range strings.Lines(p) {
+			if len(raw) == 0 || !strings.ContainsAny(line[:1], " \t#") {
+				raw = append(raw, "")
+			}
+			raw[len(raw)-1] += line
+		}
+		fields := [][2]string{}
+		for _, f := range raw {
+			if key, value, ok := strings.Cut(f, ":"); ok && !strings.ContainsAny(f[:1], " \t#") {
+				fields = append(fields, [2]string{key, strings.TrimSpace(value)})
+			}
+		}
+		all = append(all, fields)
+	}
+	return all
+}
+
+// last returns the last field of a name.
+func last(fields [][2]string, name string) (value string) {
+	for _, f := range fields {
+		if f[0] == name {
+			value = f[1]
+		}
+	}
+	return value
+}
+
+// asPlain has the test fail where a database of a native amd64 that was read from a text, which has marks too, is not what reading
+// it line by line finds.
+func asPlain(t *testing.T, d dpkg, text string) {
+	t.Helper()
+	states, details, key := map[string]packages.State{}, map[string]string{}, func(f [][2]string) string {
+		name, arch := last(f, "Package"), last(f, "Architecture")
+		if name == "" || arch == "" || arch == "all" || arch == "amd64" {
+			return name
+		}
+		return name + ":" + arch
+	}
+	for _, f := range plain(text) {
+		if key(f) == "" {
+			continue
+		}
+		essential, conffiles := false, false
+		for _, one := range f {
+			switch one[0] {
+			case "Essential", "Protected", "Important":
+				essential = essential || one[1] == "yes"
+			case "Conffiles":
+				conffiles = true
+			}
+		}
+		states[key(f)] = dpkgState(last(f, "Version"), []byte(" "+last(f, "Status"))) // without its short way
+		details[key(f)] = fmt.Sprint(last(f, "Architecture"), essential, conffiles, last(f, "Installed-Size"))
+	}
+	for _, f := range plain(text) {
+		if s := states[key(f)]; last(f, "Auto-Installed") == "1" && s.Installed() {
+			s.Auto = true
+			states[key(f)] = s
+		}
+	}
+	if len(d.packages) != len(states) {
+		t.Errorf("%q: %d packages, want %d", text, len(d.packages), len(states))
+	}
+	looked := 0
+	for name, want := range states {
+		if d.packages[name] != want {
+			t.Errorf("%q: %q is %+v, want %+v", text, name, d.packages[name], want)
+		}
+		if looked++; looked > 8 { // each is looked up in the whole text
+			continue
+		}
+		e := d.details(name)
+		if got := fmt.Sprint(string(e.arch), e.essential, e.conffiles, string(e.size)); got != details[name] {
+			t.Errorf("%q: %q has %s, want %s", text, name, got, details[name])
+		}
+	}
+	arch := ""
+	for _, f := range plain(text) {
+		if of := last(f, "Architecture"); of != "all" {
+			arch = of
+		}
+		if last(f, "Package") == "dpkg" {
+			break
+		}
+	}
+	if got := nativeArch(noFiles{}, []byte(text)); got != arch {
+		t.Errorf("%q: native is %q, want %q", text, got, arch)
+	}
+}
+
+// noFiles is a machine without dpkg's list of architectures.
+type noFiles struct{ host.View }
+
+func (noFiles) ReadFile(string) ([]byte, error) { return nil, errors.ErrUnsupported }
+
+// realDatabase has files in the form in which dpkg and apt write them, with n packages of a length that is usual in Debian 12.
+func realDatabase(n int) map[string]string {
+	var status, marks strings.Builder
+	for i := range n {
+		name := fmt.Sprintf("lib%c-package%d", 'a'+i*26/n, i)
+		if i == n/6 {
+			name = "dpkg"
+		}
+		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nPriority: optional\nSection: libs\nInstalled-Size: %d\n", name, i)
+		status.WriteString("Maintainer: Debian OpenSSL Team <pkg-openssl-devel@alioth-lists.debian.net>\nArchitecture: amd64\nMulti-Arch: same\n")
+		fmt.Fprintf(&status, "Source: package%d\nVersion: 3.0.%d-1~deb12u2\nDepends: libc6 (>= 2.34), libgcc-s1 (>= 3.0), libstdc++6 (>= 11)\n", i, i)
+		if i%10 == 0 {
+			fmt.Fprintf(&status, "Conffiles:\n /etc/%s.conf 3a2d7f6f1c5a5d0f2b7e8a9f4c6d1e0b\n", name)
+		}
+		status.WriteString("Description: Secure Sockets Layer toolkit - shared libraries\n")
+		status.WriteString(strings.Repeat(" This package is part of the project's implementation of the protocols\n", 5))
+		status.WriteString("Homepage: https://www.example.org/\n\n")
+		if i%8 > 0 {
+			fmt.Fprintf(&marks, "Package: %s\nArchitecture: amd64\nAuto-Installed: 1\n\n", name)
+		}
+	}
+	return map[string]string{packages.DpkgStatus: status.String(), aptExtStates: marks.String()}
 }

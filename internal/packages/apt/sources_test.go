@@ -4,6 +4,7 @@
 package apt
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,4 +108,91 @@ func TestLackingComponents(t *testing.T) {
 			t.Errorf("%s: %v", x.what, l.Unavailable())
 		}
 	}
+}
+
+// Of apt 2.6.2 on Debian 12.
+const policy = `bash:
+  Installed: 5.2.15-2+b8
+  Candidate: 5.2.15-2+b13
+  Version table:
+     5.2.15-2+b13 500
+        500 http://debian.example/debian bookworm/main amd64 Packages
+ *** 5.2.15-2+b8 100
+        100 /var/lib/dpkg/status
+nvidia-driver:
+  Installed: (none)
+  Candidate: 580.95.05-1
+  Version table:
+     580.95.05-1 1001
+        500 http://127.0.0.1:33977  Packages
+     535.247.01-1~deb12u1 500 (phased 20%)
+        500 http://debian.example/debian bookworm/non-free amd64 Packages
+        500 http://debian.example/debian-security bookworm-security/non-free amd64 Packages
+`
+
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	want := map[string][]packages.Offer{
+		"bash": {{Version: "5.2.15-2+b13", Priority: 500, From: []string{"http://debian.example/debian bookworm/main amd64"}}},
+		"nvidia-driver": {
+			{Version: "580.95.05-1", Priority: 1001, From: []string{"http://127.0.0.1:33977"}},
+			{Version: "535.247.01-1~deb12u1", Priority: 500, From: []string{"http://debian.example/debian bookworm/non-free amd64", "http://debian.example/debian-security bookworm-security/non-free amd64"}},
+		},
+	}
+	if got := parsePolicy(policy); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func FuzzPolicy(f *testing.F) {
+	f.Add(policy)
+	f.Add("a:\n *** \n     \n        x")
+	f.Add(strings.Repeat("a:\n *** 1 1\n  1 x\n", many))
+	f.Fuzz(func(t *testing.T, out string) {
+		alloc.Most(t, 400, len(out), func() {
+			for name, offers := range parsePolicy(out) {
+				for _, o := range offers {
+					if o.Version == "" || len(o.From) == 0 {
+						t.Errorf("%q: %+v", name, o)
+					}
+				}
+			}
+		})
+	})
+}
+
+// many is how often what is hostile once is there in a seed: what grows with the square of the input shows.
+const many = 20_000
+
+const simulation = `NOTE: This is only a simulation!
+Reading package lists...
+Remv nvidia-kernel-open [580.1-1] [nvidia-driver:amd64 ]
+Inst libc6 [2.36-9+deb12u8] (2.36-9+deb12u13 Debian:12.12/oldstable, Debian-Security:12/oldstable-security [amd64]) []
+Inst libfoo:i386 (1.0-1 test:127.0.0.1 [i386])
+Inst huge (1 test:127.0.0.1 [amd64])
+Inst local [1.0] (0.9 local-deb [amd64])
+Purg gone [2]
+Conf libc6 (2.36-9+deb12u13 Debian:12.12/oldstable [amd64])
+`
+
+func TestSimulation(t *testing.T) {
+	t.Parallel()
+	want := []packages.Move{{Name: "nvidia-kernel-open", Version: ""}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "huge", Version: "1"}, {Name: "local", Version: "0.9"}, {Name: "gone", Version: ""}}
+	if got := parseSimulation(simulation, "amd64"); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func FuzzSimulation(f *testing.F) {
+	f.Add(simulation)
+	f.Add(strings.Repeat("Inst a (1 b)\n", many))
+	f.Fuzz(func(t *testing.T, out string) {
+		alloc.Most(t, 400, len(out), func() {
+			for _, m := range parseSimulation(out, "amd64") {
+				if m.Name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
+					t.Errorf("a move of nothing: %+v", m)
+				}
+			}
+		})
+	})
 }

@@ -1,0 +1,440 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dnf
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+func TestParseRepos(t *testing.T) {
+	r := packages.Repository{ID: "cuda", URL: "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/", About: "x"}
+	all := enabled("f", dnfRepo(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
+	if len(all) != 1 || all[0].id != "gpuadm-cuda" || all[0].url() != "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64" || all[0].values["gpgkey"] != "file:///etc/pki/rpm-gpg/k.asc" {
+		t.Fatalf("got %+v", all)
+	}
+	all[0].id = "cuda" // what dnf 4.23 called the folder
+	if got := all[0].list(nil); got != "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml" {
+		t.Errorf("dnf keeps the list at %s", got)
+	}
+	if all := enabled("f", []byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")); len(all) != 1 || all[0].url() != "y" {
+		t.Errorf("one of two is disabled: %+v", all)
+	}
+	for signed, says := range map[packages.Signed]string{packages.SignedBoth: "gpgcheck=1\nrepo_gpgcheck=1", packages.SignedMetadata: "gpgcheck=0\nrepo_gpgcheck=1", packages.SignedPackages: "gpgcheck=1\nrepo_gpgcheck=0"} {
+		r.Signed = signed
+		if text := string(dnfRepo(r, "/k", host.Via{})); !strings.Contains(text, says) {
+			t.Errorf("signed %q: %s", signed, text)
+		}
+	}
+}
+
+func TestDnfLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	const cuda = "[%s]\nbaseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/\n"
+	write(t, dir+dnfRepos+"/cuda-rhel9.repo", strings.ReplaceAll(cuda, "%s", "cuda"))
+	write(t, dir+dnfRepos+"/gpuadm-driver.repo", strings.ReplaceAll(cuda, "%s", "gpuadm-driver"))
+	write(t, dir+dnfRepos+"/old.repo", "[old]\nbaseurl=https://nvidia.github.io/nvidia-docker/centos7/x86_64\n")
+	h := must.Get(host.Open(dir))(t)
+	found := packages.NewReading(New()).Leftovers(h)
+	if len(found) != 2 || !strings.Contains(found[0], "cuda-rhel9.repo, /etc/yum.repos.d/gpuadm-driver.repo: each names") || !strings.Contains(found[1], "old.repo: nvidia-docker") {
+		t.Errorf("found %q", found)
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must.OK(t, os.WriteFile(name, []byte(text), 0o644))
+}
+
+func TestParseTable(t *testing.T) {
+	const out = `Last metadata expiration check: 0:02:44 ago on Sat Nov 21 12:46:45 2026.
+Dependencies resolved.
+================================================================================
+ Package                          Arch      Version              Repo      Size
+================================================================================
+Installing:
+ nvlsm                            x86_64    2025.06.11-1         cuda     7.6 k
+ kernel-devel-matched-with-a-name-longer-than-its-column
+                                  x86_64    5.14.0-427.el9       baseos    21 M
+     replacing  kernel-old.x86_64 5.14.0-1.el9
+Removing:
+ nvidia-driver-cuda               x86_64    3:580.65.06-1.el9    @cuda    168  
+Downgrading:
+ libnvidia-container1             x86_64    1.18.0-1             tk       7.9 k
+Installing dependencies:
+ libnvidia-cfg                    x86_64    3:580.65.06-1.el9    cuda     8.1 k
+Removing dependent packages:
+ nvidia-persistenced              x86_64    3:580.65.06-1.el9    @cuda    1.6 M
+Enabling module streams:
+ nvidia-driver                              580-open                           
+
+Transaction Summary
+================================================================================
+Install    1 Package
+`
+	want := []move{
+		{rpmPackage{"nvlsm", "2025.06.11-1", "x86_64"}, false},
+		{rpmPackage{"kernel-devel-matched-with-a-name-longer-than-its-column", "5.14.0-427.el9", "x86_64"}, false},
+		{rpmPackage{"kernel-old", "5.14.0-1.el9", "x86_64"}, true},
+		{rpmPackage{"nvidia-driver-cuda", "3:580.65.06-1.el9", "x86_64"}, true},
+		{rpmPackage{"libnvidia-container1", "1.18.0-1", "x86_64"}, false},
+		{rpmPackage{"libnvidia-cfg", "3:580.65.06-1.el9", "x86_64"}, false},
+		{rpmPackage{"nvidia-persistenced", "3:580.65.06-1.el9", "x86_64"}, true},
+	}
+	if got := parseTable(out); !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got := parseTable("Dependencies resolved.\nNothing to do.\nComplete!\n"); got != nil {
+		t.Errorf("nothing to do is %v", got)
+	}
+}
+
+// FuzzDnf gives dnf's output: the table of a simulation, what a query found, and what scripts said.
+func FuzzDnf(f *testing.F) {
+	f.Add("\n Package  Arch\n===\nInstalling:\n nvlsm  x86_64  2025.06.11-1  cuda  7.6 k\n     replacing  kernel-old.x86_64 5.14.0-1.el9\n\nTransaction Summary\n")
+	f.Add("\n Package \n" + strings.Repeat("Removing:\n a b c d\n replacing a.b c.\n", manyTimes))
+	f.Add("\n Package " + strings.Repeat(" a\n", manyTimes))
+	f.Add("a\t0\t1\t1\tx86_64\tcuda\na\\t0\\t2\\t1\\tx86_64\\tgpuadm-cuda\n")
+	f.Add(strings.Repeat("a\t\t\t\tnoarch\t\n", manyTimes))
+	f.Add("warning: %post(a-1-1.x86_64) scriptlet failed, exit status 10\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		alloc.Most(t, 400, len(out), func() {
+			for _, m := range parseTable(out) {
+				if m.name == "" && !strings.Contains(out, "replacing") || strings.ContainsAny(m.name, " \t\n") {
+					t.Errorf("a move of %q", m.name)
+				}
+			}
+			for name, offers := range parseOffers(out, []string{"a"}) {
+				if name != "a" || len(offers) == 0 {
+					t.Errorf("%q: %v", name, offers)
+				}
+			}
+			_ = scriptsRan(out)
+		})
+	})
+}
+
+// TestTask: one command where it can be; else a script, with files first: dnf's shell takes them only there.
+func TestTask(t *testing.T) {
+	mixed := task{install: []string{"/f.rpm", "a-0:1-1"}, remove: []string{"b-0:1-1.noarch"}}
+	if got := string(mixed.script()); mixed.args() != nil || got != "install /f.rpm a-0:1-1\nremove b-0:1-1.noarch\nrun\nexit\n" {
+		t.Errorf("mixed: %v, %q", mixed.args(), got)
+	}
+	for _, one := range []task{{install: []string{"a"}}, {remove: []string{"a"}}} {
+		if got := one.args(); len(got) != 2 || got[1] != "a" {
+			t.Errorf("%+v: %v", one, got)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	h := must.Get(host.Open(t.TempDir()))(t)
+	for _, dir := range []string{"/etc", "/etc/dnf", moduleFolder} {
+		must.OK(t, h.Mkdir(dir, host.Attr{Mode: 0o755}))
+	}
+	w := Stream("580-open", "")
+	for _, to := range []converge.State{"580-open", "590-open", ""} {
+		must.OK(t, w.Make(t.Context(), h, to))
+		if is, err := w.Look(t.Context(), h); err != nil || is != to {
+			t.Errorf("made %q, found %q, %v", to, is, err)
+		}
+	}
+	if _, err := w.To("590-open"); err == nil || !strings.Contains(wordsOf(err), "dnf module reset nvidia-driver") {
+		t.Errorf("another stream: %v", err)
+	}
+	if to, err := w.To(""); to != "580-open" || err != nil {
+		t.Errorf("none: %q, %v", to, err)
+	}
+}
+
+// FuzzModuleStream gives a file of dnf's about a module, and one about repositories.
+func FuzzModuleStream(f *testing.F) {
+	f.Add("[nvidia-driver]\nname=nvidia-driver\nstream=580-open\nprofiles=\nstate=enabled\n")
+	f.Add("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")
+	f.Add(strings.Repeat("[a]\n=\n", manyTimes))
+	f.Add(strings.Repeat("a=", manyTimes))
+	f.Fuzz(func(t *testing.T, text string) {
+		alloc.Most(t, 400, len(text), func() {
+			is, err := readStream(simulated(t, stream(driverModule).file(), text), driverModule)
+			if err != nil || strings.ContainsAny(is, "\n") || is != "" && !strings.Contains(text, "enabled") {
+				t.Errorf("%q, %v", is, err)
+			}
+			for _, r := range parseRepos("f", []byte(text)) {
+				if strings.ContainsAny(r.id+r.url()+r.values["gpgkey"], "\n") {
+					t.Errorf("%+v", r)
+				}
+			}
+		})
+	})
+}
+
+func TestLocks(t *testing.T) {
+	p := rpmPackage{"nvidia-driver-cuda", "3:580.95.05-1.el9", "x86_64"}
+	for line, holds := range map[string]bool{
+		"nvidia-driver-cuda-3:580.95.05-1.el9.*":      true,
+		"nvidia-driver-cuda-3:580.95.05-1.el9.x86_64": true,
+		"nvidia-driver-cuda-0:580.95.05-1.el9.*":      false,
+		"nvidia-driver-cuda-3:580.65.06-1.el9.*":      false,
+		"*nvidia*580*":                                true,
+		"nvidia-driver-cuda":                          true,
+		"nvidia-driver":                               false,
+		"!nvidia-driver-cuda-3:580.95.05-1.el9.*":     false,
+		"# nvidia-driver-cuda":                        false,
+		"[":                                           false,
+	} {
+		if got := (locks{lines: []string{line + "\n"}}).holds(p); got != holds {
+			t.Errorf("%q holds: %v", line, got)
+		}
+	}
+	const others = "\n# Added lock on Fri\nkernel-0:5.14.0-427.el9.*\nnvidia-driver-cuda-libs-3:580.95.05-1.el9.*"
+	l := locks{lines: strings.SplitAfter(others, "\n")}
+	ours := l.with(p)
+	if got := strings.Join(ours.lines, ""); got != others+"\nnvidia-driver-cuda-3:580.95.05-1.el9.*\n" {
+		t.Errorf("locked: %q", got)
+	}
+	free, ok := ours.without(rpmPackage{name: p.name, evr: p.evr, arch: p.arch})
+	if got := strings.Join(free.lines, ""); !ok || got != others+"\n" {
+		t.Errorf("unlocked: %q, %v", got, ok)
+	}
+	if _, ok := (locks{lines: []string{"*nvidia*\n"}}).without(p); ok {
+		t.Error("a pattern of others was taken out")
+	}
+}
+
+// FuzzVersionlock gives the list of dnf's plugin: what is locked is held, and what is unlocked is not, with all lines of others kept.
+func FuzzVersionlock(f *testing.F) {
+	f.Add("\n# Added lock on Fri\nkernel-0:5.14.0-427.el9.*\nnvidia-driver-cuda-libs-3:580.95.05-1.el9.*", "nvidia-driver-cuda")
+	f.Add("[\n*\n!a\na-0:1-1.*", "a")
+	f.Add(strings.Repeat("*a*a*a*a*b\n", 200), strings.Repeat("a", 60))
+	f.Fuzz(func(t *testing.T, text, name string) {
+		if name == "" || strings.ContainsAny(name, "\n\\*?[ \t\r\v\f\u0085\u00a0#!") || strings.TrimSpace(name) != name || len(name) > 100 {
+			return
+		}
+		alloc.Most(t, 400, len(text)+len(name), func() {
+			l := must.Get(readLocks(simulated(t, lockList, text)))(t)
+			p := rpmPackage{name, "3:580.95.05-1.el9", "x86_64"}
+			ours := l.with(p)
+			if !ours.holds(p) {
+				t.Errorf("%q is locked and not held", name)
+			}
+			free, ok := ours.without(p)
+			if ok == free.holds(p) {
+				t.Errorf("%q is unlocked: %v, and held: %v", name, ok, free.holds(p))
+			}
+			for _, line := range l.lines {
+				if !exactOf(line, name) && strings.TrimSpace(line) != "" && !slices.ContainsFunc(free.lines, func(at string) bool { return strings.TrimSpace(at) == strings.TrimSpace(line) }) {
+					t.Errorf("line %q of others is lost", line)
+				}
+			}
+		})
+	})
+}
+
+// simulated is a machine with one file.
+func simulated(t *testing.T, name, text string) host.View {
+	t.Helper()
+	n, err := simhost.New(nil)
+	if err == nil {
+		err = n.WriteFile("/x", nil, host.Attr{})
+	}
+	must.OK(t, err)
+	return oneFile{n, name, text}
+}
+
+type oneFile struct {
+	host.View
+	name, text string
+}
+
+func (o oneFile) ReadFile(name string) ([]byte, error) {
+	if name == o.name {
+		return []byte(o.text), nil
+	}
+	return o.View.ReadFile(name)
+}
+
+// TestScriptsRan reads what dnf 4.23 said, with exit code 0, when a script failed.
+func TestScriptsRan(t *testing.T) {
+	const out = `  Upgrading        : kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64       2/18 
+  Running scriptlet: kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64       2/18 
+Error! Bad return status for module build
+warning: %post(kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64) scriptlet failed, exit status 10
+
+  Running scriptlet: nvidia-persistenced-3:580.105.08-1.el9.x86_64         3/18 
+warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9
+Complete!
+`
+	err := scriptsRan(out)
+	if err == nil {
+		t.Fatal("no script has failed")
+	}
+	for _, want := range []string{"cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64: its script %post failed, exit status 10\n", "\nError! Bad return status for module build\n"} {
+		if said := wordsOf(err); !strings.Contains(said, want) {
+			t.Errorf("%q is missing in %s", want, said)
+		}
+	}
+	for _, others := range []string{"warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9\n", "error: %triggerin(glibc-2-1.x86_64) scriptlet failed, exit status 1\n"} {
+		if err := scriptsRan(others); err != nil {
+			t.Errorf("%s: %v", others, err)
+		}
+	}
+}
+
+// TestExplainDnf reads what dnf 4.23 and rpm 4.20 said.
+func TestExplainDnf(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- var/lib/dnf/rpmdb_lock.pid --\n841\n-- proc/841/cmdline --\n/usr/bin/dnf upgrade\n")))(t)
+	for _, c := range []struct {
+		code       int
+		said, what string
+	}{
+		{200, "RPMDB already locked by 841\n  The application with PID 841 is: dnf\n", "cannot install packages: process 841 (/usr/bin/dnf upgrade) holds dnf's lock"},
+		{1, "error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)\n", "holds rpm's lock"},
+		{1, "Error: Transaction test error:\n  installing package x needs 12MB more space on the / filesystem\n\nError Summary\n-------------\nDisk Requirements:\n   At least 12MB more space needed on the / filesystem.\n", "the disk is full: installing package x needs 12MB more space on the / filesystem"},
+		{1, "Error: Unable to find a match: nosuch-0:1-1.x86_64\n", "cannot install packages: Unable to find a match: nosuch-0:1-1.x86_64"},
+		{1, "Error: \n Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml = 3:580.65.06-1.el9, but none of the providers can be installed\n  - conflicting requests\n", "cannot install packages: Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml"},
+		{1, "Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature\n", "is not accepted"},
+		{1, "  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may", "is not accepted"},
+		{1, "Public key for x.rpm is not installed. Failing package is: x-1-1.x86_64\nError: GPG check FAILED\n", "is not accepted"},
+		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "cannot install packages: Error downloading packages"},
+		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
+	} {
+		err := explain(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
+		if !strings.Contains(err.Error(), c.what) {
+			t.Errorf("%q: %v", c.said, err)
+		}
+		if busy := (*packages.Locked)(nil); errors.As(err, &busy) != strings.Contains(c.what, "lock") {
+			t.Errorf("%q: to be waited for: %v", c.said, busy)
+		}
+	}
+}
+
+// Whatever dnf says, there is something to do next.
+func TestExplainedDnfWithAFix(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
+		told := (*trouble.Error)(nil)
+		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
+			t.Errorf("%s: %v", said, err)
+		}
+	}
+}
+
+func wordsOf(err error) string {
+	t := (*trouble.Error)(nil)
+	if !errors.As(err, &t) {
+		return err.Error()
+	}
+	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"try:"}, t.Try), "\n")
+}
+
+// TestUnverified: a repository is named that has some of the files, and of which neither its own section nor dnf.conf says that dnf
+// verifies anything.
+func TestUnverified(t *testing.T) {
+	repos := withMain(enabled("a.repo", []byte(`[signed]
+gpgcheck=1
+[listed]
+gpgcheck=0
+repo_gpgcheck=True
+[plain]
+gpgcheck=0
+[silent]
+[unused]
+gpgcheck=0
+`)), parseRepos("dnf.conf", []byte("[main]\nrepo_gpgcheck=0\n")))
+	files := map[string]rpmFetched{"a.rpm": {from: []string{"signed", "plain"}}, "b.rpm": {from: []string{"listed"}}, "c.rpm": {from: []string{"silent"}}}
+	if got, want := slices.Sorted(maps.Keys(unverified(repos, files))), []string{"plain", "silent"}; !slices.Equal(got, want) {
+		t.Errorf("unverified: %v, want %v", got, want)
+	}
+}
+
+// TestMirrored: dnf reads no other repository where all of gpuadm's are mirrors, and each one otherwise. A mirror that was written since
+// makes the lists old.
+func TestMirrored(t *testing.T) {
+	const lock, alone = "-- srv/mirror/" + packages.MirrorLock + " --\n{}\n", "--enablerepo=gpuadm-*"
+	mirror := string(dnfRepo(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
+	if !strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") || !strings.Contains(mirror, "\nmodule_hotfixes=1\n") {
+		t.Errorf("a mirror's repository:\n%s", mirror)
+	}
+	for files, want := range map[string]bool{
+		"": false,
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror:                                                                                                false, // a folder that is no mirror
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/base.repo --\n[base]\nbaseurl=https://x\n" + lock:                        true,
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-toolkit.repo --\n[gpuadm-toolkit]\nbaseurl=https://x\n" + lock:    false,
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-crb.repo --\n[gpuadm-crb]\nbaseurl=https://x\nenabled=0\n" + lock: true,
+	} {
+		n := must.Get(simhost.New([]byte(files)))(t)
+		if got := slices.Contains(New().(dnf).options(n), alone); got != want {
+			t.Errorf("other repositories are left out: %v, want %v, with\n%s", got, want, files)
+		}
+	}
+}
+
+// down is a machine whose repositories cannot be reached.
+type down struct{ *simhost.Node }
+
+func (down) Do(_ context.Context, argv ...string) ([]byte, error) {
+	if slices.Contains(argv, "download") {
+		return nil, errors.New("cannot reach the repository")
+	}
+	return nil, nil
+}
+
+func (down) Ask(context.Context, ...string) ([]byte, error) { return nil, nil }
+
+func (down) Now() time.Time { return time.Time{} }
+
+// With a repository that is down dnf keeps nothing of what gets replaced, and says so. What the plan has called lost already is
+// not said again, and a run that was stopped ends there.
+func TestDnfKeepsWhatItCan(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	var h host.Host = down{n}
+	name, newer := "kmod-nvidia", packages.State{Version: "3:590.1-1.el9"}
+	change := converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: newer.String(), After: "3:580.1-1.el9"}
+	s := solver{d: rpmDatabase{packages: map[string]packages.State{name: newer}}}
+	r := &packages.Resolution{Solver: s, Installed: s.d.packages, Changes: []converge.Change{change}}
+	keep := func(ctx context.Context, all map[string][]packages.Offer) error {
+		return r.Unkept(ctx, h, s.fetch(ctx, h, r.Replaced(), all))
+	}
+	var said []string
+	ctx := converge.Listen(t.Context(), func(what converge.What, text string) { said = append(said, string(what)+": "+text) })
+	for _, c := range []struct {
+		again map[string][]packages.Offer
+		want  string
+	}{
+		{map[string][]packages.Offer{name: {{Version: newer.Version}}}, "cannot reach the repository"},
+		{nil, "no repository has that version"},
+	} {
+		said = nil
+		want := "unkept: cannot keep kmod-nvidia 3:590.1-1.el9: " + c.want + "; to install it again gpuadm will need a repository that has it"
+		if err := keep(ctx, c.again); err != nil || !slices.Equal(said, []string{want}) {
+			t.Errorf("%v, it said %q, want %q", err, said, want)
+		}
+	}
+	again := map[string][]packages.Offer{name: {{Version: newer.Version}}}
+	stopped, stop := context.WithCancel(ctx)
+	stop()
+	if err := keep(stopped, again); err == nil {
+		t.Error("stopped, it went on")
+	}
+	said, r.Changes[0].Keeps = nil, "no repository has it any more"
+	if err := keep(ctx, again); err != nil || len(said) > 0 {
+		t.Errorf("of what the plan called lost: %v, it said %q", err, said)
+	}
+}

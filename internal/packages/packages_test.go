@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// nvidia is the family that drivers hands to this package, as far as these tests need it.
+func nvidia() *Family {
+	return &Family{
+		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
+		Apart: []string{"nvidia-settings"},
+	}
+}
+
+func TestFamilyHas(t *testing.T) {
+	f := nvidia()
+	for _, c := range []struct {
+		name, version string
+		want          bool
+	}{
+		{"libnvidia-compute-580", "580.95.05-0ubuntu1", true},
+		{"libnvidia-compute-580:i386", "580.95.05-0ubuntu1", true},
+		{"nvidia-driver-cuda", "3:580.95.05-1.el9", true},
+		{"nvidia-settings", "510.47.03-0ubuntu1", false}, // the distribution's own
+		{"nvidia-container-toolkit", "1.18.0-1", false},
+		{"nvidia-support", "20240109+1", false},
+		{"nvidia-driver-selinux", "0.1-2", false},
+		{"linux-modules-nvidia-580-server-open-generic", "6.8.0-106.106", false},
+		{"nvlsm", "2025.06.11-1", false},
+		{"nvidia-fs", "2.27.3-1", false},
+		{"containerd", "580.1.1", false},
+		{"libcuda1", "999.9-1", true},
+		{"libcuda1", "580", false},
+		{"libcuda1", "580.", false},
+		{"libcuda1", "580..5", false},
+		{"libcuda1", "580.95.05a", false},
+		{"libcuda1", "580.95\n", false},
+		{"libcuda1", "5.0.95", false},
+		{"libcuda1", "5800.95", false},
+		{"libcuda1", "299.95", false},
+		{"libcuda1", "a80.95", false},
+		{"libcuda1", "", false},
+	} {
+		if got := f.Has(c.name, c.version); got != c.want {
+			t.Errorf("%s %s: %v", c.name, c.version, got)
+		}
+	}
+}
+
+func BenchmarkSplit(b *testing.B) {
+	s := NewSet().Of(nvidia())
+	all := map[string]State{}
+	for i := range 2500 {
+		all[fmt.Sprintf("package-number-%d", i)] = State{Version: fmt.Sprintf("1:%d.4.7-2ubuntu1.%d", i%700, i)}
+	}
+	for i := range 15 {
+		name := fmt.Sprintf("libnvidia-part%d-580", i)
+		all[name] = State{Version: "580.95.05-0ubuntu1", Held: true}
+		s.wanted[name] = State{Version: "driver=580.95.05", Held: true}
+	}
+	s.found = all
+	for b.Loop() {
+		s.split("driver")
+	}
+}
+
+// One source has all members in one version: the other source's newer revision of one of them is left alone.
+func TestChooseFromOneSource(t *testing.T) {
+	cuda, ubuntu := []string{"https://nvidia /"}, []string{"http://ubuntu noble/main"}
+	offers := map[string][]Offer{
+		"a": {{"580.2-0ubuntu9", 500, ubuntu}, {"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
+		"b": {{"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
+	}
+	got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare)
+	if !ok || got["a"] != "580.2-0ubuntu1" || got["b"] != "580.2-0ubuntu1" {
+		t.Errorf("%v, %v", got, ok)
+	}
+	offers["b"] = offers["b"][1:]
+	if got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare); !ok || got["a"] != "580.1-0ubuntu1" {
+		t.Errorf("the newest that both have: %v, %v", got, ok)
+	}
+	if got, _, ok := choose([]string{"a", "b"}, "580.2", offers, strings.Compare); ok {
+		t.Errorf("chosen: %v", got)
+	}
+}
+
+// Of packages of which the same is to be said it says that once, and a place once for all its versions.
+func TestAvailableOnce(t *testing.T) {
+	const a, b = "https://a.example/cuda", "https://b.example/main"
+	offers := map[string][]Offer{
+		"nvidia-driver": {{Version: "590.1-1", From: []string{a}}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
+		"nvidia-smi":    {{Version: "590.1-1", From: []string{a}}, {Version: "580.2-1", From: []string{a}}, {Version: "535.1-1", From: []string{b}}},
+		"nvidia-old":    nil,
+	}
+	names := []string{"nvidia-driver", "nvidia-old", "nvidia-smi"}
+	got := availableAll(names, "source", func(name string) ([]Offer, State) { return offers[name], State{Version: "580.2-1"} })
+	want := []string{
+		"nvidia-driver, nvidia-smi: 590.1-1, 580.2-1 from " + a + "; 535.1-1 from " + b + "; installed is 580.2-1",
+		"nvidia-old: no source has it; installed is 580.2-1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	var many []Offer
+	for _, v := range []string{"8", "7", "6", "5", "4", "3", "2", "1"} {
+		many = append(many, Offer{Version: v, From: []string{a}})
+	}
+	if got := available(many, "source", State{}); got != "8, 7, 6, 5, 4, 3 from "+a+", and 2 more" {
+		t.Error(got)
+	}
+}
+
+// named is a packager of which a test needs the name alone.
+type named struct{ Solver }
+
+func (named) Name() string               { return "dnf" }
+func (named) Essential(name string) bool { return name == "glibc" }
+
+// TestUnlike: more, less and other than planned is found.
+func TestUnlike(t *testing.T) {
+	r := Resolution{Solver: named{}, Installed: map[string]State{"x": {Version: "1-1"}}, Changes: []converge.Change{
+		{Ref: converge.Ref{Name: "a"}, Before: "1-1", After: "2-1 held"}, {Ref: converge.Ref{Name: "b"}, Before: "1-1", After: ""}, {Ref: converge.Ref{Name: "c"}, Before: "1-1", After: "1-1 held"},
+	}}
+	a, b := Move{"a", "2-1"}, Move{Name: "b"}
+	for want, moves := range map[string][]Move{
+		"":                                  {a, b},
+		`dnf would leave b as it is: "1-1"`: {a},
+		"dnf would install x 1-1 beside it": {a, b, {"x", "1-1"}},
+		"dnf would remove x 1-1, which depends on what would change": {a, b, {Name: "x"}},
+		`dnf would make a "3-1" instead of "2-1"`:                    {{"a", "3-1"}, b},
+		`dnf would make a "" instead of "2-1"`:                       {{Name: "a"}, b},
+		`dnf would make c "" instead of "1-1"`:                       {a, b, {Name: "c"}},
+	} {
+		if got := r.unlike(moves); got != want {
+			t.Errorf("%v: %q, want %q", moves, got, want)
+		}
+	}
+	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
+	if got := r.unlike([]Move{{Name: "glibc"}}); got != "dnf would remove glibc, and this machine cannot work without it" {
+		t.Error(got)
+	}
+}
+
+func TestStateText(t *testing.T) {
+	for text, want := range map[converge.State]State{
+		"":                           {},
+		"580.95.05-0ubuntu1 held":    {Version: "580.95.05-0ubuntu1", Held: true},
+		"3:580.95.05-1.el9 auto":     {Version: "3:580.95.05-1.el9", Auto: true},
+		"1 held auto half-installed": {Version: "1", Held: true, Auto: true, Broken: "half-installed"},
+		"driver=580.* held":          {Version: "driver=580.*", Held: true},
+		"- held":                     {Version: Nowhere, Held: true},
+		"1.0 config-files":           {Version: "1.0", Broken: ConfigFiles},
+	} {
+		if got := Parse(text); got != want || want.String() != text {
+			t.Errorf("%q: parsed %+v, written %q", text, got, want.String())
+		}
+	}
+}
+
+// TestToIsIdempotent goes through the states of a package: the second To changes nothing.
+func TestToIsIdempotent(t *testing.T) {
+	set := NewSet()
+	for _, wanted := range []State{{Version: "driver=580.*", Held: true}, {Version: "580.1-1"}, {Version: "driver=*", Auto: true}} {
+		want := Want(set, "x", wanted, "")
+		for _, found := range []converge.State{"", "580.1-1", "580.1-1 auto", "580.1-1 held", "570.1-1", "580.1-1 half-configured", "580.1-1 config-files"} {
+			once, err := want.To(found)
+			if err != nil {
+				continue
+			}
+			if twice, err := want.To(once); err != nil || twice != once {
+				t.Errorf("wanted %q, found %q: %q, then %q, %v", wanted.String(), found, once, twice, err)
+			}
+		}
+	}
+	if _, err := Want(set, "x", State{Version: "driver=580.*", Held: true}, "").To("- held"); err == nil {
+		t.Error("a package that is held as not installed would be installed")
+	}
+	if to, _ := Want(set, "x", State{Version: "driver=580.*"}, "").To("580.1-1 auto"); to != "580.1-1" {
+		t.Errorf("an automatic package that is wanted becomes %q", to)
+	}
+}
+
+// TestTakeOut: what a transaction left half way, and what has other marks since, is rolled back; another version stays, and is named.
+func TestTakeOut(t *testing.T) {
+	for _, c := range []struct{ found, before, after, want converge.State }{
+		{"2-1", "1-1 held auto", "2-1 held auto", "1-1"},
+		{"1-1", "1-1 held", "2-1 held", "1-1"},
+		{"2-1 held auto half-configured", "1-1 held auto", "2-1 held auto", "1-1 held auto"},
+		{"2-1 unpacked", "", "2-1 held", ""},
+		{"- half-installed", "", "2-1 held", ""},
+		{"2-1 config-files", "", "2-1 held", ""},
+		{"2-1 auto", "1-1", "2-1", "1-1 auto"},
+		{"3-1 held", "1-1 held", "2-1 held", "stays"},
+	} {
+		got, left, err := thing{NewSet(), "p"}.TakeOut(nil, c.found, c.before, c.after)
+		if len(left) == 1 && got == c.found {
+			got = "stays"
+		}
+		if err != nil || got != c.want {
+			t.Errorf("found %q after %q → %q: %q %q %v, want %q", c.found, c.before, c.after, got, left, err, c.want)
+		}
+	}
+}
+
+func TestOwnVersions(t *testing.T) {
+	for _, c := range []struct {
+		pattern, version string
+		want             bool
+	}{
+		{"580.95.05", "580.95.05-0ubuntu1", true},
+		{"580.95.05", "3:580.95.05-1.el9", true},
+		{"580.95.05", "580.95.050-1", false},
+		{"580.*", "580.95.05-1", true},
+		{"580.*", "5800.1-1", false},
+		{"580.*", "580-1", true},
+		{"*", "1", true},
+		{"1.18.0~rc.1", "1.18.0~rc.1-1", true},
+	} {
+		if got := Matches(c.pattern, c.version); got != c.want {
+			t.Errorf("%s matches %s: %v", c.pattern, c.version, got)
+		}
+	}
+}
+
+// TestAdvised: a refusal about packages says what to enable, one about a lock does not.
+func TestAdvised(t *testing.T) {
+	s := NewSet().Advising([]Lack{{Name: "the repository epel", Try: "dnf install epel-release"}, {Name: "x", Try: "y", Enabled: true}})
+	refused := &trouble.Error{What: "cannot install dkms", Try: []string{"dnf makecache"}}
+	said := (*trouble.Error)(nil)
+	if err := s.advised(refused); !errors.As(err, &said) || !slices.Equal(said.Try, []string{"enable the repository epel, which the driver's packages depend on: dnf install epel-release", "dnf makecache"}) || len(refused.Try) != 1 {
+		t.Errorf("%+v", said)
+	}
+	busy := &trouble.Error{What: "locked", Err: &Locked{errors.New("x"), "y"}}
+	if err := s.advised(busy); err != error(busy) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Who holds a lock is said on one line that can be read.
+func TestCommandOf(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- proc/7/cmdline base64 --\nc2gALWMAZWNobyBhCgllY2hvIGIA\n-- proc/8/cmdline --\n" + strings.Repeat("x", 300) + "\n")))(t)
+	for pid, want := range map[string]string{"7": " (sh -c echo a echo b)", "8": " (" + strings.Repeat("x", 120) + "…)", "9": ""} {
+		if got := commandOf(n, pid); got != want {
+			t.Errorf("%s: %q, want %q", pid, got, want)
+		}
+	}
+}
+
+// clocked is a machine that has a clock and nothing else.
+type clocked struct {
+	host.Host
+	now time.Time
+}
+
+func (c *clocked) Now() time.Time { return c.now }
+
+// The holder of a lock is named at once and then now and again, with the time that is left; of a free lock there is no message.
+func TestPatienceSays(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		held  int // how many runs find it held, of 6 s each
+		wait  time.Duration
+		says  []string
+		fails bool
+		runs  int
+	}{
+		{name: "free", wait: time.Minute, runs: 1},
+		{name: "held for a while", held: 5, wait: 5 * time.Minute, says: []string{"it: waiting for up to 4m54s", "it: waiting for up to 4m42s", "it: waiting for up to 4m30s"}, runs: 6},
+		{name: "its end", held: 99, wait: 20 * time.Second, says: []string{"it: waiting for up to 14s", "it: waiting for up to 2s"}, fails: true, runs: 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
+			var says []string
+			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) })
+			runs := 0
+			err := patience{all: c.wait}.run(ctx, m, func() error {
+				m.now = m.now.Add(6 * time.Second)
+				if runs++; runs > c.held {
+					return nil
+				}
+				return &Locked{errors.New("held"), "it"}
+			})
+			if (err != nil) != c.fails || !slices.Equal(says, c.says) || runs != c.runs {
+				t.Errorf("%v\nsays %q\nwant %q\n%d runs, want %d", err, says, c.says, runs, c.runs)
+			}
+		})
+	}
+}
