@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -186,4 +188,108 @@ func undoAfter(t testing.TB, n *simhost.Node, e *converge.Engine, to, what strin
 		t.Fatalf("%s: cannot undo: %v", what, err)
 	}
 	return res
+}
+
+// installing is the engine of apply --install.
+func installing(t testing.TB, text string) *converge.Engine {
+	e := engine(t, text)
+	e.Stages = append([]converge.Stage{stages.Install([]byte("gpuadm\n"))}, e.Stages...)
+	return e
+}
+
+// Law 8, with the install stage in front: an undo that a kill or a power cut ends at any touch is finished by the next one.
+// A kill loses nothing of the disk and leaves the units as they run; a power cut boots the machine.
+func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
+	ctx := context.Background()
+	tested := map[string]bool{}
+	for _, m := range machines(t) {
+		e := func() *converge.Engine { return installing(t, specs["default"]) }
+		whole := m.boot(t)
+		if len(plan(t, whole, e()).Cannot()) > 0 {
+			e = func() *converge.Engine { return installing(t, "") }
+		}
+		whole.Reboot()
+		made := fmt.Sprint(whole.Live(), names(plan(t, whole, e()).Changes))
+		if tested[made] {
+			continue // another machine like one before it
+		}
+		tested[made] = true
+		first := tree(whole)
+		apply(t, whole, e())
+		applied := whole.Touches()
+		undo(t, whole, e(), "all")
+		compare(t, m.name+": undone without a cut", first, tree(whole))
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for at := range every(whole.Touches() - applied) {
+				cut := applied + at
+				for _, how := range []string{"kill", "power"}[:1+(at+1)%2] { // each costs as much
+					n := m.boot(t)
+					n.Reboot()
+					apply(t, n, e())
+					n.CutAt(cut)
+					back, ended := e(), false // then only what no undo needs any more is cleared away
+					back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
+					if _, err := back.Undo(ctx, n, "all", nil); err == nil && !ended || !n.Off() {
+						t.Fatalf("touch %d: not cut: %v", at, err)
+					}
+					if how == "kill" {
+						n.Revive()
+					} else {
+						n.Boot(losses(cut)[cut%len(losses(cut))])
+					}
+					if _, err := e().Undo(ctx, n, "all", nil); err != nil {
+						t.Errorf("%s at touch %d: cannot undo again: %v %v", how, at, err, because(err))
+						continue
+					}
+					// A kubelet that the boot has started with the gate goes on running without it.
+					now := strings.Replace(tree(n), "kubelet.service enabled active stale", "kubelet.service enabled active fresh", 1)
+					compare(t, fmt.Sprintf("%s at touch %d of undo, undone again", how, at), first, now)
+				}
+			}
+		})
+	}
+	if len(tested) < 4 {
+		t.Errorf("only %d machines tested", len(tested))
+	}
+}
+
+// Law 8, for a roll-back: a stage fails at a touch, and the power is cut at a touch of its roll-back. Then an apply ends in the tree
+// of a straight run, and undo in the first tree. Where the restart of a daemon failed and its file was about to be restored, the next
+// boot finds both as desired: an apply has nothing to make, and undo must still restore the file.
+func TestPowerCutInARollBack(t *testing.T) {
+	cuts := 0
+	for _, c := range lawCases(t) {
+		if c.wish.install || c.wish.needs != "" {
+			continue
+		}
+		e := func() *converge.Engine { return c.wish.engine(t) }
+		s := run(t, c.machine, e)
+		for _, at := range sample(t, s.made, 4) {
+			fail := func(cut int) *simhost.Node {
+				n := c.boot(t)
+				n.Fail(at, syscall.EIO)
+				if cut > 0 {
+					n.CutAt(cut)
+				}
+				_, _ = e().Apply(context.Background(), n)
+				return n
+			}
+			touches := fail(0).Touches()
+			for _, k := range sample(t, touches-at-1, 4) {
+				cuts++
+				for _, loss := range losses(k) {
+					n := fail(at + 1 + k)
+					if !n.Off() {
+						t.Fatalf("%s: the power was not cut", c.name)
+					}
+					n.Boot(loss)
+					byHand(t, s, n, fmt.Sprintf("%s, touch %d failed, power cut at touch %d of %d, %v", c.name, at, at+1+k, touches, loss))
+				}
+			}
+		}
+	}
+	if cuts < 100 && !testing.Short() {
+		t.Errorf("only %d cuts", cuts)
+	}
 }

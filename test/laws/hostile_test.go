@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -15,7 +16,9 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -207,4 +210,190 @@ func sorted(text string) string {
 	words := strings.Fields(text)
 	slices.Sort(words)
 	return strings.Join(words, " ")
+}
+
+// A gadget is a thing with the text of a file as its state; a test can spoil its look and its make.
+type gadget struct {
+	name string
+	look func() error
+	make func(h host.Host, to converge.State) error // its error, or nil to make it; errSkip does nothing
+}
+
+var errSkip = errors.New("skip")
+
+func (g gadget) Ref() converge.Ref { return converge.Ref{Kind: "gadget", Name: g.name} }
+
+func (g gadget) Look(_ context.Context, v host.View) (converge.State, error) {
+	if g.look != nil {
+		if err := g.look(); err != nil {
+			return "", err
+		}
+	}
+	b, err := v.ReadFile(g.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return converge.State(b), err
+}
+
+func (g gadget) Make(_ context.Context, h host.Host, to converge.State) error {
+	var reboot error
+	if g.make != nil {
+		err := g.make(h, to)
+		if errors.Is(err, errSkip) {
+			return nil
+		}
+		if err != nil && !errors.As(err, new(host.Reboot)) {
+			return err
+		}
+		reboot = err
+	}
+	var err error
+	if to == "" {
+		err = h.Remove(g.name)
+	} else {
+		err = h.WriteFile(g.name, []byte(to), host.Attr{Mode: 0o644})
+	}
+	if err != nil {
+		return err
+	}
+	return reboot
+}
+
+// keys is a file of words, each of which can be taken out alone.
+type keys struct{ gadget }
+
+func (k keys) Ref() converge.Ref { return converge.Ref{Kind: "keys", Name: k.name} }
+
+func (keys) TakeOut(_ host.View, found, before, after converge.State) (converge.State, []string, error) {
+	words := strings.Fields(string(found))
+	was, became := strings.Fields(string(before)), strings.Fields(string(after))
+	words = slices.DeleteFunc(words, func(w string) bool { return slices.Contains(became, w) && !slices.Contains(was, w) })
+	for _, w := range was {
+		if !slices.Contains(became, w) && !slices.Contains(words, w) {
+			words = append(words, w)
+		}
+	}
+	return converge.State(strings.Join(words, " ")), nil, nil
+}
+
+// with wants a word among the words.
+func (k keys) with(word string) converge.Want {
+	return converge.Want{Thing: k, To: func(found converge.State) (converge.State, error) {
+		words := strings.Fields(string(found))
+		if !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+		return converge.State(strings.Join(words, " ")), nil
+	}}
+}
+
+// gadgets is an engine that knows some gadgets.
+func gadgets(t testing.TB, known []gadget, stages ...converge.Stage) *converge.Engine {
+	e := engineOf(t, stages...)
+	e.Spec = parse(t, "[driver]\n[runtime]\n[toolkit]\n")
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if i := slices.IndexFunc(known, func(g gadget) bool { return g.name == ref.Name }); i >= 0 && ref.Kind == "gadget" {
+			return known[i], nil
+		}
+		switch ref.Kind {
+		case "gadget":
+			return gadget{name: ref.Name}, nil
+		case "keys":
+			return keys{gadget{name: ref.Name}}, nil
+		}
+		return kinds(ref)
+	}
+	return e
+}
+
+func named(name string, wants ...converge.Want) converge.Stage {
+	return converge.Stage{Name: name, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+}
+
+func content(n *simhost.Node, name string) string {
+	b, err := n.ReadFile(name)
+	if err != nil {
+		return fmt.Sprintf("(%v)", errors.Is(err, fs.ErrNotExist))
+	}
+	return string(b)
+}
+
+// journalled finds the touch before which a change's line is on disk and the change is not made: the process is killed there.
+func killedBeforeMake(t *testing.T, make func() *simhost.Node, run func(n *simhost.Node) error, name string) *simhost.Node {
+	t.Helper()
+	var n *simhost.Node
+	for k := 0; ; k++ {
+		next := make()
+		text := content(next, name)
+		next.CutAt(next.Touches() + k)
+		if err := run(next); err == nil || !next.Off() {
+			t.Fatal("not found")
+		}
+		next.Revive()
+		if content(next, name) != text {
+			return n // the one before
+		}
+		n = next
+	}
+}
+
+func manyRuns(t *testing.T, n *simhost.Node, wants func(i int) *converge.Engine) {
+	for i := range 140 {
+		n.Advance(1e9)
+		apply(t, n, wants(i))
+	}
+}
+
+// An undo was cut before its touch and overtaken by an apply, and another process edits the file. Hundreds of runs later the journal is
+// compacted: undo still takes back what was made.
+func TestHostileCompactedOvertakenUndoAndAnEdit(t *testing.T) {
+	k := keys{gadget{name: "/srv/keys"}}
+	one := func() *converge.Engine { return gadgets(t, nil, stage(k.with("ours"))) }
+	n := killedBeforeMake(t, func() *simhost.Node {
+		n := node(t)
+		put(t, n, "/srv/keys", "their")
+		apply(t, n, one())
+		n.Advance(1e9)
+		return n
+	}, func(n *simhost.Node) error {
+		_, err := one().Undo(context.Background(), n, "", nil)
+		return err
+	}, "/srv/keys")
+	n.Advance(1e9)
+	apply(t, n, one())
+	put(t, n, "/srv/keys", content(n, "/srv/keys")+" more")
+	manyRuns(t, n, func(i int) *converge.Engine {
+		return gadgets(t, nil, stage(k.with("ours"), things.Exact("/srv/n", []byte(fmt.Sprint(i)), 0o644, "")))
+	})
+	undo(t, n, one(), "all")
+	if got := content(n, "/srv/keys"); got != "their more" {
+		t.Errorf("undone: %q", got)
+	}
+}
+
+// A run that was cut before its touch, and then closed by an apply of another stage, may not have made its last change.
+func TestHostileCutRunClosedByAnotherStage(t *testing.T) {
+	k := keys{gadget{name: "/srv/keys"}}
+	of := func(word string) *converge.Engine { return gadgets(t, nil, stage(k.with(word))) }
+	n := killedBeforeMake(t, func() *simhost.Node {
+		n := node(t)
+		put(t, n, "/srv/keys", "their")
+		apply(t, n, of("one"))
+		n.Advance(1e9)
+		return n
+	}, func(n *simhost.Node) error {
+		_, err := of("two").Apply(context.Background(), n)
+		return err
+	}, "/srv/keys")
+	n.Advance(1e9)
+	other := gadgets(t, nil, named("runtime", things.Exact("/srv/other", nil, 0o644, "")))
+	other.Before = append(of("two").Stages, other.Stages...)
+	apply(t, n, other)
+	put(t, n, "/srv/keys", content(n, "/srv/keys")+" more")
+	n.Advance(1e9)
+	undo(t, n, of("two"), "all")
+	if got := content(n, "/srv/keys"); got != "their more" {
+		t.Errorf("undone: %q", got)
+	}
 }
