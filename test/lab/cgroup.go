@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -222,3 +223,26 @@ func (g cgroups) remove() error {
 	}
 	return nil
 }
+
+// Each host's daemons have 7 to 12 inotify instances, and all hosts run as the same user of one kernel, which allows 128. Beyond that
+// containerd starts without its CRI plugin, and kubelet without its watches. Sources: inotify(7);
+// https://kind.sigs.k8s.io/docs/user/known-issues/#pod-errors-due-to-too-many-open-files.
+const (
+	inotifyFile = "/proc/sys/fs/inotify/max_user_instances"
+	inotifyNeed = 1024
+)
+
+// moreWatches raises the limit, once in a process. The kernel has it until the next boot.
+var moreWatches = sync.OnceValue(func() error {
+	text, err := os.ReadFile(inotifyFile)
+	if err != nil {
+		return fmt.Errorf("cannot read the limit of inotify instances: %w", err)
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && n >= inotifyNeed {
+		return nil
+	}
+	if err := os.WriteFile(inotifyFile, []byte(strconv.Itoa(inotifyNeed)), 0o644); err != nil {
+		return fmt.Errorf("cannot raise the limit of inotify instances for many hosts: %w", err)
+	}
+	return nil
+})

@@ -4,10 +4,15 @@
 package lab_test
 
 import (
+	"maps"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -139,4 +144,139 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	says(t, r, "linux-headers-"+emptyKernel, "these kernels have headers: "+kernel, "nothing was touched", "no kernel headers", "try")
 	n.same(first)
 	says(t, n.wants(0, n.spec("580.65.06", ""), "plan", "packages"), "until the lists of", "no source that is known now has linux-headers-"+emptyKernel)
+}
+
+// asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built for the kernel: signed
+// by a key of the distribution's in linux-modules-nvidia-…-KERNEL, and as source for DKMS; and a signed repository of them.
+const asUbuntu = `set -e
+k=$1 v=580.65.06 r=/srv/ubuntu; mkdir -p $r /srv/ko; cd /srv
+cp /lib/modules/$k/updates/dkms/nvidia*.ko* ko/; for f in ko/*.xz; do [ ! -e $f ] || xz -d $f; done
+openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj "/CN=Canonical Ltd. Kernel Module Signing (lab)" -keyout k.pem -outform DER -out k.der 2>/dev/null
+for f in ko/*.ko; do $(ls /usr/lib/linux-kbuild-*/scripts/sign-file | head -1) sha256 k.pem k.der $f; done
+deb() { # NAME VERSION DEPENDS; the files are in d already
+	mkdir -p d/DEBIAN d/usr/share/lab; echo $2 >d/usr/share/lab/$1
+	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: a fake of Ubuntu'"'"'s\n' "$1" "$2" "${3:+Depends: $3
+}" >d/DEBIAN/control
+	dpkg-deb --root-owner-group -Zgzip -z1 --build d $r >/dev/null; rm -rf d
+}
+for n in nvidia-kernel-common-580-server nvidia-firmware-580-server-$v nvidia-headless-no-dkms-580-server-open libnvidia-compute-580-server \
+	libnvidia-cfg1-580-server libnvidia-decode-580-server libnvidia-encode-580-server nvidia-utils-580-server nvidia-compute-utils-580-server; do
+	case $n in
+	libnvidia-compute-*)
+		l=d/usr/lib/x86_64-linux-gnu; mkdir -p $l
+		for s in libnvidia-ml libcuda; do touch $l/$s.so.$v; ln -s $s.so.$v $l/$s.so.1; done ;;
+	nvidia-utils-*) mkdir -p d/usr/bin; touch d/usr/bin/nvidia-smi ;;
+	nvidia-compute-utils-*) mkdir -p d/usr/bin; touch d/usr/bin/nvidia-persistenced ;;
+	esac
+	deb $n $v-0ubuntu1
+done
+mkdir -p d/usr/src d/DEBIAN; cp -r /usr/src/nvidia-$v d/usr/src/; deb nvidia-kernel-source-580-server-open $v-0ubuntu1
+mkdir -p d/DEBIAN
+printf '#!/bin/sh\nset -e\n[ "$1" = configure ] || exit 0\ndkms add nvidia/%s || :\ndkms install nvidia/%s -k %s\n' $v $v $k >d/DEBIAN/postinst
+printf '#!/bin/sh\ndkms remove nvidia/%s --all || :\n' $v >d/DEBIAN/prerm; chmod 755 d/DEBIAN/p*
+deb nvidia-dkms-580-server-open $v-0ubuntu1 "nvidia-kernel-source-580-server-open (= $v-0ubuntu1)"
+for k in $k 5.15.0-1-other; do
+	mkdir -p d/lib/modules/$k/kernel/nvidia-580-server-open d/DEBIAN; cp ko/*.ko d/lib/modules/$k/kernel/nvidia-580-server-open/
+	for s in postinst postrm; do printf '#!/bin/sh\ndepmod %s\n' $k >d/DEBIAN/$s; chmod 755 d/DEBIAN/$s; done
+	deb linux-modules-nvidia-580-server-open-$k ${k%-*}.1
+done
+`
+
+// indexUbuntu indexes what is there.
+const indexUbuntu = `set -e
+cd /srv/ubuntu; rm -f Packages
+for f in *.deb; do dpkg-deb -f $f; printf 'Filename: ./%s\nSize: %s\nSHA256: %s\n\n' $f $(stat -c %s $f) $(sha256sum $f | cut -d' ' -f1); done >Packages
+printf 'Origin: Ubuntu\nLabel: Ubuntu\nSuite: noble\nDate: %s\nSHA256:\n %s %s Packages\n' "$(date -Ru | sed 's/+0000/UTC/')" $(sha256sum Packages | cut -d' ' -f1) $(stat -c %s Packages) >/srv/Release
+`
+
+// publishUbuntu indexes and signs what is there, with a key of the test's own, and has apt read it.
+func (n driverNode) publishUbuntu(home string) {
+	n.t.Helper()
+	n.Must("sh", "-c", indexUbuntu)
+	gpg := func(in string, args ...string) string {
+		n.t.Helper()
+		cmd := exec.CommandContext(n.t.Context(), "gpg", append([]string{"--homedir", home, "--batch", "--yes", "--quiet", "--passphrase", ""}, args...)...)
+		cmd.Stdin = strings.NewReader(in)
+		out, err := cmd.Output()
+		if err != nil {
+			n.t.Fatalf("gpg %v: %v", args, err)
+		}
+		return string(out)
+	}
+	if r := n.Exec("test", "-e", ubuntuKey); r.Exit != 0 {
+		gpg("", "--quick-gen-key", "lab <lab@example.invalid>", "ed25519", "sign", "1d")
+		n.t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run() })
+		n.Put(ubuntuKey, gpg("", "--armor", "--export"), 0o644)
+		n.Put("/etc/apt/sources.list.d/ubuntu.list", "deb [signed-by="+ubuntuKey+"] file:/srv/ubuntu ./\n", 0o644)
+	}
+	n.Put("/srv/ubuntu/InRelease", gpg(n.Get("/srv/Release"), "--clearsign"), 0o644)
+	n.Must("apt-get", "update")
+}
+
+const ubuntuKey = "/etc/apt/keyrings/ubuntu.asc"
+
+// TestLabDriverPrecompiled: on what says it is an Ubuntu, modules that the distribution has signed are taken for exactly the
+// kernel that they are for, and proven by their signer; where there are none for it DKMS builds them, and it says why.
+func TestLabDriverPrecompiled(t *testing.T) {
+	t.Parallel()
+	n, kernel := bootDKMS(t, "bookworm")
+	repos.AddApt(n.Host)
+	aptExits(t, n.Host, 0, "", append([]string{"install"}, driverSet("580.65.06")...)...)
+	n.Must("mkdir", "-p", "/etc/apt/keyrings")
+	n.Must("sh", "-c", asUbuntu, "sh", kernel)
+	aptExits(t, n.Host, 0, "", append([]string{"purge"}, names(driverSet(""))...)...)
+	n.Must("rm", "/etc/apt/sources.list.d/nvidia.list")
+	home, err := os.MkdirTemp("", "gpg") // a short name: gpg's sockets lie in it
+	must.OK(t, err)
+	t.Cleanup(func() { os.RemoveAll(home) })
+	n.publishUbuntu(home)
+	n.Must("rm", "-f", "/etc/os-release")
+	n.Put("/etc/os-release", "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\nPRETTY_NAME=\"Ubuntu 24.04\"\n", 0o644)
+	if r := n.Exec("modinfo", "-k", kernel, "nvidia"); r.Exit == 0 {
+		t.Fatalf("a module is left: %s", r)
+	}
+	first := n.AptState()
+
+	const spec = "format = 1\n[driver]\nversion = \"580.65.06\"\nsource = \"distro\"\n"
+	apply := []string{"apply", "sources", "packages", "modules"}
+	signed := func() (version, signer string) {
+		return modinfo(n.Host, kernel, "version", "nvidia"), modinfo(n.Host, kernel, "signer", "nvidia")
+	}
+	n.wants(0, spec, apply...)
+	if version, signer := signed(); version != "580.65.06" || signer != "Canonical Ltd. Kernel Module Signing (lab)" {
+		t.Errorf("the module is %s, signed by %q", version, signer)
+	}
+	state := n.AptState()
+	for name, want := range map[string]bool{
+		"linux-modules-nvidia-580-server-open-" + kernel: true, "linux-modules-nvidia-580-server-open-5.15.0-1-other": false, "nvidia-dkms-580-server-open": false,
+	} {
+		if (state[name] != "") != want {
+			t.Errorf("package %s is %q; want it there %t", name, state[name], want)
+		}
+	}
+	says(t, n.wants(0, spec, apply...), "Nothing to do.")
+	n.gpuadm(0, "undo", "--to", "all")
+	now := n.AptState()
+	maps.DeleteFunc(now, func(name, is string) bool { return first[name] == "" && strings.HasSuffix(is, "config-files") })
+	for _, d := range differ(now, first) {
+		t.Errorf("after undo of all, %s", d)
+	}
+
+	n.Must("sh", "-c", "rm /srv/ubuntu/linux-modules-nvidia-580-server-open-"+kernel+"_*.deb")
+	n.publishUbuntu(home)
+	why := "has no signed modules for kernel " + kernel + " (linux-modules-nvidia-580-server-open-" + kernel + "): DKMS builds them"
+	says(t, n.wants(0, spec, append([]string{"plan"}, apply[1:]...)...), why)
+	says(t, n.wants(1, spec+"build = \"precompiled\"\n", apply...), "cannot take precompiled kernel modules for kernel "+kernel, "build = \"auto\"")
+	n.wants(0, spec, apply...)
+	// On what calls itself an Ubuntu dkms signs with shim's key, of which there is none here.
+	if version, signer := signed(); version != "580.65.06" || strings.Contains(signer, "Canonical") {
+		t.Errorf("the module is %s, signed by %q", version, signer)
+	}
+	if out := n.Must("dkms", "status"); !strings.Contains(out, "nvidia/580.65.06, "+kernel+", ") || !strings.Contains(out, ": installed") {
+		t.Errorf("dkms status: %s", out)
+	}
+	if state := n.AptState(); state["nvidia-dkms-580-server-open"] == "" || state["linux-modules-nvidia-580-server-open-5.15.0-1-other"] != "" {
+		t.Errorf("packages of DKMS's: %v", driverPackages(state))
+	}
+	says(t, n.wants(0, spec, apply...), "Nothing to do.")
 }

@@ -4,9 +4,12 @@
 package kube_test
 
 import (
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKubeRace: a pod that wants nothing waits for a node. Where kubelet joins first and a script taints then, it is on
@@ -100,4 +103,34 @@ func TestLabKubeAccount(t *testing.T) {
 	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
 		t.Errorf("the second apply: %s", r)
 	}
+}
+
+const (
+	accountFile = "/etc/gpuadm/account"
+	accountUser = "system:serviceaccount:gpuadm:gpuadm"
+)
+
+// labKeys are what the tests' node.toml name beside the policy's own list.
+const labKeys = `"example.com/*", "lab.kubernetes.io/gpu",`
+
+var allowed sync.Once
+
+// allow makes gpuadm's ServiceAccount with what it may do.
+func allow(c *kube.T) {
+	c.Helper()
+	allowed.Do(func() { c.Apply(policyObjects(c, labKeys)...) })
+}
+
+// account puts a kubeconfig of gpuadm's ServiceAccount on the host, as one that is bound to a pod there has it.
+func (n gpuHost) account() {
+	n.t.Helper()
+	allow(n.c)
+	text := must.Get(n.c.BearerConfig(kube.Server, n.c.Account("gpuadm", "gpuadm", n.Name)))(n.t)
+	n.Put(accountFile, text, 0o600)
+}
+
+// transition is when a condition became what it is.
+func transition(condition kube.Object) time.Time {
+	at, _ := time.Parse(time.RFC3339, kube.Text(condition, "lastTransitionTime"))
+	return at
 }
