@@ -4,6 +4,7 @@
 package vm_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -91,4 +92,127 @@ func parse(text string) map[string]answer {
 		}
 	}
 	return found
+}
+
+// patience is how long a machine may take for what a test waits for; emulated it boots in minutes.
+const patience = 20 * time.Minute
+
+// pc is a machine with a disk of its own, off or on.
+type pc struct {
+	t    *testing.T
+	of   baked
+	dir  string
+	cmd  *exec.Cmd
+	ends chan error // says how the emulator ended
+	said bytes.Buffer
+}
+
+// newPC makes a machine with a copy of the image's disk.
+func newPC(t *testing.T, of baked) *pc {
+	t.Helper()
+	p := &pc{t: t, of: of, dir: t.TempDir()}
+	if out, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", of.disk, p.file("disk")).CombinedOutput(); err != nil {
+		t.Fatalf("cannot copy the disk: %v: %s", err, out)
+	}
+	return p
+}
+
+func (p *pc) file(name string) string { return filepath.Join(p.dir, name) }
+
+// accelerator is KVM where this machine's processor has virtualization; else it emulates. The device alone says little: where it is
+// offered without those instructions, Debian's kernel does not come to its first line.
+// Source: vmx and svm in arch/x86/include/asm/cpufeatures.h of the kernel's tree; https://wiki.debian.org/KVM.
+func accelerator() string {
+	cpu, _ := os.ReadFile("/proc/cpuinfo")
+	kvm, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err == nil {
+		_ = kvm.Close()
+	}
+	if err == nil && virtualizes.Match(cpu) {
+		return "kvm"
+	}
+	return "tcg,thread=multi"
+}
+
+var virtualizes = regexp.MustCompile(`(?m)^flags\s*:.*\b(vmx|svm)\b`)
+
+// on switches it on. When the guest reboots, it boots again.
+func (p *pc) on(parameters string) {
+	p.t.Helper()
+	modules := ""
+	for _, name := range []string{"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"} {
+		modules += " " + name + ".gpus=1"
+	}
+	for _, name := range []string{"console", "answers"} {
+		_ = os.Remove(p.file(name))
+	}
+	p.said.Reset()
+	p.cmd = exec.CommandContext(p.t.Context(), emulator, "-accel", accelerator(), "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-nodefaults", "-display", "none", "-kernel", p.of.kernelFile, "-initrd", p.of.initrd,
+		"-drive", "format=raw,if=virtio,file="+p.file("disk"),
+		"-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.journald.forward_to_console=1 systemd.default_timeout_start_sec=600 "+parameters+modules,
+		"-serial", "file:"+p.file("console"), "-serial", "file:"+p.file("answers"))
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatalf("cannot start the emulator: %v", err)
+	}
+	ends, cmd := make(chan error, 1), p.cmd
+	p.ends = ends
+	go func() { ends <- cmd.Wait() }()
+	p.t.Cleanup(p.cut)
+}
+
+// cut cuts its power: what the kernel had not written yet is lost.
+func (p *pc) cut() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.ends
+		p.cmd = nil
+	}
+}
+
+// read is what it has written so far on one of its serial lines.
+func (p *pc) read(name string) string {
+	text, _ := os.ReadFile(p.file(name))
+	return strings.ReplaceAll(string(text), "\r", "")
+}
+
+// until waits for something of a machine that runs.
+func (p *pc) until(what string, is func() bool) {
+	p.t.Helper()
+	began := time.Now()
+	for !is() {
+		select {
+		case err := <-p.ends:
+			p.cmd = nil
+			p.t.Fatalf("no %s: the emulator has ended: %v: %s\n%s", what, err, p.said.String(), p.last())
+		case <-time.After(200 * time.Millisecond):
+		}
+		if time.Since(began) > patience {
+			p.t.Fatalf("no %s within %s\n%s", what, patience, p.last())
+		}
+	}
+	p.t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
+}
+
+// last is what the console said last.
+func (p *pc) last() string {
+	lines := strings.SplitAfter(p.read("console"), "\n")
+	return "its console said last:\n" + strings.Join(lines[max(0, len(lines)-60):], "") + "\nits answers:\n" + p.read("answers")
+}
+
+// says waits until the console says something.
+func (p *pc) says(what string) {
+	p.t.Helper()
+	p.until(what, func() bool { return strings.Contains(p.read("console"), what) })
+}
+
+// answers waits for those of the next boot that comes to its end, and cuts the power.
+func (p *pc) answers() machine {
+	p.t.Helper()
+	const end = "end of answers\n"
+	p.until("answers", func() bool { return strings.Contains(p.read("answers"), end) })
+	text := p.read("answers")
+	p.cut()
+	return machine{p.t, parse(text[strings.LastIndex(text[:len(text)-len(end)], end)+1:])}
 }
