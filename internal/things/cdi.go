@@ -48,6 +48,21 @@ func CDIProblem(state converge.State) string {
 	return problem
 }
 
+// CDIRun wants the toolkit's service to run after partitions have changed, where it is installed.
+func CDIRun() converge.Want {
+	w := CDISpec()
+	w.Thing = NewCDI(CDIUnit)
+	return w
+}
+
+// NewCDI builds a thing of the kind again.
+func NewCDI(name string) converge.Thing {
+	if name == CDIUnit {
+		return duringMIG{cdi{}, name, cdiOutdated + ": partitions change"}
+	}
+	return cdi{}
+}
+
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
 func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
@@ -145,4 +160,30 @@ func (cdi) Settled(found converge.State) converge.State {
 		return cdiCurrent
 	}
 	return found
+}
+
+// duringMIG is a thing as the stage that changes partitions sees it: unsettled by them, also by an undo of them. One that cannot be made
+// is named there and takes no partitions back; the same thing of the stage that comes next is what fails.
+type duringMIG struct {
+	converge.Settler
+	name    string         // another than the thing's own, since the journal tells things by kind and name
+	changed converge.State // once partitions have changed
+}
+
+func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Settler.Ref().Kind, Name: d.name} }
+
+// Make is the thing's, but for what a failure leads to.
+func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if err := d.Settler.Make(ctx, h, to); err != nil {
+		return converge.Stays{Why: err.Error()}
+	}
+	return nil
+}
+
+// Unsettled says that other partitions unsettle the thing.
+func (d duringMIG) Unsettled(found converge.State, by converge.Change) converge.State {
+	if by.Kind != "mig" || found == cdiNone {
+		return found
+	}
+	return d.changed
 }

@@ -5,6 +5,7 @@ package things
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -160,18 +161,13 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 
 // OtherSpecs are the CDI specs on a machine beside the toolkit's own, each read once.
 type OtherSpecs struct {
-	ours string // the toolkit's
-	list []otherSpec
-}
-
-type otherSpec struct {
-	file string
-	cdiFile
+	ours string             // the toolkit's
+	list map[string]cdiFile // by path
 }
 
 // ReadOtherSpecs reads them. A folder that is not there has none, and what is no CDI spec is none.
 func ReadOtherSpecs(v host.View) OtherSpecs {
-	all := OtherSpecs{ours: CDIOutput(v)}
+	all := OtherSpecs{CDIOutput(v), map[string]cdiFile{}}
 	at, err := v.Resolve(all.ours)
 	if err != nil {
 		at = all.ours
@@ -186,10 +182,9 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 			if is, err := v.Resolve(file); err == nil && is == at {
 				continue
 			}
-			text, err := v.ReadFile(file)
-			s := otherSpec{file: file}
-			if err == nil && yaml.Unmarshal(text, &s.cdiFile) == nil {
-				all.list = append(all.list, s)
+			var s cdiFile
+			if text, err := v.ReadFile(file); err == nil && yaml.Unmarshal(text, &s) == nil {
+				all.list[file] = s
 			}
 		}
 	}
@@ -224,15 +219,11 @@ type ForeignSpec struct {
 
 // Foreign finds them.
 func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
-	for _, s := range o.list {
-		if s.Kind != CDIKind {
-			continue
+	for _, file := range slices.Sorted(maps.Keys(o.list)) {
+		if s := o.list[file]; s.Kind == CDIKind {
+			problem, _ := s.otherFiles(v, "") // none where a file cannot be looked for
+			list = append(list, ForeignSpec{file, path.Dir(o.ours) == path.Dir(file), problem})
 		}
-		problem, err := s.otherFiles(v, "")
-		if err != nil {
-			problem = ""
-		}
-		list = append(list, ForeignSpec{s.file, path.Dir(o.ours) == path.Dir(s.file), problem})
 	}
 	return list
 }
@@ -242,9 +233,9 @@ func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 // Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
 // cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
 func (o OtherSpecs) Injectors() (who []string) {
-	for _, s := range o.list {
+	for file, s := range o.list {
 		for vendor, is := range map[string]string{"k8s.device-plugin.nvidia.com": "a device plugin", "k8s.gpu.nvidia.com": "the DRA driver"} {
-			if path.Dir(s.file) == "/var/run/cdi" && strings.HasPrefix(s.Kind, vendor+"/") && !slices.Contains(who, is) {
+			if path.Dir(file) == "/var/run/cdi" && strings.HasPrefix(s.Kind, vendor+"/") && !slices.Contains(who, is) {
 				who = append(who, is)
 			}
 		}

@@ -5,11 +5,15 @@ package things
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -105,4 +109,86 @@ func gpuFiles(v host.View, pid int, majors map[uint32]string) (files []string, d
 		files, devices = append(files, name), append(devices, OpenDevice{driver, d.Major, d.Minor})
 	}
 	return trouble.Few(files, 4), devices, nil
+}
+
+// PodDevice is a device that kubelet has given to a pod.
+type PodDevice struct {
+	Pod    string // NAMESPACE/NAME
+	Device string // as its plugin calls it, without its replica: GPU-… or MIG-…
+}
+
+// podResources is kubelet's socket. Sources: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins
+// ("Monitoring device plugin resources"); kubernetes, staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
+const podResources = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+// PodDevices lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
+// answers. Before Kubernetes 1.34 kubelet lists ended pods too, but without their devices, which it frees before it lists. Sources:
+// kubernetes, pull 79409; List in pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
+// pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate KubeletPodResourcesListUseActivePods off (pull 132028).
+func PodDevices(ctx context.Context, v host.View) ([]PodDevice, error) {
+	if _, err := v.Stat(podResources); err != nil || !v.Live() {
+		return nil, nil
+	}
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	answer, err := v.Call(ctx, podResources, "/v1.PodResourcesLister/List", nil)
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // kubelet does not run
+	}
+	if err != nil {
+		return nil, err
+	}
+	return podDevices(answer)
+}
+
+// podDevices reads a ListPodResourcesResponse: pod_resources (1), each with name (1), namespace (2) and containers (3), of which each has
+// devices (2) with resource_name (1) and device_ids (2).
+func podDevices(answer []byte) (list []PodDevice, err error) {
+	err = host.ProtoFields(answer, func(n int, pod []byte) error {
+		var name, namespace string
+		var ids []string
+		err := host.ProtoFields(pod, func(n int, field []byte) error {
+			switch n {
+			case 1:
+				name = string(field)
+			case 2:
+				namespace = string(field)
+			case 3:
+				return host.ProtoFields(field, func(n int, devices []byte) error {
+					if n != 2 {
+						return nil
+					}
+					of, err := deviceIDs(devices)
+					ids = append(ids, of...)
+					return err
+				})
+			}
+			return nil
+		})
+		for _, id := range ids {
+			list = append(list, PodDevice{namespace + "/" + name, id})
+		}
+		return err
+	})
+	return list, err
+}
+
+// deviceIDs are those of NVIDIA's resources. A shared device has its replica behind two colons (NVIDIA/k8s-device-plugin,
+// internal/rm/devices.go).
+func deviceIDs(devices []byte) (ids []string, err error) {
+	ours := false
+	err = host.ProtoFields(devices, func(n int, value []byte) error {
+		switch n {
+		case 1:
+			ours = strings.HasPrefix(string(value), "nvidia.com/")
+		case 2:
+			id, _, _ := strings.Cut(string(value), "::")
+			ids = append(ids, id)
+		}
+		return nil
+	})
+	if !ours {
+		return nil, err
+	}
+	return ids, err
 }

@@ -35,59 +35,46 @@ func DeviceLinks() converge.Want {
 	return settles(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
-// partitionNodes are the nodes of partitions as the stage that changes partitions sees them, for one that is applied alone: missing
-// after a change. Their state is "none" where the driver's tool is not there to make them. A node that cannot be made is named and
-// takes no partitions back.
-type partitionNodes struct{ deviceLinks }
+// capNodes are the links' nodes of partitions alone. Their state is "none" where the driver's tool is not there to make them.
+type capNodes struct{ deviceLinks }
 
-// PartitionNodes wants a node for each partition, and a link to it.
+// PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
 func PartitionNodes() converge.Want {
-	return settles(partitionNodes{}, "containers use partitions by them")
+	return settles(NewDeviceLinks(capsFolder).(converge.Settler), "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.
 func NewDeviceLinks(name string) converge.Thing {
 	if name == capsFolder {
-		return partitionNodes{}
+		return duringMIG{capNodes{}, name, "missing nodes: partitions change"}
 	}
 	return deviceLinks{}
 }
 
-// Ref has another name than the links', since the journal tells things by kind and name.
-func (partitionNodes) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: capsFolder} }
-
 // Look asks for the nodes alone: all other links are the next stage's.
-func (partitionNodes) Look(_ context.Context, v host.View) (converge.State, error) {
+func (capNodes) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return "", host.FirstBoot
 	}
 	if _, err := v.Stat(capsTool); err != nil {
 		return cdiNone, nil
 	}
-	state := "linked"
-	if caps := missingCaps(v); len(caps) > 0 {
-		state = "missing"
-		for _, c := range caps {
-			state += " " + path.Base(c.node)
-		}
-	}
-	return converge.State(state), nil
+	return linkState(capNames(v)), nil
 }
 
-// Make is that of the links, but for what a failure leads to.
-func (p partitionNodes) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if err := p.deviceLinks.Make(ctx, h, to); err != nil {
-		return converge.Stays{Why: "cannot make the device nodes of partitions: " + err.Error()}
+func linkState(without []string) converge.State {
+	if len(without) > 0 {
+		return converge.State("missing " + strings.Join(without, " "))
 	}
-	return nil
+	return "linked"
 }
 
-// Unsettled says that other partitions have other nodes.
-func (partitionNodes) Unsettled(found converge.State, by converge.Change) converge.State {
-	if by.Kind != "mig" || found == cdiNone {
-		return found
+// capNames are the names of the nodes of partitions that are not there.
+func capNames(v host.View) (names []string) {
+	for _, c := range missingCaps(v) {
+		names = append(names, path.Base(c.node))
 	}
-	return "missing nodes: partitions change"
+	return names
 }
 
 func (deviceLinks) Ref() converge.Ref { return converge.Ref{Kind: "device-links", Name: charFolder} }
@@ -100,10 +87,7 @@ func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) 
 	if err != nil {
 		return "", err
 	}
-	var without []string
-	for _, c := range missingCaps(v) {
-		without = append(without, path.Base(c.node))
-	}
+	without := capNames(v)
 	if len(nodes)+len(without) == 0 {
 		return cdiNone, nil
 	}
@@ -112,10 +96,7 @@ func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) 
 			without = append(without, path.Base(nodes[link]))
 		}
 	}
-	if len(without) > 0 {
-		return converge.State("missing " + strings.Join(without, " ")), nil
-	}
-	return "linked", nil
+	return linkState(without), nil
 }
 
 func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) error {
@@ -124,7 +105,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 	}
 	for _, c := range missingCaps(h) {
 		if _, err := h.Do(ctx, path.Base(capsTool), "-f", c.access); err != nil {
-			return err
+			return fmt.Errorf("cannot make the device nodes of partitions: %w", err)
 		}
 	}
 	nodes, err := charNodes(h)
@@ -189,7 +170,7 @@ func charNodes(v host.View) (map[string]string, error) {
 	return nodes, nil
 }
 
-// capsTool makes the node of a partition as the driver's options say, with its mode and owner.
+// capsTool makes device nodes, that of a partition as the driver's options say, with its mode and owner.
 const capsTool = "/usr/bin/nvidia-modprobe"
 
 // A capsNode is a device that gives access to a GPU instance or a compute instance, and the file by which the driver says so.
@@ -204,19 +185,9 @@ func missingCaps(v host.View) (list []capsNode) {
 	if _, err := v.Stat(capsTool); err != nil {
 		return nil
 	}
-	const root = "/proc/driver/nvidia/capabilities"
-	below := func(folder, prefix string) (in []string) {
-		names, _ := v.ReadDir(folder) // one that is not there has none
-		for _, name := range names {
-			if strings.HasPrefix(name, prefix) {
-				in = append(in, path.Join(folder, name))
-			}
-		}
-		return in
-	}
-	for _, gpu := range below(root, "gpu") {
-		for _, gi := range below(gpu+"/mig", "gi") {
-			for _, of := range append([]string{gi}, below(gi, "ci")...) {
+	for _, gpu := range below(v, capabilities, "gpu") {
+		for _, gi := range below(v, gpu+"/mig", "gi") {
+			for _, of := range append([]string{gi}, below(v, gi, "ci")...) {
 				says := accessOf(v, of)
 				if says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
 					continue
@@ -229,6 +200,20 @@ func missingCaps(v host.View) (list []capsNode) {
 		}
 	}
 	return list
+}
+
+// capabilities has a folder for each GPU, in which the loaded module shows the instances.
+const capabilities = "/proc/driver/nvidia/capabilities"
+
+// below are the paths of what lies in a folder and begins so; none where the folder is not there.
+func below(v host.View, folder, prefix string) (in []string) {
+	names, _ := v.ReadDir(folder)
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) {
+			in = append(in, path.Join(folder, name))
+		}
+	}
+	return in
 }
 
 // accessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.

@@ -38,7 +38,11 @@ type ProveFunc func(ctx context.Context, v host.View, before, after []byte) erro
 
 // NewFile names a file. merge may be nil: then gpuadm cannot tell its parts apart.
 func NewFile(name string, merge MergeFunc) *FileThing {
-	return &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
+	f := &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
+	if merge == nil {
+		f.form = Whole
+	}
+	return f
 }
 
 // Proven has every change to the file judged.
@@ -55,14 +59,6 @@ func (f *FileThing) Formed(form string) *FileThing {
 
 // Whole is the form of files that gpuadm writes as a whole: no merger takes an edit out of them.
 const Whole = "whole"
-
-// formOf is in which form its bytes are, so that undo finds the same merger again.
-func (f *FileThing) formOf() string {
-	if f.form == "" && f.merge == nil {
-		return Whole
-	}
-	return f.form
-}
 
 // Exact wants a file with these bytes and this mode, owned by root.
 func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want {
@@ -104,7 +100,7 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 
 // Ref is the file's path and form.
 func (f *FileThing) Ref() converge.Ref {
-	return converge.Ref{Kind: "file", Name: f.name, Form: f.formOf()}
+	return converge.Ref{Kind: "file", Name: f.name, Form: f.form}
 }
 
 // Look reads the file whole.

@@ -129,7 +129,7 @@ func (m module) lacks(v host.View) (lacks []string, err error) {
 		}
 	}
 	for _, name := range companions {
-		use, err := loadedModule(v, strings.ReplaceAll(name, "-", "_"))
+		use, err := loadedModule(v, name)
 		if err != nil {
 			return nil, err
 		}
@@ -293,7 +293,11 @@ func reloads(found converge.State) bool {
 // a driver there is nothing left to serve, and they stay stopped.
 func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if s.loaded == "nouveau" {
-		return unloadNouveau(ctx, h)
+		err := unloadOne(ctx, h, s.loaded)
+		if errors.Is(err, errModuleHeld) { // a console shows by it
+			return host.Reboot{Why: "nouveau has the GPUs and is in use: it is blacklisted now, and does not load at the next boot"}
+		}
+		return err
 	}
 	why, err := keptBy(ctx, h)
 	if err != nil {
@@ -321,23 +325,6 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	return nil
 }
 
-// stopAll stops those of the units that run.
-func stopAll(ctx context.Context, h host.Host, units []string) error {
-	for _, name := range units {
-		u, err := h.Unit(ctx, name)
-		if err != nil {
-			return err
-		}
-		if u.Active != "active" && u.Active != "activating" {
-			continue
-		}
-		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "stop"}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // unloadOne takes one module out if it is loaded and nothing holds it. rmmod gets its one name: modprobe -r would
 // obey install and remove lines that packages bring, and take out more than was asked for.
 func unloadOne(ctx context.Context, h host.Host, name string) error {
@@ -356,18 +343,5 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 		return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)
 	}
 	_, err = h.Do(ctx, "rmmod", name)
-	return err
-}
-
-// unloadNouveau takes nouveau out; while a console shows by it, only a reboot does.
-func unloadNouveau(ctx context.Context, h host.Host) error {
-	use, err := loadedModule(h, "nouveau")
-	if err != nil || use == nil {
-		return err
-	}
-	if use.uses != 0 {
-		return host.Reboot{Why: fmt.Sprintf("nouveau has the GPUs and is in use (%d times): it is blacklisted now, and does not load at the next boot", use.uses)}
-	}
-	_, err = h.Do(ctx, "rmmod", "nouveau")
 	return err
 }

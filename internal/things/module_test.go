@@ -221,7 +221,7 @@ python3
 		{"pod", loaded570 + pod, "process 4711 (python3) of pod ml/train-0, container aaaabbbbcccc, has /dev/nvidia0, /dev/nvidiactl open"},
 		{"foreign module", strings.Replace(loaded570, "holders/nvidia_uvm", "holders/efa_nv_peermem", 1), "module nvidia is used by the module efa_nv_peermem"},
 		{"console", strings.Replace(loaded570, "refcnt --\n1", "refcnt --\n3", 1), "used 2 times by no process"},
-		{"nouveau", "-- sys/module/nouveau/refcnt --\n1\n", "nouveau has the GPUs and is in use (1 times)"},
+		{"nouveau", "-- sys/module/nouveau/refcnt --\n1\n", "nouveau has the GPUs and is in use"},
 	} {
 		n := simulated(t, c.more)
 		before, after, err := settle(t, n)

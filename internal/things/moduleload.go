@@ -7,9 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"path"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -20,14 +21,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	if err != nil {
 		return err
 	}
-	names := []string{"nvidia"}
-	for _, c := range companions {
-		if !slices.Contains(names, c) {
-			names = append(names, c)
-		}
-	}
-	for _, name := range names {
-		use, err := loadedModule(h, strings.ReplaceAll(name, "-", "_"))
+	for _, name := range append([]string{"nvidia"}, companions...) {
+		use, err := loadedModule(h, name)
 		if err != nil {
 			return err
 		}
@@ -39,9 +34,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 		}
 	}
 	// udev rules of the packages mostly do the same; containers need the nodes before anything has used the GPU.
-	const nodes = "/usr/bin/nvidia-modprobe"
-	if _, err := h.Stat(nodes); err == nil {
-		if _, err := h.Do(ctx, nodes, "-c0", "-u"); err != nil {
+	if _, err := h.Stat(capsTool); err == nil {
+		if _, err := h.Do(ctx, capsTool, "-c0", "-u"); err != nil {
 			return err
 		}
 	}
@@ -103,4 +97,43 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 		t.Because = append(quoted("modprobe", words), t.Because...)
 	}
 	return t
+}
+
+// Breaks names the processes that use the GPUs, and, where no partitions are made after the module is loaded again, the GPUs that
+// have partitions: a driver that is unloaded forgets all MIG instances, and GPUs newer than Ampere their mode.
+// Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
+func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State) (what []string, clients map[string][]string, err error) {
+	what = []string{"stop-clients"}
+	if m.remade || !reloads(found) {
+		return what, nil, nil
+	}
+	if lost := partitioned(ctx, v); len(lost) > 0 {
+		what, clients = append(what, "lose-partitions"), map[string][]string{"lose-partitions": lost}
+	}
+	return what, clients, nil
+}
+
+// partitioned counts the MIG instances of each GPU that has some. The loaded module shows them as capabilities, which serves where
+// the driver's library cannot be asked: packages may have replaced it already.
+// Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
+func partitioned(ctx context.Context, v host.View) (list []string) {
+	count := func(gpu string, n int) {
+		switch n {
+		case 0:
+		case 1:
+			list = append(list, "GPU "+gpu+": 1 MIG instance")
+		default:
+			list = append(list, fmt.Sprintf("GPU %s: %d MIG instances", gpu, n))
+		}
+	}
+	if d, err := v.Driver(ctx); err == nil {
+		for _, g := range d.GPUs {
+			count(g.Address, len(g.Instances))
+		}
+		return list
+	}
+	for _, gpu := range below(v, capabilities, "gpu") {
+		count(strings.TrimPrefix(path.Base(gpu), "gpu"), len(below(v, gpu+"/mig", "gi")))
+	}
+	return list
 }

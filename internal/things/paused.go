@@ -61,8 +61,17 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	if err := note(h, running); err != nil {
 		return err
 	}
-	for _, name := range running {
-		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "stop"}); err != nil {
+	return stopAll(ctx, h, running)
+}
+
+// stopAll stops those of the units that run.
+func stopAll(ctx context.Context, h host.Host, units []string) error {
+	for _, name := range units {
+		u, err := h.Unit(ctx, name)
+		if err == nil && runs(u) {
+			err = h.SetUnit(ctx, name, host.UnitChange{Job: "stop"})
+		}
+		if err != nil {
 			return err
 		}
 	}

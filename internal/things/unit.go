@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -169,4 +170,59 @@ func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error 
 		}
 	}
 	return nil
+}
+
+// unitFiles are units: systemd must have read their present files. Its own copy decides how they start the next time,
+// also after gpuadm restored their files. Its states are "read" and "outdated".
+type unitFiles string
+
+// UnitFilesRead wants systemd to have read the files of these units.
+func UnitFilesRead(why string, units ...string) converge.Want {
+	f := unitFiles(strings.Join(units, " "))
+	return settles(f, why)
+}
+
+// NewUnitFiles builds the thing again from its name.
+func NewUnitFiles(name string) converge.Thing { return unitFiles(name) }
+
+func (f unitFiles) Ref() converge.Ref { return converge.Ref{Kind: "unit-files", Name: string(f)} }
+
+func (f unitFiles) Look(ctx context.Context, v host.View) (converge.State, error) {
+	for _, name := range strings.Fields(string(f)) {
+		u, err := v.Unit(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		if u.Outdated {
+			return "outdated", nil
+		}
+	}
+	return "read", nil
+}
+
+func (f unitFiles) Make(ctx context.Context, h host.Host, to converge.State) error {
+	name, _, _ := strings.Cut(string(f), " ")
+	return h.SetUnit(ctx, name, host.UnitChange{File: "read"})
+}
+
+// Unsettled says that a change to a file of the units makes systemd's copy outdated. It is not foretold where the copy was
+// looked at: enabling a unit, which comes first, has systemd read all files anyway.
+func (f unitFiles) Unsettled(found converge.State, by converge.Change) converge.State {
+	if found != "" || by.Kind != "file" {
+		return found
+	}
+	for _, name := range strings.Fields(string(f)) {
+		if path.Base(by.Name) == name || path.Base(path.Dir(by.Name)) == name+".d" {
+			return "outdated"
+		}
+	}
+	return found
+}
+
+// Settled says that systemd shall read them.
+func (f unitFiles) Settled(found converge.State) converge.State {
+	if found == "outdated" {
+		return "read"
+	}
+	return found
 }
