@@ -45,7 +45,7 @@ func configWants(s spec.Spec) []converge.Want {
 		why = append(why, "the runtime runs "+strings.Join(s.Toolkit.Runtimes, " or "))
 	}
 	wants := things.Folders(path.Dir(ToolkitConfig), "holds the toolkit's configuration")
-	return append(wants, things.Edited(things.NewFile(ToolkitConfig, TakeOut), edit, strings.Join(why, ", and ")))
+	return append(wants, things.Edited(things.NewFile(ToolkitConfig, TakeOut).Formed(FormTOML), edit, strings.Join(why, ", and ")))
 }
 
 // toolkitKeys are the keys that a spec sets.

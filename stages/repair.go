@@ -5,6 +5,7 @@ package stages
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/drivers"
@@ -23,7 +24,7 @@ type Repair struct {
 	About   string `json:"about"`             // what it does
 	Section string `json:"section,omitempty"` // of node.toml: where the spec has it, apply is the fix
 	needs   facts.Needs
-	wants   func(facts.Facts, *packages.Reading) ([]converge.Want, error)
+	wants   func(facts.Facts) ([]converge.Want, error)
 }
 
 // Repairs are the faults that gpuadm can repair without a section in node.toml.
@@ -33,16 +34,13 @@ func Repairs() []Repair {
 		{Code: "PKG-002", About: "have the packager finish its half-done packages", wants: finishPackages},
 		{Code: "PKG-004", About: "have the packager finish what was interrupted", wants: finishPackages},
 		{Code: "DRV-005", About: "load the driver's module", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
-		{Code: "DRV-006", About: "keep nouveau away from the GPUs", Section: "driver", needs: facts.Needs{Modules: true}, wants: noNouveau},
+		{Code: "DRV-006", About: "keep nouveau away from the GPUs", Section: "driver", needs: facts.Needs{Modules: true}, wants: drivers.NoNouveau},
 		{Code: "DRV-014", About: "load the driver's module as it lies on disk", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
-		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: serving(drivers.PersistencedUnit)},
-		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: serving(drivers.FabricManagerUnit)},
-		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec)},
+		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: only(drivers.Serving(drivers.PersistencedUnit)...)},
+		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: only(drivers.Serving(drivers.FabricManagerUnit)...)},
+		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec())},
 		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
-		{
-			Code: "RUN-002", About: "restart the container engine, which reads its configuration then",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return runtime.Reread(f) },
-		},
+		{Code: "RUN-002", About: "restart the container engine, which reads its configuration then", wants: runtime.Reread},
 		{Code: "RUN-005", About: "start the container engine", wants: startEngine},
 		{Code: "KUB-001", About: "start kubelet", wants: startKubelet},
 		{Code: "KUB-007", About: "restart kubelet, which reads its configuration then", wants: rereadKubelet},
@@ -51,11 +49,10 @@ func Repairs() []Repair {
 
 // Stage is the repair as the engine makes it. Each want starts from the state found: what gpuadm made before stays.
 func (r Repair) Stage() converge.Stage {
-	database := packagers()
 	return converge.Stage{
 		Name: "repair", About: r.About, Needs: func(spec.Spec) facts.Needs { return r.needs },
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			wants, err := r.wants(f, database)
+			wants, err := r.wants(f)
 			for i := range wants {
 				wants[i].AsFound, wants[i].Section = true, ""
 			}
@@ -64,24 +61,14 @@ func (r Repair) Stage() converge.Stage {
 	}
 }
 
-func only(want func() converge.Want) func(facts.Facts, *packages.Reading) ([]converge.Want, error) {
-	return func(facts.Facts, *packages.Reading) ([]converge.Want, error) { return []converge.Want{want()}, nil }
+func only(wants ...converge.Want) func(facts.Facts) ([]converge.Want, error) {
+	return func(facts.Facts) ([]converge.Want, error) { return slices.Clone(wants), nil }
 }
 
-func serving(unit string) func(facts.Facts, *packages.Reading) ([]converge.Want, error) {
-	return func(facts.Facts, *packages.Reading) ([]converge.Want, error) { return drivers.Serving(unit), nil }
-}
+func reload(f facts.Facts) ([]converge.Want, error) { return drivers.Reload(f), nil }
 
-func reload(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
-	return drivers.Reload(f), nil
-}
-
-func noNouveau(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
-	return drivers.NoNouveau(f)
-}
-
-func finishPackages(f facts.Facts, database *packages.Reading) ([]converge.Want, error) {
-	w := packages.Database(packages.NewSet().Sharing(database), manager(f.OS), "no package can be installed on top of a half-done job")
+func finishPackages(f facts.Facts) ([]converge.Want, error) {
+	w := packages.Database(packages.NewSet().Sharing(packagers()), manager(f.OS), "no package can be installed on top of a half-done job")
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		if _, broken := packages.Broken(found); broken {
@@ -93,7 +80,7 @@ func finishPackages(f facts.Facts, database *packages.Reading) ([]converge.Want,
 }
 
 // handler wants what [runtime] without a key would.
-func handler(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
+func handler(f facts.Facts) ([]converge.Want, error) {
 	s, err := spec.Parse(spec.File{Name: "repair", Data: []byte("format = 1\n[runtime]\n")})
 	if err != nil {
 		return nil, fmt.Errorf("internal error: %w", err)
@@ -101,7 +88,7 @@ func handler(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
 	return runtime.Stage.Wants(s, f)
 }
 
-func startEngine(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
+func startEngine(f facts.Facts) ([]converge.Want, error) {
 	e, err := runtime.ForPods(f)
 	if err != nil {
 		return nil, err
@@ -109,20 +96,17 @@ func startEngine(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
 	return []converge.Want{things.Running(e.Unit, "pods run on it")}, nil
 }
 
-func startKubelet(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
-	if f.Kubelet.Unit == "" {
-		return nil, noKubelet()
-	}
-	return []converge.Want{things.Running(f.Kubelet.Unit, "without it the cluster has no node here")}, nil
+func startKubelet(f facts.Facts) ([]converge.Want, error) {
+	return withKubelet(f, things.Running(f.Kubelet.Unit, "without it the cluster has no node here"))
 }
 
-func rereadKubelet(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
-	if f.Kubelet.Unit == "" {
-		return nil, noKubelet()
-	}
-	return []converge.Want{kubelet.Fresh(f.Kubelet.Unit, f.Kubelet.Reads(), "kubelet reads its configuration when it starts")}, nil
+func rereadKubelet(f facts.Facts) ([]converge.Want, error) {
+	return withKubelet(f, kubelet.Fresh(f.Kubelet.Unit, f.Kubelet.Reads(), "kubelet reads its configuration when it starts"))
 }
 
-func noKubelet() error {
-	return &trouble.Error{What: "cannot start kubelet: this machine has no unit of it", Try: []string{"[join] in node.toml, which makes the machine a node"}}
+func withKubelet(f facts.Facts, w converge.Want) ([]converge.Want, error) {
+	if f.Kubelet.Unit == "" {
+		return nil, &trouble.Error{What: "cannot start kubelet: this machine has no unit of it", Try: []string{"[join] in node.toml, which makes the machine a node"}}
+	}
+	return []converge.Want{w}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -235,4 +236,9 @@ func (c *cleaner) note(name string, err error) {
 		return
 	}
 	c.removed = append(c.removed, name)
+}
+
+// Prune removes kept packages and installers that no undo needs any more.
+func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
+	return host.Join(packagers().Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed))
 }

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// TestToolkitConfigHasForm: undo finds out how to take gpuadm's keys out of the toolkit's file.
+func TestToolkitConfigHasForm(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[toolkit]\nversion = \"1.18.0\"\nruntimes = [\"/usr/bin/crun\"]\n")}))(t)
+	seen := false
+	for _, w := range must.Get(runtime.Toolkit.Wants(s, facts.Facts{}))(t) {
+		if w.Ref().Name != runtime.ToolkitConfig {
+			continue
+		}
+		seen = true
+		if _, err := thingOf(nil, nil, w.Ref()); err != nil || w.Ref().Form != runtime.FormTOML {
+			t.Errorf("form %q: %v", w.Ref().Form, err)
+		}
+	}
+	if !seen {
+		t.Error("the stage does not edit the file")
+	}
+}
