@@ -58,8 +58,7 @@ func Checks() []Check {
 
 // Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
-	m := newMachine(ctx, v)
-	m.spec = s
+	m := &Machine{ctx: ctx, View: v, spec: s}
 	checks := Checks()
 	found := make([][]Finding, len(checks))
 	var all sync.WaitGroup

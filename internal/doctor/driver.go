@@ -19,7 +19,7 @@ const (
 
 // The driver: from the sources of its module to a library that answers. driver_find.go has what each check does.
 func driverChecks() []Check {
-	return slices.Concat(moduleChecks(), loadChecks(), startChecks(), answerChecks())
+	return slices.Concat(moduleChecks(), answerChecks())
 }
 
 func moduleChecks() []Check {
@@ -73,11 +73,6 @@ func moduleChecks() []Check {
 			Interrupts: "nothing", Find: otherKernel,
 			Sources: []string{"modprobe(8), --force-vermagic", "kernel/module/main.c in the kernel's tree: check_modinfo"},
 		},
-	}
-}
-
-func loadChecks() []Check {
-	return []Check{
 		{
 			Code: "DRV-006", Title: "nouveau holds a GPU",
 			Reads:      "the driver link of each GPU in /sys/bus/pci/devices",
@@ -119,11 +114,6 @@ func loadChecks() []Check {
 				"https://github.com/NVIDIA/open-gpu-kernel-modules", "https://github.com/awslabs/amazon-eks-ami/issues/1697",
 			},
 		},
-	}
-}
-
-func startChecks() []Check {
-	return []Check{
 		{
 			Code: "DRV-016", Title: "the firmware of the machine gave a GPU no room for its memory",
 			Reads:   kernel,

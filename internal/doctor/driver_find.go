@@ -94,10 +94,7 @@ func otherKernel(m *Machine) []Finding {
 	if _, ok := notLoadable(m); !ok {
 		return nil
 	}
-	if line := said(m.Log(), "nvidia: version magic"); line != "" {
-		return []Finding{{What: "the kernel says: " + line}}
-	}
-	return nil
+	return saying("the kernel", said(m.Log(), "nvidia: version magic"))
 }
 
 func nouveau(m *Machine) (found []Finding) {
@@ -162,10 +159,15 @@ func otherFlavour(m *Machine) []Finding {
 	if _, ok := m.NVML(); ok && !m.someMissing() {
 		return nil
 	}
-	if line := said(m.sinceLoad(), things.FaultOf("DRV-008").Says...); line != "" {
-		return []Finding{{What: "the driver says: " + line}}
+	return saying("the driver", said(m.sinceLoad(), things.FaultOf("DRV-008").Says...))
+}
+
+// saying finds a fault in what is said, if it is.
+func saying(who, line string) []Finding {
+	if line == "" {
+		return nil
 	}
-	return nil
+	return []Finding{{What: who + " says: " + line}}
 }
 
 // someMissing says whether the driver answers for fewer GPUs than are on the bus.
@@ -187,27 +189,6 @@ func (m *Machine) gpuIn(line string) string {
 	return ""
 }
 
-// eachMissing returns what the driver says about GPUs that it does not answer for, once for each.
-func (m *Machine) eachMissing(what string, texts ...string) (found []Finding) {
-	gpus, _ := m.NVML()
-	seen := map[string]bool{}
-	if !m.someMissing() {
-		return nil
-	}
-	for _, line := range m.sinceLoad() {
-		if said([]string{line}, texts...) == "" {
-			continue
-		}
-		address := m.gpuIn(line)
-		if g, there := gpus[address]; seen[address] || there && g.Lost == "" {
-			continue
-		}
-		seen[address] = true
-		found = append(found, Finding{Object: address, What: what + ": " + strings.TrimSpace(line)})
-	}
-	return found
-}
-
 func noBAR(m *Machine) []Finding {
 	lines := m.sinceLoad()
 	if at := slices.IndexFunc(lines, things.FaultOf("DRV-016").In); at >= 0 && m.someMissing() {
@@ -222,8 +203,8 @@ func noFirmware(m *Machine) []Finding {
 	if !ok || !m.loaded() || !m.someMissing() {
 		return nil
 	}
-	if line := said(m.sinceLoad(), "Direct firmware load for nvidia/"); line != "" {
-		return []Finding{{What: "the kernel says: " + line}}
+	if found := saying("the kernel", said(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
+		return found
 	}
 	if f := m.Facts(); len(k.Missing) > 0 && f.Driver == nil && f.Modules.Mismatch() == "" && len(f.Modules.Libraries) > 0 {
 		return []Finding{{What: "/lib/firmware/" + k.Missing[0] + ", which the module asks for, is not there"}}
@@ -231,8 +212,20 @@ func noFirmware(m *Machine) []Finding {
 	return nil
 }
 
-func noAdapter(m *Machine) []Finding {
-	return m.eachMissing("the driver says", things.FaultOf("DRV-017").Says...)
+// noAdapter returns what the driver says about GPUs that it does not answer for, once for each.
+func noAdapter(m *Machine) (found []Finding) {
+	gpus, _ := m.NVML()
+	seen := map[string]bool{}
+	for _, line := range m.sinceLoad() {
+		address := m.gpuIn(line)
+		g, answers := gpus[address]
+		if seen[address] || answers && g.Lost == "" || !m.someMissing() || !things.FaultOf("DRV-017").In(line) {
+			continue
+		}
+		seen[address] = true
+		found = append(found, Finding{Object: address, What: "the driver says: " + strings.TrimSpace(line)})
+	}
+	return found
 }
 
 func mismatch(m *Machine) []Finding {

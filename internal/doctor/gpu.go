@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Words that several checks share.
@@ -19,7 +20,7 @@ const (
 )
 
 func gpuChecks() []Check {
-	return slices.Concat(boardChecks(), pressureChecks(), fabricChecks())
+	return slices.Concat(boardChecks(), fabricChecks())
 }
 
 func boardChecks() []Check {
@@ -73,11 +74,6 @@ func boardChecks() []Check {
 			Find:    ofGPUs(uncorrected, resetCommand),
 			Sources: []string{memory, nvml},
 		},
-	}
-}
-
-func pressureChecks() []Check {
-	return []Check{
 		{
 			Code: "GPU-008", Title: "a GPU slows itself down for heat",
 			Reads:      "NVML: clocks event reasons",
@@ -158,4 +154,20 @@ func fabricChecks() []Check {
 			Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/2781"},
 		},
 	}
+}
+
+// xidCode is the code of the check of all Xids.
+const xidCode = "GPU-011"
+
+func xidChecks() []Check {
+	return []Check{{
+		Code: xidCode, Title: "the driver reported an Xid",
+		Reads:   "the kernel log since the module was last loaded, and what NVML says of the GPU now",
+		Meaning: "an error of this GPU ended programs on it; one of a program's own is a note",
+		Fix:     "what NVIDIA's catalogue says of the number", Interrupts: reset, Find: xids,
+		Sources: []string{
+			things.XidCatalogue, "https://github.com/leptonai/gpud (catalog_generated.go)",
+			"https://github.com/NVIDIA/open-gpu-kernel-modules/discussions/1496",
+		},
+	}}
 }

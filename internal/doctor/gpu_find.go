@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -34,23 +35,7 @@ func offBus(m *Machine) (found []Finding) {
 	return found
 }
 
-// eachGPU returns one finding for each GPU that the driver answers for, and that has a fault.
-func eachGPU(m *Machine, what func(host.GPU) string, command func(host.GPU) string) (found []Finding) {
-	gpus, _ := m.NVML()
-	for _, address := range slices.Sorted(maps.Keys(gpus)) {
-		g := gpus[address]
-		if says := what(g); says != "" {
-			f := Finding{Object: address, What: "GPU " + address + " " + says}
-			if command != nil {
-				f.Command = command(g)
-			}
-			found = append(found, f)
-		}
-	}
-	return found
-}
-
-func resetCommand(g host.GPU) string { return "sudo nvidia-smi --gpu-reset -i " + g.Address }
+func resetCommand(address string) string { return "sudo nvidia-smi --gpu-reset -i " + address }
 
 // unseen leaves out GPUs that another kernel driver holds: those are handed to virtual machines, or are nouveau's, which has its check.
 func unseen(m *Machine) (found []Finding) {
@@ -66,9 +51,21 @@ func unseen(m *Machine) (found []Finding) {
 	return found
 }
 
-// ofGPUs finds the GPUs that the driver answers for and that have a fault.
-func ofGPUs(what func(host.GPU) string, command func(host.GPU) string) func(*Machine) []Finding {
-	return func(m *Machine) []Finding { return eachGPU(m, what, command) }
+// ofGPUs returns one finding for each GPU that the driver answers for, and that has a fault.
+func ofGPUs(what func(host.GPU) string, command func(address string) string) func(*Machine) []Finding {
+	return func(m *Machine) (found []Finding) {
+		gpus, _ := m.NVML()
+		for address, g := range gpus {
+			if says := what(g); says != "" {
+				f := Finding{Object: address, What: "GPU " + address + " " + says}
+				if command != nil {
+					f.Command = command(address)
+				}
+				found = append(found, f)
+			}
+		}
+		return found
+	}
 }
 
 // when is what is said of a GPU that has a fault.
@@ -200,7 +197,7 @@ func noFabricManager(m *Machine) []Finding {
 // notRegistered leaves out GPUs in MIG mode, which are not joined, and a machine that has just booted.
 func notRegistered(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
-	return eachGPU(m, func(g host.GPU) string {
+	return ofGPUs(func(g host.GPU) string {
 		switch {
 		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
 			return ""
@@ -210,5 +207,99 @@ func notRegistered(m *Machine) []Finding {
 			return "could not be registered with the fabric: " + g.Fabric.Status
 		}
 		return "is not registered with the fabric: " + g.Fabric.State
-	}, nil)
+	}, nil)(m)
+}
+
+// seenXids are what the driver says beside the Xids of each GPU, by address and number.
+func (m *Machine) seenXids() map[string]map[int][]string {
+	found := map[string]map[int][]string{}
+	for _, line := range m.sinceLoad() {
+		address, number, says, ok := things.ReadXid(line)
+		if !ok {
+			continue
+		}
+		if found[address] == nil {
+			found[address] = map[int][]string{}
+		}
+		found[address][number] = append(found[address][number], says)
+	}
+	return found
+}
+
+// xids finds the Xids of each GPU, one for each part: the root cause, which names the others. It leaves out what is over: the log keeps the
+// words of a GPU that was reset since.
+func xids(m *Machine) (found []Finding) {
+	gpus, _ := m.NVML()
+	for address, seen := range m.seenXids() {
+		g, answers := gpus[address]
+		at := map[things.Part]int{}
+		for _, x := range things.Xids() {
+			lines := seen[x.Number]
+			if len(lines) == 0 || answers && over(x, g) {
+				continue
+			}
+			what := fmt.Sprintf("Xid %d, %s", x.Number, x.Means)
+			if n := len(lines); n > 1 {
+				what += fmt.Sprintf(", %d times", n)
+			}
+			if i, more := at[x.Of]; more {
+				found[i].What += "; " + what
+				continue
+			}
+			at[x.Of] = len(found)
+			found = append(found, Finding{
+				Object: address, Part: string(x.Of), What: "GPU " + address + " reported " + what, Fix: x.Action(),
+				Command: xidCommand(x, address), Note: x.Of == things.OfProgram,
+			})
+		}
+		found = append(found, recovery(address, seen[154])...)
+	}
+	return found
+}
+
+func xidCommand(x things.Xid, address string) string {
+	switch x.Remedy {
+	case things.Reset:
+		return resetCommand(address)
+	case things.Power:
+		return "sudo poweroff"
+	case things.Report:
+		return "sudo nvidia-bug-report.sh"
+	}
+	return ""
+}
+
+// over says whether a GPU that answers has no sign of the error any more.
+func over(x things.Xid, g host.GPU) bool {
+	clean := !g.RemapWaits && !g.RemapFails
+	switch {
+	case g.Lost != "":
+		return false
+	case x.Of == things.OfBus:
+		return true
+	case x.Number == 63 || x.Number == 64:
+		return clean
+	}
+	return x.Of == things.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && clean
+}
+
+// recovery reads the driver's last word on a GPU: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required).
+func recovery(address string, lines []string) []Finding {
+	if len(lines) == 0 {
+		return nil
+	}
+	_, to, ok := strings.Cut(lines[len(lines)-1], ") to 0x")
+	_, action, opened := strings.Cut(to, "(")
+	action, _, closed := strings.Cut(action, ")")
+	if !ok || !opened || !closed || action == "None" {
+		return nil
+	}
+	f := Finding{
+		Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + action,
+		Fix: "do what the driver asks for", Command: resetCommand(address),
+	}
+	if strings.Contains(action, "Reboot") {
+		f.Command = "sudo reboot"
+	}
+	return []Finding{f}
 }

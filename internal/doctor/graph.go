@@ -18,6 +18,8 @@ type fault struct {
 // code is what an Edge calls the fault: its check's code, with the part that the finding is about.
 func (f fault) code() string { return strings.TrimSuffix(f.check.Code+"/"+f.Part, "/") }
 
+func (f fault) found() Found { return Found{f.check.Code, f.Object, f.What} }
+
 // explains says whether a fault brings another one with it, by one edge.
 func (f fault) explains(o fault, edges []Edge) bool {
 	return slices.ContainsFunc(edges, func(e Edge) bool {
@@ -35,19 +37,25 @@ func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
 			continue
 		}
 		if f.Note {
-			notes = append(notes, Found{f.check.Code, f.Object, f.What})
+			notes = append(notes, f.found())
 			continue
 		}
 		fix := cmp.Or(f.Fix, f.check.Fix)
 		at := slices.IndexFunc(list, func(c Cause) bool { return c.Code == f.check.Code && c.Fix == fix })
 		if at < 0 {
 			at = len(list)
-			list = append(list, newCause(f.check, fix))
+			ch := f.check
+			list = append(list, Cause{Code: ch.Code, Title: ch.Title, Meaning: ch.Meaning, Fix: fix, Interrupts: ch.Interrupts, NoRepair: ch.NoRepair, Sources: ch.Sources})
 		}
 		c := &list[at]
-		c.add(f)
+		c.Found = append(c.Found, f.found())
+		if command := cmp.Or(f.Command, f.check.Command); command != "" && !slices.Contains(c.Commands, command) {
+			c.Commands = append(c.Commands, command)
+		}
 		for _, o := range explained(i, faults, edges) {
-			c.explain(o)
+			if o := o.found(); !slices.Contains(c.Explains, o) {
+				c.Explains = append(c.Explains, o)
+			}
 		}
 	}
 	return list, notes
@@ -66,4 +74,44 @@ func explained(root int, faults []fault, edges []Edge) (below []fault) {
 		}
 	}
 	return below
+}
+
+// Format is the version of the report's form.
+const Format = 1
+
+// Report is what doctor says of a machine.
+type Report struct {
+	Format int      `json:"format"`
+	Host   string   `json:"host"`             // what machine this is, in a line
+	Causes []Cause  `json:"causes"`           // root causes; none: no fault was found
+	Unread []Unread `json:"unread,omitempty"` // what could not be checked
+	Checks int      `json:"checks"`           // how many there are
+	Notes  []Found  `json:"notes,omitempty"`  // what is no fault of the machine, and an operator should know
+}
+
+// Cause is a root cause: a fault that no other one explains.
+type Cause struct {
+	Code       string   `json:"code"`
+	Title      string   `json:"title"`
+	Found      []Found  `json:"found"`
+	Meaning    string   `json:"meaning"`
+	Explains   []Found  `json:"explains,omitempty"`
+	Fix        string   `json:"fix"`
+	Commands   []string `json:"commands,omitempty"`
+	Interrupts string   `json:"interrupts"`
+	NoRepair   string   `json:"noRepair,omitempty"` // why gpuadm repair cannot fix it
+	Sources    []string `json:"sources"`
+}
+
+// Found is one fault that was found.
+type Found struct {
+	Code   string `json:"code,omitempty"`
+	Object string `json:"object,omitempty"`
+	What   string `json:"what"`
+}
+
+// Unread is a part of the machine that could not be read, so that its checks say nothing.
+type Unread struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
 }

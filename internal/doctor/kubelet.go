@@ -88,10 +88,15 @@ func kubeletChecks() []Check {
 
 // stopped says whether the kubelet of a machine that has joined does not run.
 func (m *Machine) stopped(k facts.Kubelet) bool {
-	if !k.Joined || k.Unit == "" || m.Facts().Booting {
+	return k.Joined && !m.Facts().Booting && m.isStopped(k.Unit)
+}
+
+// isStopped says whether a unit that is there has no process.
+func (m *Machine) isStopped(unit string) bool {
+	if unit == "" {
 		return false
 	}
-	u, ok := m.Unit(k.Unit)
+	u, ok := m.Unit(unit)
 	return ok && u.Load == "loaded" && u.PID == 0 && u.Active != "active" && u.Active != "reloading"
 }
 
@@ -140,10 +145,7 @@ func (m *Machine) outdated(unit string, files []string) bool {
 
 func oldKubelet(m *Machine) []Finding {
 	k := m.Facts().Kubelet
-	if k.Unit == "" || m.stopped(k) || m.generates() {
-		return nil
-	}
-	if !m.outdated(k.Unit, k.Reads()) {
+	if k.Unit == "" || m.stopped(k) || m.generates() || !m.outdated(k.Unit, k.Reads()) {
 		return nil
 	}
 	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s started before its configuration was changed last", k.Unit)}}
@@ -200,10 +202,8 @@ func (m *Machine) plugins() (list []string) {
 		if err != nil {
 			continue // it has ended
 		}
-		for _, name := range pluginNames() {
-			if strings.TrimSpace(string(comm)) == name && !m.nested(pid) {
-				list = append(list, fmt.Sprintf("process %s (%s)", pid, name))
-			}
+		if name := strings.TrimSpace(string(comm)); slices.Contains(pluginNames(), name) && !m.nested(pid) {
+			list = append(list, fmt.Sprintf("process %s (%s)", pid, name))
 		}
 	}
 	return list

@@ -109,7 +109,7 @@ func waitsForReset(m *Machine) (list []Finding) {
 		if holders, err := things.GPUClients(m.ctx, m.View); err == nil && len(holders) > 0 {
 			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
 		}
-		list = append(list, Finding{Object: g.Address, What: what, Command: "sudo nvidia-smi --gpu-reset -i " + g.Address})
+		list = append(list, Finding{Object: g.Address, What: what, Command: resetCommand(g.Address)})
 	}
 	return list
 }

@@ -17,10 +17,6 @@ import (
 )
 
 func systemChecks() []Check {
-	return slices.Concat(diskChecks(), timeChecks())
-}
-
-func diskChecks() []Check {
 	return []Check{
 		{
 			Code: "SYS-001", Title: "a file system is full",
@@ -40,11 +36,6 @@ func diskChecks() []Check {
 			Find:    noInodes,
 			Sources: []string{"statfs(2)", "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"},
 		},
-	}
-}
-
-func timeChecks() []Check {
-	return []Check{
 		{
 			Code: "SYS-003", Title: "the clock is behind",
 			Reads:   "the clock, and when files of the packager, of the time daemons and of kubelet were last changed",
@@ -92,19 +83,28 @@ func rooms() map[string]uint64 {
 // sealed says whether a folder lies on a file system that is mounted read-only: what an image sealed is full by design, and what the kernel
 // made read-only has a check of its own.
 func (m *Machine) sealed(name string) bool {
-	mounts, _ := m.text("/proc/self/mounts")
 	at, sealed := "", false
-	for line := range strings.Lines(mounts) {
-		f := strings.Fields(line)
-		if len(f) > 3 && len(f[1]) >= len(at) && (f[1] == name || f[1] == "/") {
+	for _, f := range m.mounts("/proc/self/mounts") {
+		if len(f[1]) >= len(at) && (f[1] == name || f[1] == "/") {
 			at, sealed = f[1], slices.Contains(strings.Split(f[3], ","), "ro")
 		}
 	}
 	return sealed
 }
 
+// mounts are the fields of each line of a table of mounts: fstab(5).
+func (m *Machine) mounts(table string) (all [][]string) {
+	text, _ := m.text(table)
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 3 && !strings.HasPrefix(f[0], "#") {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
 // eachRoom asks for the room of each file system once: two folders with the same room are on one.
-func (m *Machine) eachRoom(do func(name string, r host.Room) *Finding) (found []Finding) {
+func (m *Machine) eachRoom(lacks func(name string, r host.Room) (is bool, left string)) (found []Finding) {
 	var seen []host.Room
 	for _, name := range []string{"/", "/run", "/var"} {
 		if m.sealed(name) {
@@ -115,8 +115,8 @@ func (m *Machine) eachRoom(do func(name string, r host.Room) *Finding) (found []
 			m.cannotRead("room on "+name, err)
 			continue
 		}
-		if f := do(name, r); f != nil && !slices.Contains(seen, r) {
-			found = append(found, *f)
+		if is, left := lacks(name, r); is && !slices.Contains(seen, r) {
+			found = append(found, Finding{Object: name, What: name + " has " + left + " left"})
 		}
 		seen = append(seen, r)
 	}
@@ -124,21 +124,13 @@ func (m *Machine) eachRoom(do func(name string, r host.Room) *Finding) (found []
 }
 
 func fullDisks(m *Machine) []Finding {
-	return m.eachRoom(func(name string, r host.Room) *Finding {
-		if r.Bytes >= rooms()[name] {
-			return nil
-		}
-		return &Finding{Object: name, What: fmt.Sprintf("%s has %d MiB left", name, r.Bytes>>20)}
+	return m.eachRoom(func(name string, r host.Room) (bool, string) {
+		return r.Bytes < rooms()[name], fmt.Sprintf("%d MiB", r.Bytes>>20)
 	})
 }
 
 func noInodes(m *Machine) []Finding {
-	return m.eachRoom(func(name string, r host.Room) *Finding {
-		if r.Files >= 64 {
-			return nil
-		}
-		return &Finding{Object: name, What: fmt.Sprintf("%s has %d inodes left", name, r.Files)}
-	})
+	return m.eachRoom(func(_ string, r host.Room) (bool, string) { return r.Files < 64, fmt.Sprintf("%d inodes", r.Files) })
 }
 
 // clockBehind goes by files that programs of this machine write: none of them can be of a later day than today.
@@ -149,8 +141,8 @@ func clockBehind(m *Machine) []Finding {
 		"/var/lib/kubelet/pki/kubelet-client-current.pem",
 	} {
 		if i, err := m.View.Stat(name); err == nil && i.Ctime.After(now.Add(24*time.Hour)) {
-			what := fmt.Sprintf("the clock says %s, and %s was changed %s", now.UTC().Format(time.DateOnly), name, i.Ctime.UTC().Format(time.DateOnly))
-			return []Finding{{What: what}}
+			day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+			return []Finding{{What: fmt.Sprintf("the clock says %s, and %s was changed %s", day(now), name, day(i.Ctime))}}
 		}
 	}
 	return nil
@@ -202,17 +194,12 @@ func noNameserver(m *Machine) []Finding {
 
 // readOnly compares what is mounted with what fstab(5) asks for. XFS does not become read-only, it shuts down, which only the log says.
 func readOnly(m *Machine) (found []Finding) {
-	wanted, _ := m.text("/etc/fstab")
 	writable := map[string]bool{}
-	for line := range strings.Lines(wanted) {
-		if f := strings.Fields(line); len(f) > 3 && !strings.HasPrefix(f[0], "#") {
-			writable[path.Clean(f[1])] = !slices.Contains(strings.Split(f[3], ","), "ro")
-		}
+	for _, f := range m.mounts("/etc/fstab") {
+		writable[path.Clean(f[1])] = !slices.Contains(strings.Split(f[3], ","), "ro")
 	}
-	mounts, _ := m.text("/proc/self/mounts")
-	for line := range strings.Lines(mounts) {
-		f := strings.Fields(line)
-		if len(f) > 3 && slices.Contains(strings.Split(f[3], ","), "ro") && writable[path.Clean(f[1])] {
+	for _, f := range m.mounts("/proc/self/mounts") {
+		if slices.Contains(strings.Split(f[3], ","), "ro") && writable[path.Clean(f[1])] {
 			found = append(found, Finding{Object: f[1], What: fmt.Sprintf("%s (%s on %s) is mounted read-only, and fstab wants it writable", f[1], f[2], f[0])})
 		}
 	}

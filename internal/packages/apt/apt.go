@@ -8,7 +8,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	version "github.com/knqyf263/go-deb-version"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -91,4 +94,19 @@ func install(name string, to packages.State) string {
 		return name + "=" + to.Version
 	}
 	return name + "-"
+}
+
+// Compare orders versions as dpkg does: deb-version(7). What is no version of Debian's comes before all that are, as text.
+func (apt) Compare(a, b string) int {
+	x, errA := version.NewVersion(a)
+	y, errB := version.NewVersion(b)
+	switch {
+	case errA == nil && errB == nil:
+		return x.Compare(y)
+	case errA == nil:
+		return 1
+	case errB == nil:
+		return -1
+	}
+	return strings.Compare(a, b)
 }

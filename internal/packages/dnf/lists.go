@@ -154,3 +154,39 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 	}
 	return nil
 }
+
+const dnfRepos = "/etc/yum.repos.d"
+
+// Leftovers names what earlier instructions have left in dnf's configuration.
+func (dnf) Leftovers(v host.View) []string {
+	var places []packages.Place
+	for _, name := range packages.ListOf(v, dnfRepos) {
+		file := dnfRepos + "/" + name
+		if data, err := v.ReadFile(file); err == nil && strings.HasSuffix(name, ".repo") {
+			for _, r := range enabled(file, data) {
+				places = append(places, packages.Place{File: file, URL: r.url()})
+			}
+		}
+	}
+	return packages.LeftAt(places, "what one says of keys and locks does not hold for the other")
+}
+
+// Known asks dnf's caches, and reads no repository.
+func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[string][]packages.Offer, time.Time, error) {
+	var youngest time.Time
+	for _, dir := range packages.ListOf(v, dnfCache) {
+		if i, err := v.Stat(dnfCache + "/" + dir + "/repodata/repomd.xml"); err == nil && i.Ctime.After(youngest) {
+			youngest = i.Ctime
+		}
+	}
+	if youngest.IsZero() {
+		return nil, youngest, nil
+	}
+	cached := a
+	cached.more = append(slices.Clone(a.more), "--cacheonly")
+	offers, err := cached.Offers(ctx, v, names)
+	if err != nil {
+		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
+	}
+	return offers, youngest, nil
+}
