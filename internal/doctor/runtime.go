@@ -219,11 +219,10 @@ func cdiChecks() []Check {
 
 func oldSpec(m *Machine) []Finding {
 	state, err := things.CDISpec().Look(m.ctx, m.View)
-	problem := things.CDIProblem(state)
-	if err != nil || problem == "" {
-		return nil
+	if problem := things.CDIProblem(state); err == nil && problem != "" {
+		return []Finding{{Object: things.CDIOutput(m.View), What: problem}}
 	}
-	return []Finding{{Object: things.CDIOutput(m.View), What: problem}}
+	return nil
 }
 
 func foreign(m *Machine, conflicts bool) (list []Finding) {
