@@ -105,7 +105,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	if err := needsECR(f); err != nil {
 		return nil, err
 	}
-	c.DNS = clusterDNS(services)
+	c.DNS = instance.ClusterDNS(services)
 	if len(s.Join.ClusterDNS) > 0 {
 		c.DNS = s.Join.ClusterDNS
 	}
@@ -120,16 +120,6 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 		}
 	}
 	return n, method.NameFits(n.name, s)
-}
-
-// clusterDNS is where EKS puts the cluster's DNS: the services' tenth address, 10.100.0.10 or fd00::a.
-// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go, GetClusterDns.
-func clusterDNS(services netip.Prefix) []string {
-	ip := services.Masked().Addr()
-	for range 10 {
-		ip = ip.Next()
-	}
-	return []string{ip.String()}
 }
 
 // wants are all files of the join, in the order in which they are of use.

@@ -131,9 +131,13 @@ func (d *discovery) gpus() {
 		counts[g.Name]++
 		whole[g.Name] = whole[g.Name] || !g.Mode
 	}
-	rank := func(a, b host.GPU) int {
-		return cmp.Or(boolRank(whole[b.Name], whole[a.Name]), cmp.Compare(counts[b.Name], counts[a.Name]), cmp.Compare(a.Name, b.Name))
+	weight := func(g host.GPU) int {
+		if whole[g.Name] {
+			return len(d.driver.GPUs) + counts[g.Name]
+		}
+		return counts[g.Name]
 	}
+	rank := func(a, b host.GPU) int { return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name)) }
 	g := slices.MinFunc(d.driver.GPUs, rank)
 	d.offer("gpu", counts[g.Name], g.Name)
 	if !whole[g.Name] { // no pod gets a GPU in MIG mode as a whole
@@ -149,16 +153,6 @@ func (d *discovery) gpus() {
 		d.set("gpu.compute.major", major)
 		d.set("gpu.compute.minor", minor)
 	}
-}
-
-func boolRank(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and partitions offered under

@@ -125,11 +125,7 @@ func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod st
 
 // pods are those of the node whose nodeSelector has one of the clients' labels.
 func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(key string) bool) (names []string, err error) {
-	name, err := m.who.first(h)
-	if err != nil {
-		return nil, err
-	}
-	c, err := m.session.clients.Ask(h, m.who.from(name))
+	c, err := m.session.ask(h, m.who)
 	if err != nil {
 		return nil, err
 	}

@@ -86,13 +86,10 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 
 // breathe lets another client finish its writes: up to 20 ms at first, then twice as long each time.
 func breathe(ctx context.Context, try int) error {
-	most := 20 * time.Millisecond << min(try, 6)
-	select {
-	case <-ctx.Done():
+	if host.Pause(ctx, rand.N(20*time.Millisecond<<min(try, 6))) != nil {
 		return context.Cause(ctx)
-	case <-time.After(rand.N(most)):
-		return nil
 	}
+	return nil
 }
 
 // meanwhile refuses to overwrite what another client has made of our own parts since gpuadm looked: it would be lost to

@@ -170,11 +170,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 
 // slices counts the devices that the driver for dynamic allocation offers.
 func (r readyStage) slices(ctx context.Context, v host.View, node string) (devices int, ok bool, err error) {
-	name, err := r.who.first(v)
-	if err != nil {
-		return 0, false, err
-	}
-	c, err := r.session.clients.Ask(v, r.who.from(name))
+	c, err := r.session.ask(v, r.who)
 	if err != nil {
 		return 0, false, err
 	}

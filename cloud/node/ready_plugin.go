@@ -71,11 +71,7 @@ func tolerations(taints []kube.Taint) string {
 // plugin names the pod on this node that looks like one that offers GPUs, "" if there is none; known is false where we may not
 // see pods: kubelet may see those of its node, our ServiceAccount none.
 func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod string, known bool) {
-	name, err := r.who.first(v)
-	if err != nil {
-		return "", false
-	}
-	c, err := r.session.clients.Ask(v, r.who.from(name))
+	c, err := r.session.ask(v, r.who)
 	if err != nil {
 		return "", false
 	}

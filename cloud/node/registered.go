@@ -112,19 +112,11 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, wait.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     try,
-				Err:     errors.Join(StillWaits{}, err),
+				Passing: true, Err: err,
 			}
 		}
 	}
 }
-
-// StillWaits marks an error that time may cure: the caller tries again.
-type StillWaits struct{}
-
-func (StillWaits) Error() string { return "not yet" }
-
-// Waits says that waiting helps.
-func (StillWaits) Waits() bool { return true }
 
 // registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
 type registered struct {

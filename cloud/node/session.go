@@ -185,13 +185,18 @@ func (s *Session) forget() {
 	s.node, s.err = nil, nil
 }
 
-// get asks the cluster; the session is locked.
-func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, error) {
+// ask is a client that looks.
+func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
 	name, err := w.first(v)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.clients.Ask(v, w.from(name))
+	return s.clients.Ask(v, w.from(name))
+}
+
+// get asks the cluster; the session is locked.
+func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, error) {
+	c, err := s.ask(v, w)
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	if err != nil || ca == nil || !server(*is.Endpoint) || is.Name != c.Name {
 		return a.strange("eks:DescribeCluster")
 	}
-	c.Server, c.CA, c.ServiceCIDR, c.DNS = *is.Endpoint, ca, prefix.String(), clusterDNS(prefix)
+	c.Server, c.CA, c.ServiceCIDR, c.DNS = *is.Endpoint, ca, prefix.String(), ClusterDNS(prefix)
 	c.Version, c.From = orNone(is.Version), "DescribeCluster"
 	return nil
 }

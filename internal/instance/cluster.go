@@ -171,7 +171,7 @@ func readNote(data []byte) (*Cluster, note) {
 		return nil, n
 	}
 	return &Cluster{
-		Name: n.Name, Server: n.Server, CA: n.CA, ServiceCIDR: n.ServiceCIDR, DNS: clusterDNS(cidr), Version: n.Version, From: "kept",
+		Name: n.Name, Server: n.Server, CA: n.CA, ServiceCIDR: n.ServiceCIDR, DNS: ClusterDNS(cidr), Version: n.Version, From: "kept",
 		PrivateDNS: n.PrivateDNS, ENIs: n.ENIs, IPv4PerENI: n.IPv4PerENI,
 	}, n
 }

@@ -57,7 +57,7 @@ func nodeConfig(data []byte) *Cluster {
 			c.CA, found = ca, true
 		}
 		if cidr, err := netip.ParsePrefix(of.ServiceCIDR); err == nil {
-			c.ServiceCIDR, c.DNS, found = cidr.String(), clusterDNS(cidr), true
+			c.ServiceCIDR, c.DNS, found = cidr.String(), ClusterDNS(cidr), true
 		}
 	}
 	if !found {
@@ -158,9 +158,9 @@ func clusterName(s string) bool {
 	return true
 }
 
-// clusterDNS is where EKS puts the cluster's DNS: at the services' tenth address.
+// ClusterDNS is where EKS puts the cluster's DNS: at the services' tenth address.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go: GetClusterDns
-func clusterDNS(cidr netip.Prefix) []string {
+func ClusterDNS(cidr netip.Prefix) []string {
 	ip := cidr.Masked().Addr()
 	for range 10 {
 		ip = ip.Next()
