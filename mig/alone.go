@@ -13,7 +13,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -50,12 +49,7 @@ func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // waits is the want for a GPU that does not answer.
 func waits(g host.GPU, why string) converge.Want {
-	look := func(context.Context, host.View) (string, error) {
-		return "", trouble.Wait{For: "GPU " + called(g) + " does not answer: " + g.Lost}
-	}
-	w := things.Check("partitions of GPU "+called(g), look, why)
-	w.Releases = true
-	return w
+	return untouched("partitions of GPU "+called(g), trouble.Wait{For: "GPU " + called(g) + " does not answer: " + g.Lost}, why)
 }
 
 // mayStop says whether the spec lets a change end the processes that use a GPU.

@@ -4,9 +4,12 @@
 package mig
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -15,7 +18,8 @@ import (
 // bytes. The format has no places; comments name them, and what mig-parted would not see.
 func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "version: v1\nmig-configs:\n  %s:\n", quoted(name))
+	key, _ := yaml.Marshal(name) // a string: it cannot fail
+	fmt.Fprintf(&b, "version: v1\nmig-configs:\n  %s:\n", bytes.TrimSpace(key))
 	groups := alike(gpus, func(g host.GPU) string {
 		list, _ := counts(StateOf(g))
 		return string(StateOf(g).Mode) + strings.Join(list, "\n")
@@ -98,10 +102,10 @@ func partitions(p Part) []string {
 	}
 	var names []string
 	for _, c := range p.Compute {
-		if c.Slices == p.slices() {
+		if c == p.slices() {
 			names = append(names, p.Profile)
 		} else {
-			names = append(names, fmt.Sprintf("%dc.%s", c.Slices, p.Profile))
+			names = append(names, fmt.Sprintf("%dc.%s", c, p.Profile))
 		}
 	}
 	return names
@@ -155,15 +159,4 @@ func indices(group []host.GPU) string {
 		list = append(list, fmt.Sprint(g.Index))
 	}
 	return strings.Join(list, ", ")
-}
-
-// quoted is a name as a YAML key.
-func quoted(name string) string {
-	plain := name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-	}) && (name[0] >= 'a' && name[0] <= 'z' || name[0] >= 'A' && name[0] <= 'Z')
-	if plain {
-		return name
-	}
-	return fmt.Sprintf("%q", name)
 }

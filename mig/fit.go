@@ -259,10 +259,10 @@ func changed(f placedPart, it item) cost {
 
 // recompute is which compute instances go and which are made, by index and by slices. Those that stay might lie in the
 // way of a new one of two slices or more; where it is not known where they lie, none stays then.
-func recompute(found []Compute, want []int) (destroy, create []int) {
+func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {
-		if j := slices.Index(left, c.Slices); j >= 0 {
+		if j := slices.Index(left, c); j >= 0 {
 			left = slices.Delete(left, j, j+1)
 		} else {
 			destroy = append(destroy, i)
@@ -311,10 +311,7 @@ func (s *search) fit() Fit {
 	f := Fit{Target: State{Mode: On, Next: On}, Keeps: bits.OnesCount64(s.bestKept)}
 	f.Destroys, f.Creates = len(s.found)-f.Keeps, len(s.items)-f.Keeps
 	for i, it := range s.items {
-		p := Part{Profile: it.profile.Name, Start: s.best[i].Start}
-		for _, c := range it.compute {
-			p.Compute = append(p.Compute, Compute{Slices: c, Start: Anywhere})
-		}
+		p := Part{Profile: it.profile.Name, Start: s.best[i].Start, Compute: slices.Clone(it.compute)}
 		for k, old := range s.found {
 			if s.bestKept&(1<<k) == 0 || old.mask != mask(s.best[i]) {
 				continue

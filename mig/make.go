@@ -133,7 +133,7 @@ func explain(err error, held []string) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	t := &trouble.Error{What: fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err), Err: err}
+	t := &trouble.Error{What: f.Error(), Err: err}
 	for _, g := range append([]RolledBack{f.RolledBack}, f.Others...) {
 		for _, s := range g.Undone {
 			t.Undone = append(t.Undone, s.of(g.GPU))
@@ -150,7 +150,8 @@ func explain(err error, held []string) error {
 	refused, unreset := (*host.GPUError)(nil), (*Unreset)(nil)
 	switch {
 	case errors.As(f.Err, &unreset):
-		t.What, t.Because, t.Try = unreset.Error(), append(trouble.Few(unreset.Holders, 6), t.Because...), unreset.try()
+		t.What, t.Try = unreset.says()
+		t.Because = append(trouble.Few(unreset.Holders, 6), t.Because...)
 	case errors.As(f.Err, &refused) && refused.Code == "IN_USE":
 		t.Because = append(trouble.Few(held, 6), t.Because...)
 		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + trouble.Command("plan") + " names who has a device open), then run the same command again"}

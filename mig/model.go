@@ -23,19 +23,14 @@ import (
 
 // Model is what one GPU, or every GPU of a kind, can be partitioned into.
 type Model struct {
-	Name      string   // H100-80GB
-	Title     string   // H100 80GB, H800 80GB
-	Devices   []string // PCI device ids, as host.GPU.Device writes them: 0x233010DE
-	Arch      string   // ampere, hopper, blackwell
-	Gigabytes int      // of the whole board, as its name has it; 0 if unknown
-	Memory    int      // memory slices
-	Compute   int      // compute slices
-	Driver    string   // the first one that can partition it; "" if unknown
-	Names     string   // where the profiles' names come from: dump, guide, config; driver for a live GPU
-	Places    string   // where their places come from: dump, inferred, fractions; driver for a live GPU
-	Sources   []string // where one can read that
-	Note      string   // what else to know
-	Profiles  []host.Profile
+	Name     string   // H100-80GB
+	Title    string   // H100 80GB, H800 80GB
+	Devices  []string // PCI device ids, as host.GPU.Device writes them: 0x233010DE
+	Arch     string   // ampere, hopper, blackwell
+	Memory   int      // memory slices
+	Compute  int      // compute slices
+	Places   string   // where their places come from: dump, inferred, fractions; driver for a live GPU
+	Profiles []host.Profile
 
 	words []string
 	sub   string // the subsystem of the GPU that is planned for; "" if it was not said
@@ -44,10 +39,6 @@ type Model struct {
 // Resets says whether a change of MIG mode holds only after a reset of the GPU. Only Ampere needs one
 // (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Enable MIG Mode").
 func (m Model) Resets() bool { return m.Arch == "ampere" }
-
-// Persists says whether MIG mode outlives the driver and a reboot: on Ampere it lies in the InfoROM, from Hopper on it
-// ends with the driver. Instances outlive neither anywhere.
-func (m Model) Persists() bool { return m.Arch == "ampere" }
 
 // noProfile is the id of what is no profile of a GPU.
 const noProfile = -1
@@ -118,8 +109,7 @@ func Models() []Model {
 
 func (t table) model(g gpuRow) Model {
 	m := Model{
-		Name: g.Name, Title: g.Title, Arch: g.Arch, Gigabytes: g.Gigabytes, Driver: g.Driver, words: g.Words,
-		Names: g.Names, Places: g.Places, Sources: g.Sources, Note: g.Note,
+		Name: g.Name, Title: g.Title, Arch: g.Arch, Places: g.Places, words: g.Words,
 		Memory: t.Grids[g.Grid].Memory, Compute: t.Grids[g.Grid].Compute,
 	}
 	for _, d := range g.Devices {
@@ -172,7 +162,7 @@ func Of(g host.GPU) (Model, error) {
 	if found && g.Address == "" { // GPU made it: no driver has said anything
 		return known, nil
 	}
-	m.Names, m.Places, m.Memory, m.Compute = "driver", "driver", 0, 0
+	m.Places, m.Memory, m.Compute = "driver", 0, 0
 	if !found {
 		m.Name, m.Title, m.Devices, m.Arch = named(g), named(g), []string{g.Device}, g.Arch
 	}

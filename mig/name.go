@@ -78,10 +78,10 @@ func takeApart(s string) (n name, why string) {
 	if c := number(parts[0], "c"); c > 0 {
 		n.compute, parts = c, parts[1:]
 	}
-	if len(parts) == 0 || len(parts) > 2 {
-		return wrong(`write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`)
+	if len(parts) > 0 {
+		n.slices = number(parts[0], "g")
 	}
-	if n.slices = number(parts[0], "g"); n.slices == 0 {
+	if n.slices == 0 || len(parts) > 2 {
 		return wrong(`write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`)
 	}
 	if len(parts) == 2 {

@@ -133,7 +133,7 @@ func (o *oracle) state(blocks []block) State {
 	s := State{Mode: On, Next: On}
 	for _, b := range blocks {
 		p := o.model.Profiles[b.profile]
-		s.Parts = append(s.Parts, Part{Profile: p.Name, Start: b.start, Compute: []Compute{{p.Slices, Anywhere}}})
+		s.Parts = append(s.Parts, Part{Profile: p.Name, Start: b.start, Compute: []int{p.Slices}})
 	}
 	s.sort()
 	return s

@@ -35,7 +35,7 @@ func (m Model) cannot(want Layout, items []item) error {
 		if it.start != Anywhere && !free {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot make %s at %d on %s: it cannot begin there", p.Name, it.start, m.Name),
-				Try:  []string{"begin at " + either(starts)},
+				Try:  []string{"begin at " + trouble.Or(starts)},
 			}
 		}
 		count[p.ID]++
@@ -70,7 +70,7 @@ func (m Model) badCompute(it item) error {
 		if _, ok := most[c]; !ok {
 			t := &trouble.Error{What: fmt.Sprintf("cannot make a compute instance %dc in %s on %s: it has no such profile", c, p.Name, m.Name)}
 			if len(offers) > 0 {
-				t.Try = []string{"ask for " + either(offers)}
+				t.Try = []string{"ask for " + trouble.Or(offers)}
 			}
 			return t
 		}
@@ -82,13 +82,6 @@ func (m Model) badCompute(it item) error {
 		}
 	}
 	return nil
-}
-
-func either(list []string) string {
-	if len(list) < 2 {
-		return strings.Join(list, "")
-	}
-	return strings.Join(list[:len(list)-1], ", ") + " or " + list[len(list)-1]
 }
 
 // fits says whether the items can lie together, and where.
@@ -138,7 +131,7 @@ func (m Model) refuse(want Layout, items []item) error {
 		Because: append(strings.Split(strings.TrimSuffix(m.Picture(part), "\n"), "\n"), "no room is left for "+left.String()),
 	}
 	if spare := m.spare(items); len(spare) > 0 {
-		t.Try = []string{"leave out " + either(spare)}
+		t.Try = []string{"leave out " + trouble.Or(spare)}
 	}
 	return t
 }

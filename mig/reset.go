@@ -44,37 +44,32 @@ func (u *Unreset) Boot() bool {
 }
 
 func (u *Unreset) Error() string {
-	names := "GPU " + strings.Join(u.GPUs, " and ")
-	command := (*host.CommandError)(nil)
-	errors.As(u.Err, &command)
-	switch {
-	case u.Err == nil:
-		return names + " was reset, and its MIG mode is as before: on some virtual machines only a restart of the machine changes it"
-	case errors.Is(u.Err, fs.ErrNotExist):
-		return "cannot reset " + names + ": nvidia-smi is not installed"
-	case command != nil && command.Code == smiUnavailable:
-		return "cannot reset " + names + ": this machine cannot reset its GPUs: " + u.Err.Error()
-	case command != nil && command.Code == smiNoPermission:
-		return "cannot reset " + names + ": no permission"
-	case len(u.Holders) > 0:
-		return "cannot reset " + names + ": it is in use"
-	}
-	return "cannot reset " + names + ": " + u.Err.Error()
+	why, _ := u.says()
+	return why
 }
 
 func (u *Unreset) Unwrap() error { return u.Err }
 
-// try says what to do about it.
-func (u *Unreset) try() []string {
+// says is why, and what to do about it.
+func (u *Unreset) says() (why string, try []string) {
+	names := "GPU " + strings.Join(u.GPUs, " and ")
+	try = []string{"end what uses the GPU, then run the same command again"}
 	command := (*host.CommandError)(nil)
 	errors.As(u.Err, &command)
 	switch {
+	case u.Err == nil:
+		return names + " was reset, and its MIG mode is as before: on some virtual machines only a restart of the machine changes it", try
 	case errors.Is(u.Err, fs.ErrNotExist):
-		return []string{"install nvidia-smi (Debian and Ubuntu: nvidia-utils or nvidia-smi), or reset the GPU by hand, then run the same command again"}
+		return "cannot reset " + names + ": nvidia-smi is not installed",
+			[]string{"install nvidia-smi (Debian and Ubuntu: nvidia-utils or nvidia-smi), or reset the GPU by hand, then run the same command again"}
+	case command != nil && command.Code == smiUnavailable:
+		return "cannot reset " + names + ": this machine cannot reset its GPUs: " + u.Err.Error(), try
 	case command != nil && command.Code == smiNoPermission:
-		return []string{"run gpuadm as root, and in a container with all capabilities"}
+		return "cannot reset " + names + ": no permission", []string{"run gpuadm as root, and in a container with all capabilities"}
+	case len(u.Holders) > 0:
+		return "cannot reset " + names + ": it is in use", try
 	}
-	return []string{"end what uses the GPU, then run the same command again"}
+	return "cannot reset " + names + ": " + u.Err.Error(), try
 }
 
 // reset resets those of the GPUs that wait for it: the driver may have reset them itself when their mode was set, or an operator since

@@ -34,30 +34,7 @@ type Failure struct {
 	Others     []RolledBack // the other GPUs
 }
 
-// Restored says whether all GPUs are in their former state.
-func (f *Failure) Restored() bool {
-	return f.RolledBack.Restored() && !slices.ContainsFunc(f.Others, func(t RolledBack) bool { return !t.Restored() })
-}
-
-func (f *Failure) Error() string {
-	s := fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err)
-	if f.Restored() {
-		return s + "; it is in its former state"
-	}
-	for _, t := range append([]RolledBack{f.RolledBack}, f.Others...) {
-		name := "it"
-		if t.GPU != f.GPU {
-			name = "GPU " + t.GPU
-		}
-		if !t.Restored() {
-			s += fmt.Sprintf("; %s was %q and is %q now", name, t.Before, t.After)
-		}
-		for _, err := range t.Left {
-			s += "; " + err.Error()
-		}
-	}
-	return s
-}
+func (f *Failure) Error() string { return fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err) }
 
 func (f *Failure) Unwrap() error { return f.Err }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -57,28 +58,25 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// scenarios are the turns and many random ones.
-func scenarios(t testing.TB) (list []struct {
+// A scenario is a change of one GPU.
+type scenario struct {
 	m        Model
 	from, to State
-},
-) {
+	spots    []int // where the compute instances are found; nil: where the driver lays them
+}
+
+func (c scenario) sim() *sim { return newSim(c.m, c.from, c.spots...) }
+
+// scenarios are the turns and many random ones.
+func scenarios(t testing.TB) (list []scenario) {
 	t.Helper()
 	for _, c := range turns {
-		list = append(list, struct {
-			m        Model
-			from, to State
-		}{model(t, c.gpu), state(t, c.from), state(t, c.to)})
+		list = append(list, scenario{m: model(t, c.gpu), from: state(t, c.from), to: state(t, c.to)})
 	}
-	for _, c := range [][2]string{ // compute instances in places that the driver would not choose
-		{"on 7g.40gb@0(1c@3,1c@5)", "on 7g.40gb@0(4c)"},
-		{"on 4g.20gb@0(1c@1) 3g.20gb@4(1c@2)", "on 4g.20gb@0(1c,1c,1c) 3g.20gb@4(2c,1c)"},
-	} {
-		list = append(list, struct {
-			m        Model
-			from, to State
-		}{model(t, "A100-40"), state(t, c[0]), state(t, c[1])})
-	}
+	a100 := model(t, "A100-40")
+	list = append(list,
+		scenario{a100, state(t, "on 7g.40gb@0(1c,1c)"), state(t, "on 7g.40gb@0(4c)"), []int{3, 5}},
+		scenario{a100, state(t, "on 4g.20gb@0(1c) 3g.20gb@4(1c)"), state(t, "on 4g.20gb@0(1c,1c,1c) 3g.20gb@4(2c,1c)"), []int{1, 2}})
 	rnd := rand.New(rand.NewPCG(5, 8))
 	for _, name := range []string{"A100-40", "A30", "RTX PRO 6000", "H100-80"} {
 		m := model(t, name)
@@ -89,10 +87,7 @@ func scenarios(t testing.TB) (list []struct {
 					from.Parts[i].Compute = nil
 				}
 			}
-			list = append(list, struct {
-				m        Model
-				from, to State
-			}{m, from, to})
+			list = append(list, scenario{m: m, from: from, to: to})
 		}
 	}
 	return list
@@ -113,14 +108,14 @@ func random(rnd *rand.Rand, m Model) State {
 		used |= mask(at)
 		all = append(all, item{profile: p})
 		count[p.ID]++
-		part := Part{Profile: p.Name, Start: at.Start, Compute: []Compute{{p.Slices, Anywhere}}}
+		part := Part{Profile: p.Name, Start: at.Start, Compute: []int{p.Slices}}
 		if rnd.IntN(3) == 0 {
 			part.Compute = nil
 			for left := p.Slices; left > 0 && rnd.IntN(8) > 0; left-- {
-				part.Compute = append(part.Compute, Compute{1, Anywhere})
+				part.Compute = append(part.Compute, 1)
 			}
 			if part.Compute == nil {
-				part.Compute = []Compute{{1, Anywhere}}
+				part.Compute = []int{1}
 			}
 		}
 		s.Parts = append(s.Parts, part)
@@ -134,19 +129,12 @@ func layoutOf(s State) Layout {
 	l := Layout{Enabled: s.Mode == On}
 	for _, p := range s.Parts {
 		w := Want{Profile: p.Profile, Start: Anywhere}
-		if p.slices() != total(sizes(p.Compute)) || len(p.Compute) != 1 {
-			w.Compute = sizes(p.Compute)
+		if p.slices() != total(p.Compute) || len(p.Compute) != 1 {
+			w.Compute = slices.Clone(p.Compute)
 		}
 		l.Wants = append(l.Wants, w)
 	}
 	return l
-}
-
-func sizes(list []Compute) (n []int) {
-	for _, c := range list {
-		n = append(n, c.Slices)
-	}
-	return n
 }
 
 // TestFailure: whichever call fails, before or after it took effect, the GPU gets its former state back, ids included.
@@ -157,7 +145,7 @@ func TestFailure(t *testing.T) {
 		for n := 1; n <= len(steps); n++ {
 			for _, how := range []fault{early, late} {
 				runs++
-				x := newSim(c.m, c.from)
+				x := c.sim()
 				before := x.shape()
 				x.fail = func(call int) fault {
 					if call == n {
@@ -173,13 +161,18 @@ func TestFailure(t *testing.T) {
 				if !errors.As(err, &f) || !errors.Is(err, errSim) {
 					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
 				}
-				if !f.Restored() || x.shape() != before {
+				if !restored(f) || x.shape() != before {
 					t.Errorf("%s: %s → %s, call %d: is %s, was %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
 				}
 			}
 		}
 	}
 	t.Logf("%d failures", runs)
+}
+
+// restored says whether all GPUs are in their former state.
+func restored(f *Failure) bool {
+	return !slices.ContainsFunc(append(f.Others, f.RolledBack), func(t RolledBack) bool { return !t.Restored() })
 }
 
 // TestPowerCut: wherever the power goes, planning again ends in the same target.
@@ -194,7 +187,7 @@ func TestPowerCut(t *testing.T) {
 		steps := must.Get(c.m.Steps(c.from, fit.Target))(t)
 		for n := 1; n <= len(steps)+1; n++ {
 			runs++
-			x := newSim(c.m, c.from)
+			x := c.sim()
 			x.fail = func(call int) fault {
 				if call >= n {
 					return cut
@@ -230,11 +223,16 @@ func TestBackFails(t *testing.T) {
 		}
 		return none
 	}
-	err = (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps})
-	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now; ` +
-		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute instance 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+	err = explain((Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}), nil)
+	want := []string{
+		"cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN",
+		`GPU 0000:17:00.0 was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now`,
+		"cannot create 3g.20gb at 4: ERROR_UNKNOWN",
+		"cannot create compute instance 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4",
+	}
+	said := (*trouble.Error)(nil)
+	if !errors.As(err, &said) || !slices.Equal(append([]string{said.What}, said.Because...), want) {
+		t.Errorf("got  %v\nwant %q", err, want)
 	}
 }
 
@@ -252,7 +250,7 @@ func TestCancelled(t *testing.T) {
 		return none
 	}
 	var f *Failure
-	if err := (Runner{Device: x}).Run(ctx, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
+	if err := (Runner{Device: x}).Run(ctx, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !restored(f) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if got := StateOf(x.gpu).String(); got != from.String() {
@@ -263,12 +261,12 @@ func TestCancelled(t *testing.T) {
 // TestExactCompute: of compute instances of one size the one that is named goes.
 func TestExactCompute(t *testing.T) {
 	m := model(t, "A100-40")
-	from := state(t, "on 7g.40gb@0(1c@3,1c@5)")
-	x := newSim(m, from)
-	steps := must.Get(m.Steps(from, state(t, "on 7g.40gb@0(1c@5)")))(t)
-	must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}))
-	if got := x.shape(); len(steps) != 1 || got != "true/true 0:0@0[0@5]" {
-		t.Errorf("%v leave %s", steps, got)
+	x := newSim(m, state(t, "on 7g.40gb@0(1c,1c)"), 3, 5)
+	whole := m.Profiles[m.byID(0)]
+	step := Step{Do: DestroyCompute, Name: whole.Name, At: whole.Places[0], Slices: 1, Spot: host.Span{Start: 3, Size: 1}}
+	must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, []Step{step}}))
+	if got := x.shape(); got != "true/true 0:0@0[0@5]" {
+		t.Errorf("%s leaves %s", step, got)
 	}
 }
 

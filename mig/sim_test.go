@@ -36,7 +36,7 @@ const (
 
 var errSim = errors.New("ERROR_UNKNOWN")
 
-func newSim(m Model, s State) *sim {
+func newSim(m Model, s State, spots ...int) *sim {
 	g := m.GPU()
 	g.Address = "0000:17:00.0"
 	x := &sim{gpu: g}
@@ -51,6 +51,9 @@ func newSim(m Model, s State) *sim {
 			panic(err)
 		}
 		for _, b := range inOrder(p.compute, s.Parts[i].slices()) {
+			if len(spots) > 0 {
+				b.spot, spots = host.Span{Start: spots[0], Size: b.slices}, spots[1:]
+			}
 			if _, err := x.compute(id, b.profile, b.spot); err != nil {
 				panic(err)
 			}

@@ -45,14 +45,10 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, nil
 	}
 	if f.DynamicMIG != "" {
-		w := things.Check("partitions of the GPUs", func(context.Context, host.View) (string, error) { return "", nil }, "the DRA driver makes them")
-		w.Releases = true
-		return []converge.Want{w}, nil
+		return []converge.Want{untouched("partitions of the GPUs", nil, "the DRA driver makes them")}, nil
 	}
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {
-		w := things.Check("partitions of the GPUs", func(context.Context, host.View) (string, error) { return "", nil }, "no label nvidia.com/mig.config has named a layout yet")
-		w.Releases = true
-		return []converge.Want{w}, nil
+		return []converge.Want{untouched("partitions of the GPUs", nil, "no label nvidia.com/mig.config has named a layout yet")}, nil
 	}
 	if f.Driver == nil {
 		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
@@ -160,16 +156,21 @@ func wide(pair string) string { return "0x" + strings.ToUpper(strings.ReplaceAll
 
 // unknown is the want for all partitions while no driver answers.
 func unknown(f facts.Facts) converge.Want {
-	later := host.FirstBoot
+	later := error(host.FirstBoot)
 	switch {
 	case f.DriverAgain:
 		later = host.NewProcess
 	case f.Live:
 		later = host.Later{Until: "once the driver answers (" + f.NoDriver + ")"}
 	}
-	look := func(context.Context, host.View) (string, error) { return "", later }
-	w := things.Check("partitions of the GPUs", look, "their driver reports their state")
-	w.Releases = true // what was made earlier cannot be read now, which is no reason to undo it
+	return untouched("partitions of the GPUs", later, "their driver reports their state")
+}
+
+// untouched wants nothing of partitions, or waits for what they need. What was made earlier cannot be read now, or is another program's,
+// which is no reason to undo it.
+func untouched(what string, later error, why string) converge.Want {
+	w := things.Check(what, func(context.Context, host.View) (string, error) { return "", later }, why)
+	w.Releases = true
 	return w
 }
 

@@ -27,10 +27,9 @@ const (
 //	state    = "" | mode { " " instance } [ ", " mode " after a reset" ]
 //	mode     = "off" | "on"                     without instances when off
 //	instance = profile "@" start [ "(" [ compute { "," compute } ] ")" ]
-//	compute  = slices "c" [ "@" start ]         largest first
+//	compute  = slices "c"                       largest first
 //
-// Starts of instances are memory slices, and instances are in their order; starts of compute instances are compute
-// slices. An instance with one compute instance that takes all its slices has no brackets; empty brackets are half-made.
+// Starts are memory slices, and instances are in their order. An instance with one compute instance that takes all its slices has no brackets; empty brackets are half-made.
 // A profile that the driver lists no more is "?" and its id. For example:
 //
 //	on 3g.40gb@0 2g.20gb@4(1c,1c) 1g.10gb@6
@@ -45,14 +44,8 @@ type State struct {
 type Part struct {
 	Profile string
 	Start   int
-	Compute []Compute // none: it is half-made
-	Busy    bool      // processes use it; no part of the text
-}
-
-// Compute is one compute instance.
-type Compute struct {
-	Slices int
-	Start  int // Anywhere where the driver chooses
+	Compute []int // slices of its compute instances, largest first; none: it is half-made
+	Busy    bool  // processes use it; no part of the text
 }
 
 // StateOf is a GPU's state by its driver; the zero State if it has no MIG or does not answer.
@@ -68,8 +61,7 @@ func StateOf(g host.GPU) State {
 			p.Profile = strings.TrimPrefix(g.Profiles[known].Name, "MIG ")
 		}
 		for _, c := range i.Compute {
-			made := Compute{Slices: computeSlices(g, i.Profile, c), Start: Anywhere}
-			p.Compute = append(p.Compute, made)
+			p.Compute = append(p.Compute, computeSlices(g, i.Profile, c))
 		}
 		s.Parts = append(s.Parts, p)
 	}
@@ -101,9 +93,7 @@ func (s State) sort() {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), strings.Compare(a.Profile, b.Profile))
 	})
 	for _, p := range s.Parts {
-		slices.SortStableFunc(p.Compute, func(a, b Compute) int {
-			return cmp.Or(cmp.Compare(b.Slices, a.Slices), cmp.Compare(a.Start, b.Start))
-		})
+		slices.SortFunc(p.Compute, func(a, b int) int { return b - a })
 	}
 }
 
@@ -126,17 +116,10 @@ func (s State) String() string {
 // String is the instance as State.String writes it.
 func (p Part) String() string {
 	s := p.Profile + "@" + strconv.Itoa(p.Start)
-	if len(p.Compute) == 1 && p.Compute[0].Slices == p.slices() {
+	if slices.Equal(p.Compute, []int{p.slices()}) {
 		return s
 	}
-	list := make([]string, len(p.Compute))
-	for i, c := range p.Compute {
-		list[i] = strconv.Itoa(c.Slices) + "c"
-		if c.Start != Anywhere {
-			list[i] += "@" + strconv.Itoa(c.Start)
-		}
-	}
-	return s + "(" + strings.Join(list, ",") + ")"
+	return s + "(" + splits(p.Compute) + ")"
 }
 
 // slices is how many compute slices the profile has by its name; 0 for one that has no name.
@@ -153,99 +136,63 @@ const longest = 4096
 
 // ParseState reads what State.String writes, and nothing else.
 func ParseState(text string) (State, error) {
-	wrong := func(why string) (State, error) {
-		return State{}, fmt.Errorf("cannot read MIG state %.80q: %s", text, why)
-	}
 	if text == "" {
 		return State{}, nil
 	}
-	if len(text) > longest {
-		return wrong("it is too long")
+	s, ok := State{}, len(text) <= longest
+	if ok {
+		s, ok = parseState(text)
 	}
-	now, next, pending := strings.Cut(text, ", ")
-	words := strings.Split(now, " ")
-	s := State{Mode: Mode(words[0]), Next: Mode(words[0])}
-	if pending {
-		after, ok := strings.CutSuffix(next, " after a reset")
-		if !ok {
-			return wrong("only a mode after a reset may follow a comma")
-		}
-		s.Next = Mode(after)
-	}
-	for _, m := range []Mode{s.Mode, s.Next} {
-		if m != On && m != Off {
-			return wrong(fmt.Sprintf("%q is no mode", m))
-		}
-	}
-	for _, word := range words[1:] {
-		p, err := parsePart(word)
-		if err != nil {
-			return wrong(err.Error())
-		}
-		s.Parts = append(s.Parts, p)
-	}
-	if s.Mode == Off && len(s.Parts) > 0 {
-		return wrong("there are no instances while the mode is off")
-	}
-	s.sort()
-	if s.String() != text {
-		return wrong("it would be written " + strconv.Quote(s.String()))
+	if s.sort(); !ok || s.String() != text {
+		return State{}, fmt.Errorf("cannot read MIG state %.80q: gpuadm writes none like this", text)
 	}
 	return s, nil
 }
 
-func parsePart(word string) (Part, error) {
-	profile, rest, ok := strings.Cut(word, "@")
-	if !ok {
-		return Part{}, fmt.Errorf("%q has no start", word)
-	}
-	start, brackets, split := strings.Cut(rest, "(")
-	p := Part{Profile: profile}
-	var err error
-	if p.Start, err = slice(start); err != nil {
-		return Part{}, err
-	}
-	if id, unnamed := strings.CutPrefix(profile, "?"); unnamed {
-		if n, err := strconv.Atoi(id); err != nil || n < 0 || strconv.Itoa(n) != id {
-			return Part{}, fmt.Errorf("%q is no profile id", id)
+// parseState reads a state's text, and what is not quite one: ParseState compares.
+func parseState(text string) (s State, ok bool) {
+	now, next, _ := strings.Cut(text, ", ")
+	words := strings.Split(now, " ")
+	s.Mode = Mode(words[0])
+	s.Next = Mode(cmp.Or(strings.TrimSuffix(next, " after a reset"), words[0]))
+	for _, word := range words[1:] {
+		p, ok := parsePart(word)
+		if !ok {
+			return s, false
 		}
-	} else if n, err := parseName(profile); err != nil || n.compute != 0 {
-		return Part{}, fmt.Errorf("%q is no MIG profile", profile)
+		s.Parts = append(s.Parts, p)
 	}
-	if !split {
-		if p.slices() == 0 {
-			return Part{}, fmt.Errorf("%q does not say its compute instances", word)
-		}
-		p.Compute = []Compute{{Slices: p.slices(), Start: Anywhere}}
-		return p, nil
-	}
-	list, ok := strings.CutSuffix(brackets, ")")
-	if !ok {
-		return Part{}, fmt.Errorf("%q has no closing bracket", word)
-	}
-	if list == "" {
-		return p, nil
-	}
-	for _, item := range strings.Split(list, ",") {
-		c := Compute{Start: Anywhere}
-		head, at, has := strings.Cut(item, "@")
-		if c.Slices = number(head, "c"); c.Slices == 0 {
-			return Part{}, fmt.Errorf("%q is no compute instance", item)
-		}
-		if has {
-			if c.Start, err = slice(at); err != nil {
-				return Part{}, err
-			}
-		}
-		p.Compute = append(p.Compute, c)
-	}
-	return p, nil
+	known := []Mode{On, Off}
+	return s, slices.Contains(known, s.Mode) && slices.Contains(known, s.Next) && (s.Mode == On || len(s.Parts) == 0)
 }
 
-func slice(s string) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 || n > 999 || strconv.Itoa(n) != s {
-		return 0, fmt.Errorf("%q is no slice", s)
+func parsePart(word string) (p Part, ok bool) {
+	profile, rest, _ := strings.Cut(word, "@")
+	start, brackets, split := strings.Cut(rest, "(")
+	p.Profile = profile
+	var err error
+	if p.Start, err = strconv.Atoi(start); err != nil || p.Start < 0 || p.Start > 999 {
+		return p, false
 	}
-	return n, nil
+	if id, unnamed := strings.CutPrefix(profile, "?"); unnamed {
+		n, err := strconv.Atoi(id)
+		ok = err == nil && n >= 0 && strconv.Itoa(n) == id
+	} else {
+		n, err := parseName(profile)
+		ok = err == nil && n.compute == 0
+	}
+	list := strings.TrimSuffix(brackets, ")")
+	switch {
+	case !split:
+		p.Compute = []int{p.slices()}
+		return p, ok && p.slices() > 0
+	case list == "":
+		return p, ok
+	}
+	for _, item := range strings.Split(list, ",") {
+		c := number(item, "c")
+		ok = ok && c > 0
+		p.Compute = append(p.Compute, c)
+	}
+	return p, ok
 }

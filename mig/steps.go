@@ -122,14 +122,11 @@ func (m Model) geometry(s State) (geometry, error) {
 			}
 		}
 		for _, c := range p.Compute {
-			b := bit{slices: c.Slices, profile: noProfile}
-			if i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool { return o.Slices == c.Slices }); i >= 0 {
+			b := bit{slices: c, profile: noProfile}
+			if i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool { return o.Slices == c }); i >= 0 {
 				b.profile = offers[i].ID
 			} else if wrong == nil {
-				wrong = fmt.Errorf("cannot make a compute instance %dc in %s on %s: it has no such profile", c.Slices, p.Profile, m.Name)
-			}
-			if c.Start != Anywhere {
-				b.spot = host.Span{Start: c.Start, Size: c.Slices}
+				wrong = fmt.Errorf("cannot make a compute instance %dc in %s on %s: it has no such profile", c, p.Profile, m.Name)
 			}
 			made.compute = append(made.compute, b)
 		}
@@ -266,11 +263,10 @@ func (p piece) turn(want []bit) (destroy, create []bit) {
 		}
 		return destroy, left
 	}
-	var found []Compute
+	var found, sizes []int
 	for _, b := range p.compute {
-		found = append(found, Compute{Slices: b.slices, Start: Anywhere})
+		found = append(found, b.slices)
 	}
-	var sizes []int
 	for _, b := range want {
 		sizes = append(sizes, b.slices)
 	}

@@ -4,6 +4,7 @@
 package mig
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,69 +24,46 @@ type gpu struct {
 // driverCache is the driver's answer, shared by all GPUs of a stage: to ask once costs little more than for one GPU, and each answer
 // attaches the GPUs that no process holds. It serves until the stage changes something: MakeAll asks again before and after.
 type driverCache struct {
-	mu      sync.Mutex
-	driver  *host.Driver
-	holders *[]things.Holder  // the processes that have a device open, as of the same answer; nil: not asked
-	pauses  map[bool][]string // the services that a change pauses: of a mode (true), or of instances alone
+	mu                 sync.Mutex
+	driver             *host.Driver
+	holders            *[]things.Holder // the processes that have a device open, as of the same answer; nil: not asked
+	pauses, modePauses *[]string        // the services that a change of instances alone pauses, and that of a mode
 }
+
+// once is what a place of the cache holds, or the answer to a question where it holds nothing.
+func once[T any](s *driverCache, held **T, ask func() (T, error)) (answer T, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *held != nil {
+		return **held, nil
+	}
+	if answer, err = ask(); err == nil {
+		*held = &answer
+	}
+	return answer, err
+}
+
+// cache is the stage's, or one for this question alone.
+func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{}) }
 
 // ask returns the driver's answer.
 func (s *driverCache) ask(ctx context.Context, v host.View) (*host.Driver, error) {
-	if s == nil {
-		d, err := v.Driver(ctx)
-		return &d, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.driver == nil {
-		d, err := v.Driver(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.driver = &d
-	}
-	return s.driver, nil
+	d, err := once(s, &s.driver, func() (host.Driver, error) { return v.Driver(ctx) })
+	return &d, err
 }
 
 // open lists the processes that have a device open.
 func (s *driverCache) open(ctx context.Context, v host.View) ([]things.Holder, error) {
-	if s == nil {
-		return things.GPUHolders(ctx, v)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.holders == nil {
-		found, err := things.GPUHolders(ctx, v)
-		if err != nil {
-			return nil, err
-		}
-		s.holders = &found
-	}
-	return *s.holders, nil
+	return once(s, &s.holders, func() ([]things.Holder, error) { return things.GPUHolders(ctx, v) })
 }
 
 // paused lists the services that the ways pause, or nvidia-persistenced too where a mode changes.
 func (s *driverCache) paused(ctx context.Context, v host.View, ways []Way) ([]string, error) {
-	mode, units := slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }), pausedFor(ways)
-	if mode {
-		units = append(units, things.Persistenced)
+	held, units := &s.pauses, pausedFor(ways)
+	if slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }) {
+		held, units = &s.modePauses, append(units, things.Persistenced)
 	}
-	if s == nil {
-		return things.Pauses(ctx, v, units)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, asked := s.pauses[mode]; !asked {
-		found, err := things.Pauses(ctx, v, units)
-		if err != nil {
-			return nil, err
-		}
-		if s.pauses == nil {
-			s.pauses = map[bool][]string{}
-		}
-		s.pauses[mode] = found
-	}
-	return s.pauses[mode], nil
+	return once(s, held, func() ([]string, error) { return things.Pauses(ctx, v, units) })
 }
 
 // set replaces the answer; nil: the driver is asked again.
@@ -93,7 +71,7 @@ func (s *driverCache) set(d *host.Driver) {
 	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.driver, s.holders, s.pauses = d, nil, nil
+		s.driver, s.holders, s.pauses, s.modePauses = d, nil, nil, nil
 	}
 }
 
@@ -114,7 +92,7 @@ func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.addre
 
 // Look is "" for a GPU that the driver does not know: it was taken out of the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
-	d, err := g.driverCache.ask(ctx, v)
+	d, err := g.cache().ask(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +140,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest con
 // among says whether a partition is among some, with no compute instance that they have not.
 func (p Part) among(known []Part) bool {
 	there := false
-	var compute []Compute
+	var compute []int
 	for _, q := range known {
 		if q.Profile == p.Profile && q.Start == p.Start {
 			there, compute = true, append(compute, q.Compute...)
@@ -172,7 +150,7 @@ func (p Part) among(known []Part) bool {
 }
 
 // within says whether all of some compute instances are among those known, each counted once.
-func within(some, known []Compute) bool {
+func within(some, known []int) bool {
 	left := slices.Clone(known)
 	for _, c := range some {
 		i := slices.Index(left, c)

@@ -24,7 +24,8 @@ type user struct {
 // Breaks says who would lose an instance or the GPU. Changes to an instance without clients break nothing; a GPU that is reset,
 // or changes its mode, is lost to every process that holds it open.
 func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
-	d, err := g.driverCache.ask(ctx, v)
+	cache := g.cache()
+	d, err := cache.ask(ctx, v)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -43,15 +44,11 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err := watched(ctx, v, ways); err != nil {
 		return nil, nil, err
 	}
-	open, err := g.driverCache.open(ctx, v)
+	users, err := cache.users(ctx, v, d, ways)
 	if err != nil {
 		return nil, nil, err
 	}
-	pods, err := things.PodDevices(ctx, v)
-	if err != nil {
-		return nil, nil, err
-	}
-	users := slices.DeleteFunc(withOwners(usersOf(v, at, w.Steps, open), at, w.Steps, pods), func(u user) bool { return converge.Gone(ctx, u.Pod) })
+	users = slices.DeleteFunc(users, func(u user) bool { return converge.Gone(ctx, u.Pod) })
 	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}
@@ -59,7 +56,7 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 		what = append(what, "reset-gpu")
 	}
 	clients = map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}
-	services, err := g.driverCache.paused(ctx, v, ways)
+	services, err := cache.paused(ctx, v, ways)
 	if len(services) > 0 {
 		what, clients["pause-services"] = append(what, "pause-services"), services
 	}
@@ -162,8 +159,8 @@ func watched(ctx context.Context, v host.View, ways []Way) error {
 }
 
 // users lists the processes that keep the ways from being gone.
-func users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list []user, err error) {
-	open, err := things.GPUHolders(ctx, v)
+func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list []user, err error) {
+	open, err := s.open(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +206,7 @@ func names(ways []Way) (list []string) {
 // refuseUsers refuses before anything is touched: processes that came since the operator agreed, and those of pods, which nothing but
 // a drain may end.
 func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
-	found, err := users(ctx, h, d, ways)
+	found, err := new(driverCache).users(ctx, h, d, ways)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -232,7 +229,7 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, a
 
 // endUsers ends the processes that use what goes, which the operator has allowed. All of them end before anything is destroyed.
 func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) error {
-	found, err := users(ctx, h, d, ways)
+	found, err := new(driverCache).users(ctx, h, d, ways)
 	if err != nil {
 		return err
 	}
