@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const format = 1 // of the files we read
@@ -249,9 +250,9 @@ func (d *decoder) unknownFix(section, name, near string, keys, elsewhere []strin
 		return "did you mean " + show(near) + "?"
 	case len(elsewhere) > 0:
 		if strings.HasSuffix(strings.Trim(elsewhere[0], "[]"), "."+name) {
-			return "write " + or(elsewhere)
+			return "write " + trouble.Or(elsewhere)
 		}
-		return "it belongs in " + or(elsewhere)
+		return "it belongs in " + trouble.Or(elsewhere)
 	case section == "":
 		return "the sections are " + strings.Join(sectionNames(d.rows), ", ")
 	}

@@ -78,7 +78,7 @@ func TestSecrets(t *testing.T) {
 		`"%s"`, `'%s'`, `"""%s"""`, "\"\"\"\n%s\n\"\"\"", "'''\n\n%s'''", `["%s"]`, "[\n\"x\",\n\"%s\"\n]", `{ a = "%s" }`, `{ "%s" = 1 }`,
 		`%s`, `"%s`, `'%s`, `"""%s`, "'''\n%s", `"\q%s"`, `"%s\q"`, "\"\"\"\n%s\\q\"\"\"", `["%s"`, "[\n\"%s\"\nx]", `{ a = "%s"`, `"%s" "x"`, `"x" "%s"`, `"x%s`, `= %s`, `"%s" # x`, "\"%s\x00\"", "\"%s\xff\"", `"a" # %s`,
 	}
-	keys := []string{"token", "Token", "join_token", "bootstrap-token", "password", "PASSWD", "passphrase", "client_secret", "secrets", "credentials", "api_key", "private-key", "tokne", "passwrd", "token_fil", "token_file", `"token"`, "token.x", "x.token", `secret."a b"`}
+	keys := []string{"token", "Token", "join_token", "bootstrap-token", "password", "PASSWD", "passphrase", "client_secret", "secrets", "credentials", "api_key", "private-key", "token_file", `"token"`, "token.x", "x.token", `secret."a b"`}
 	frames := []string{
 		"format = 1\n%s\n", "format = 2\n%s\n", "%s", "format = 1\n[driver]\nversion = \"580\"\n%s\nversoin = 1\n", "format = 1\n[join]\nmethod = \"eks\"\n%s\n",
 		"format = 1\n[[mig.gpu]]\n%s\n", "format = 1\n[node.labels]\n%s\n", "format = 1\n[driver.parameters]\n%s\n", "format = 1\n[[mig.gpu]]\nlayout = {}\n[mig.gpu.layout]\n%s",

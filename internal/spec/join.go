@@ -141,7 +141,7 @@ func (d *decoder) join(j Join) {
 		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {
 			continue
 		}
-		d.blame(key, "take it out, or write method = "+or(quoted(k.with)), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
+		d.blame(key, "take it out, or write method = "+trouble.Or(quoted(k.with)), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
 	}
 }
 

@@ -29,25 +29,6 @@ func secretKey(name string) bool {
 	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(flat, word) })
 }
 
-// likeSecretKey is secretKey that tolerates a typing error: a mistyped "token" has a secret value too.
-func likeSecretKey(name string) bool {
-	if len(name) < 4 { // no secret word is so short, mistyped or not
-		return false
-	}
-	if secretKey(name) {
-		return true
-	}
-	like := func(word string) bool {
-		flat := nearest.Flatten(word)
-		return slices.ContainsFunc(secretWords(), func(secret string) bool {
-			slips := 1 + len(secret)/7
-			return max(len(flat)-len(secret), len(secret)-len(flat)) <= slips && nearest.Distance(flat, secret) <= slips
-		})
-	}
-	parts := func(r rune) bool { return r == '_' || r == '-' || r == '.' || r == '/' }
-	return like(name) || strings.ContainsFunc(name, parts) && slices.ContainsFunc(strings.FieldsFunc(name, parts), like)
-}
-
 const (
 	// A word, and what separates a name from a value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
@@ -61,7 +42,7 @@ func lexicalSecrets(data []byte, line span) []span {
 	var found []span
 	shown := data[line.start:min(line.end, line.start+(maxText+64)*utf8.UTFMax)]
 	for _, at := range regexp.MustCompile(assignment).FindAllSubmatchIndex(shown, -1) {
-		if likeSecretKey(string(shown[at[2]:at[3]])) && line.start+at[1] < line.end {
+		if secretKey(string(shown[at[2]:at[3]])) && line.start+at[1] < line.end {
 			found = append(found, span{line.start + at[1], line.end})
 			break
 		}
@@ -76,30 +57,13 @@ func lexicalSecrets(data []byte, line span) []span {
 // nothing is shown: without a grammar the end of a secret is not known.
 func brokenSecrets(data []byte, from int) []span {
 	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
-		if !likeSecretKey(string(data[from+at[0] : from+at[1]])) {
-			continue
-		}
-		rest := span{from + at[1], len(data)}
-		for rest.start < len(data) && strings.IndexByte(" \t=:\"'", data[rest.start]) >= 0 {
-			rest.start++
-		}
-		if notBlank(data, restOfLine(data, rest.start)) || rest.end > restOfLine(data, rest.start).end {
-			return []span{rest}
+		if secretKey(string(data[from+at[0] : from+at[1]])) {
+			for from += at[1]; from < len(data) && strings.IndexByte(" \t=:\"'", data[from]) >= 0; from++ {
+			}
+			return []span{{from, len(data)}}
 		}
 	}
 	return nil
-}
-
-func restOfLine(data []byte, from int) span {
-	end := from
-	for end < len(data) && data[end] != '\n' {
-		end++
-	}
-	return span{from, end}
-}
-
-func notBlank(data []byte, at span) bool {
-	return strings.Trim(string(data[at.start:at.end]), " \t\r") != ""
 }
 
 // scrub takes secrets out of messages by their shape.

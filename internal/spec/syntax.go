@@ -5,8 +5,6 @@ package spec
 
 import (
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -18,7 +16,7 @@ import (
 // syntax turns the parser's error at an offset, in the expression that begins at start, into a finding with its place.
 func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	data := b.src.data
-	line := restOfLine(data, start)
+	line := span{start, b.src.lineSpan(b.src.lineOf(start)).end}
 	opened := b.valueStart(start)
 	byteAt := func(at int) byte { return append(data[at:len(data):len(data)], 0)[0] }
 	fix := `write key = value, with text in "quotes"`
@@ -74,41 +72,17 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 	}
 	key, raw := string(text[m[2]:m[3]]), string(text[m[4]:m[5]])
 	at := line.start + m[4]
-	switch low := strings.ToLower(raw); b.typeOf(key) {
-	case TypeBool:
-		fix := key + " = true or " + key + " = false"
-		if slices.Contains([]string{"true", "yes", "on", "false", "no", "off"}, low) {
-			fix = key + " = " + boolText(low)
-		}
-		return at, wrong("write "+fix, "invalid TOML: %s is no value", show(raw))
-	case TypeInt:
-		fix := "a whole number, such as 8"
-		if n, err := strconv.Atoi(raw); err == nil {
-			fix = key + " = " + itoa(n)
-		}
-		return at, wrong("write "+fix, "invalid TOML: %s is no number", show(raw))
+	if r := b.row(key); r != nil && (r.Type == TypeBool || r.Type == TypeInt) {
+		return at, wrong("write "+suggestion(*r, &value{text: raw}), "invalid TOML: %s is no %s", show(raw), r.Type)
 	}
 	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: text needs quotes")
 }
 
-// typeOf is the type of a key under the current header, "" if there is no such key.
-func (b *builder) typeOf(key string) string {
+// row is the row of a key under the current header, nil if there is none.
+func (b *builder) row(key string) *row {
 	section := ""
 	for _, p := range b.header {
 		section = strings.TrimPrefix(section+"."+p.name, ".")
 	}
-	for _, r := range b.rows {
-		if r.Section == section && r.Name == key {
-			return r.Type
-		}
-	}
-	return ""
-}
-
-func boolText(word string) string {
-	switch strings.ToLower(word) {
-	case "true", "yes", "on", "1":
-		return "true"
-	}
-	return "false"
+	return (&decoder{rows: b.rows}).row(section, key)
 }

@@ -154,7 +154,7 @@ func (b *builder) twice(parts []part, old *value, key bool) {
 	var names []string
 	for _, p := range parts {
 		names = append(names, p.name)
-		if likeSecretKey(p.name) {
+		if secretKey(p.name) {
 			break
 		}
 	}
@@ -203,7 +203,7 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 // behind the key's last part only what lies from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
 	for i, p := range parts {
-		if !b.secretName(p.name) {
+		if !secretKey(p.name) {
 			continue
 		}
 		from := value
@@ -216,18 +216,6 @@ func (b *builder) hide(parts []part, value, end int) bool {
 		return true
 	}
 	return false
-}
-
-// secretName is likeSecretKey that finds no typing errors in our own names: none of them is a mistyped secret word.
-func (b *builder) secretName(name string) bool {
-	ours := func(r row) bool {
-		_, last, _ := cutLast(r.Section)
-		return name == r.Name || name == last
-	}
-	if slices.ContainsFunc(b.rows, ours) {
-		return secretKey(name)
-	}
-	return likeSecretKey(name)
 }
 
 // valueStart is where the value begins whose key ends at an offset. Lists have no place of their own in go-toml.

@@ -95,9 +95,9 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	switch {
 	case found && slices.Contains(schemes, scheme):
 	case found && len(scheme) <= 16 && matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme):
-		return nil, wrong(fix, "the URL must begin with %s, not with %s://", or(begins), scheme)
+		return nil, wrong(fix, "the URL must begin with %s, not with %s://", trouble.Or(begins), scheme)
 	default:
-		return nil, wrong(fix, "a URL begins with %s", or(begins))
+		return nil, wrong(fix, "a URL begins with %s", trouble.Or(begins))
 	}
 	u, err := url.Parse(v)
 	if err != nil || strings.ContainsAny(v, " \"<>\\^`{|}") {
@@ -123,15 +123,20 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	return u, nil
 }
 
-func checkRepoURL(v string) (string, *trouble.Error) {
-	u, f := checkURL(v, "https://mirror.example/cuda/debian12/x86_64", "http", "https", "file")
-	if f != nil {
+// checkBase takes a URL that others begin with.
+func checkBase(v, example string, schemes ...string) (string, *trouble.Error) {
+	u, f := checkURL(v, example, schemes...)
+	switch {
+	case f != nil:
 		return v, f
-	}
-	if u.RawQuery != "" || u.ForceQuery {
-		return v, wrong("take out what begins with ?", "a query makes no sense in a repository's URL")
+	case u.RawQuery != "" || u.ForceQuery:
+		return v, wrong("take out what begins with ?", "a query makes no sense here")
 	}
 	return strings.TrimRight(u.String(), "/"), nil
+}
+
+func checkRepoURL(v string) (string, *trouble.Error) {
+	return checkBase(v, "https://mirror.example/cuda/debian12/x86_64", "http", "https", "file")
 }
 
 // checkFileURL takes an absolute path too, and makes it a URL.
@@ -161,28 +166,18 @@ func checkDigest(v string) (string, *trouble.Error) {
 }
 
 func checkServer(v string) (string, *trouble.Error) {
-	u, f := checkURL(v, "https://HOST:6443", "https")
-	if f != nil {
-		return v, f
-	}
-	if u.RawQuery != "" || u.ForceQuery {
-		return v, wrong("write it as https://HOST:6443", "a query makes no sense here")
-	}
-	return strings.TrimRight(u.String(), "/"), nil
+	return checkBase(v, "https://HOST:6443", "https")
 }
 
 func checkProxy(v string) (string, *trouble.Error) {
-	u, f := checkURL(v, "http://proxy.example:3128", "http", "https", "socks5")
-	if f != nil {
-		if u == nil && strings.Contains(v, "@") {
-			f.Try = []string{"run a local proxy that knows the password, and name that one here"}
-		}
-		return v, f
+	base, f := checkBase(v, "http://proxy.example:3128", "http", "https", "socks5")
+	if f != nil && strings.Contains(v, "@") {
+		f.Try = []string{"run a local proxy that knows the password, and name that one here"}
 	}
-	if u.RawQuery != "" || u.ForceQuery || strings.Trim(u.Path, "/") != "" {
-		return v, wrong("write it as http://proxy.example:3128", "a proxy's URL ends with its host and port")
+	if f == nil && strings.Count(base, "/") > 2 {
+		f = wrong("write it as http://proxy.example:3128", "a proxy's URL ends with its host and port")
 	}
-	return strings.TrimRight(u.String(), "/"), nil
+	return base, f
 }
 
 func checkNoProxy(v string) (string, *trouble.Error) {

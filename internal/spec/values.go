@@ -76,8 +76,10 @@ func suggestion(r row, v *value) string {
 		return key + `"…"`
 	case TypeBool:
 		switch strings.ToLower(word) {
-		case "true", "yes", "on", "1", "false", "no", "off", "0":
-			return key + boolText(word)
+		case "true", "yes", "on", "1":
+			return key + "true"
+		case "false", "no", "off", "0":
+			return key + "false"
 		}
 		return key + "true or " + key + "false"
 	case TypeInt:
@@ -201,7 +203,7 @@ func (d *decoder) entry(r row, m *value, to map[string]string) {
 		check = checkLabel
 		if m.kind != stringKind {
 			fix := "write the value as text"
-			if m.kind != listKind && !likeSecretKey(m.name) {
+			if m.kind != listKind && !secretKey(m.name) {
 				fix = "put the value in quotes: " + show(text)
 			}
 			d.src.addf(m.at, fix, "the value of a label must be a string, not %s", m.kind)

@@ -52,14 +52,6 @@ func choice(values []string) string {
 	return "one of " + strings.Join(quoted, ", ")
 }
 
-// or is "a, b or c".
-func or(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
-}
-
 func header(section string) string {
 	switch section {
 	case "":

@@ -23,6 +23,14 @@ func Few(all []string, most int) []string {
 	return all
 }
 
+// Or is "a, b or c".
+func Or(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
+
 // OneLine makes a text of others fit into a message.
 func OneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
