@@ -4,7 +4,6 @@
 package runtime
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -251,6 +250,3 @@ func (h Handler) check() error {
 	}
 	return nil
 }
-
-// isTemplate tells a Go template (k3s, RKE2) from a file that is merely broken.
-func isTemplate(data []byte) bool { return bytes.Contains(data, []byte("{{")) }

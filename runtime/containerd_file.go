@@ -31,10 +31,8 @@ type configFile struct {
 func readFile(f File, t Tree) (configFile, error) {
 	c := configFile{path: f.Path, data: f.Data, globs: t.Globs}
 	if len(f.Data) > maxConfig {
-		return c, &Refusal{
-			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
-			Fix: "move what is not containerd's configuration elsewhere",
-		}
+		return c, refuse(RefusedSize, f.Path, 0, fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
+			"move what is not containerd's configuration elsewhere")
 	}
 	tree, err := t.Texts.Values(f.Data)
 	if err == nil && toml.Depth(tree) > toml.MaxDepth {
@@ -47,24 +45,24 @@ func readFile(f File, t Tree) (configFile, error) {
 	return c, c.readVersion()
 }
 
-func syntaxRefusal(f File, err error) *Refusal {
-	if isTemplate(f.Data) {
-		return &Refusal{
-			Code: RefusedTemplate, File: f.Path, Reason: "it is a Go template ({{ … }}), not TOML",
-			Fix: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
-		}
+func syntaxRefusal(f File, err error) error {
+	if bytes.Contains(f.Data, []byte("{{")) { // a Go template (k3s, RKE2), and not a file that is merely broken
+		return refuse(RefusedTemplate, f.Path, 0, "it is a Go template ({{ … }}), not TOML",
+			"edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)")
 	}
 	if !utf8.Valid(f.Data) {
-		return notUTF8(f)
+		at := bytes.IndexFunc(f.Data, func(r rune) bool { return r == utf8.RuneError })
+		return refuse(RefusedSyntax, f.Path, 1+bytes.Count(f.Data[:at], []byte("\n")),
+			fmt.Sprintf("byte 0x%X is no UTF-8, as TOML wants it, also in comments; containerd 1.x reads it all the same, 2.x does not", f.Data[at]),
+			fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path))
 	}
-	r := &Refusal{Code: RefusedSyntax, File: f.Path, Fix: "fix the line, and verify it with containerd config dump"}
+	where := ""
 	line, column := toml.ErrorPlace(err)
-	r.Line = line
-	r.Reason = "it is not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")
 	if line > 0 {
-		r.Reason = fmt.Sprintf("it is not valid TOML: line %d, column %d: %s", line, column, strings.TrimPrefix(err.Error(), "toml: "))
+		where = fmt.Sprintf("line %d, column %d: ", line, column)
 	}
-	return r
+	return refuse(RefusedSyntax, f.Path, line, "it is not valid TOML: "+where+strings.TrimPrefix(err.Error(), "toml: "),
+		"fix the line, and verify it with containerd config dump")
 }
 
 func (f *configFile) readVersion() error {
@@ -220,10 +218,8 @@ func (f configFile) checkVersion(r criReader, root bool) error {
 		}
 		return f.refuse(RefusedVersion, []string{key}, "it is of version 1, which gpuadm does not edit: containerd 1.3 and newer read version 2", fix)
 	case r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)):
-		return &Refusal{
-			Code: RefusedSyntax, File: f.path, Line: 1, Reason: fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
-			Fix: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,
-		}
+		return refuse(RefusedSyntax, f.path, 1, fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
+			"take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' "+f.path)
 	}
 	return nil
 }

@@ -7,39 +7,37 @@ import (
 	"fmt"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Codes of a Refusal.
+// Refused is why a configuration cannot be edited: the cause of the error that says it to an operator.
+type Refused string
+
 const (
-	RefusedDisabled = "cri-disabled"
-	RefusedNames    = "plugin-names"
-	RefusedTemplate = "template"
-	RefusedSyntax   = "invalid-toml"
-	RefusedVersion  = "version"
-	RefusedShape    = "structure"
-	RefusedSize     = "too-large"
+	RefusedDisabled Refused = "cri-disabled"
+	RefusedNames    Refused = "plugin-names"
+	RefusedTemplate Refused = "template"
+	RefusedSyntax   Refused = "invalid-toml"
+	RefusedVersion  Refused = "version"
+	RefusedShape    Refused = "structure"
+	RefusedSize     Refused = "too-large"
 )
 
-// Refusal is why a configuration cannot be edited, and how an operator fixes it. Line is 0 when it is not one place.
-type Refusal struct {
-	Code, File  string
-	Line        int
-	Reason, Fix string
-}
+func (r Refused) Error() string { return string(r) }
 
-func (r *Refusal) Error() string {
-	at := r.File
-	if r.Line > 0 {
-		at = fmt.Sprintf("%s:%d", r.File, r.Line)
+// refuse says why a file cannot be edited. Line is 0 where it is not one place.
+func refuse(code Refused, file string, line int, reason, fix string) error {
+	if line > 0 {
+		file = fmt.Sprintf("%s:%d", file, line)
 	}
-	return fmt.Sprintf("cannot edit %s: %s", at, r.Reason)
+	return &trouble.Error{What: fmt.Sprintf("cannot edit %s: %s", file, reason), Try: []string{fix}, Err: code}
 }
 
 // refuse points at the thing at path in a file that has been read.
-func (f configFile) refuse(code string, path []string, reason, fix string) *Refusal {
-	r := &Refusal{Code: code, File: f.path, Reason: reason, Fix: fix}
+func (f configFile) refuse(code Refused, path []string, reason, fix string) error {
+	line := 0
 	if d, err := toml.Parse(f.data); err == nil && len(path) > 0 {
-		r.Line = d.LineOf(path)
+		line = d.LineOf(path)
 	}
-	return r
+	return refuse(code, f.path, line, reason, fix)
 }

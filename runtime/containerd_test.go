@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -34,15 +35,16 @@ func outcome(t *testing.T, tree Tree, d Daemon, h Handler) string {
 }
 
 func refusalText(t *testing.T, err error) string {
-	var r *Refusal
+	var r Refused
 	if !errors.As(err, &r) {
 		t.Errorf("not a refusal: %v", err)
 		return err.Error() + "\n"
 	}
-	if r.Code == "" || r.Reason == "" || r.Fix == "" || r.File == "" {
-		t.Errorf("incomplete refusal: %+v", r)
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || r == "" || len(told.Try) != 1 || told.Try[0] == "" {
+		t.Fatalf("incomplete refusal: %v", err)
 	}
-	return fmt.Sprintf("refused (%s): %v\nfix: %s\n", r.Code, err, r.Fix)
+	return fmt.Sprintf("refused (%s): %v\nfix: %s\n", string(r), err, told.Try[0])
 }
 
 func TestCorpus(t *testing.T) {
@@ -98,7 +100,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 	before := tree.data(target)
 	after, err := Edit(tree, d, h, target, before)
 	if err != nil {
-		var r *Refusal
+		var r Refused
 		if !errors.As(err, &r) {
 			t.Fatalf("containerd %q: %v\n%s", d.Version, err, before)
 		}
@@ -224,8 +226,8 @@ func TestEditElsewhere(t *testing.T) {
 		t.Errorf("got %v\n%s", err, out)
 	}
 	huge := File{"/c.toml", bytes.Repeat([]byte("#\n"), maxConfig)}
-	var r *Refusal
-	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r.Code != RefusedSize {
+	var r Refused
+	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r != RefusedSize {
 		t.Errorf("got %v, want %s", err, RefusedSize)
 	}
 }

@@ -96,7 +96,7 @@ func (c *criTree) namesIn(f configFile) []string {
 
 // checkNames refuses a tree in which all CRI settings have a name that this daemon does not read.
 func (c *criTree) checkNames() error {
-	var unread *Refusal
+	var unread error
 	for _, f := range c.files {
 		key, v := toml.Field(f.tree, "plugins")
 		plugins, _ := v.(map[string]any)
@@ -119,10 +119,7 @@ func (c *criTree) checkNames() error {
 			}
 		}
 	}
-	if unread != nil {
-		return unread
-	}
-	return nil
+	return unread
 }
 
 func (c *criTree) fixName(name string) string {

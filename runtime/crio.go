@@ -195,19 +195,19 @@ func inOrder(a, b string) bool {
 }
 
 // crioLacks says what CRI-O lacks of a handler, "" if nothing: for configurations that others write.
-func crioLacks(files []facts.File, version string, h Handler) string {
-	c, err := readCRIO(files, version)
+func crioLacks(e facts.Engine, h Handler) string {
+	c, err := readCRIO(e.Files, e.Version)
 	if err != nil {
-		return "cannot have it: " + err.Error()
+		return e.Config + " cannot have it: " + err.Error()
 	}
 	entry := c.runtimes[h.Name]
 	switch {
 	case entry == nil:
-		return "does not have it"
+		return e.Config + " does not have it"
 	case entry[crioInherits] == true:
-		return "has it run the default runtime's program, by " + crioInherits
+		return e.Config + " has it run the default runtime's program, by " + crioInherits
 	case h.Default && c.byDefault != h.Name:
-		return "has another default: " + c.byDefault
+		return e.Config + " has another default: " + c.byDefault
 	}
 	return ""
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -34,16 +33,14 @@ func crioMustBy(v host.View, dropIn string) (m crioMust) {
 
 // crioReady waits until CRI-O answers CRI, then has it say what it has loaded.
 func crioReady(ctx context.Context, v host.View, socket string, must crioMust) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err := untilDone(ctx, func() error {
+	var loaded []byte
+	err := untilDone(ctx, func(ctx context.Context) error {
 		_, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", nil)
+		if err == nil {
+			loaded, err = host.AskSocket(ctx, v, socket, "/config")
+		}
 		return err
 	})
-	var loaded []byte
-	if err == nil {
-		loaded, err = host.AskSocket(ctx, v, socket, "/config")
-	}
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // no daemon runs here
 	} else if err != nil {
@@ -71,17 +68,4 @@ func crioLoaded(loaded []byte, must crioMust) error {
 		return fmt.Errorf("CRI-O has loaded its configuration with the default runtime %q, not %q", is, must.byDefault)
 	}
 	return nil
-}
-
-// untilDone tries until it is done or the time is over. A Later is done.
-func untilDone(ctx context.Context, try func() error) error {
-	for {
-		err := try()
-		if err == nil || errors.As(err, &host.Later{}) {
-			return err
-		}
-		if host.Pause(ctx, 50*time.Millisecond) != nil {
-			return err
-		}
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -23,7 +22,7 @@ import (
 func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := plainHandler(sp.Runtime)
 	if othersWrite(sp.Runtime, e) {
-		return []converge.Want{verified(e, h, crioLacks(e.Files, e.Version, h))}, nil
+		return []converge.Want{verify(e, h, crioLacks(e, h))}, nil
 	}
 	target := path.Join(e.Folder, crioDropIn)
 	state, err := readCRIO(e.Files, e.Version)
@@ -36,7 +35,7 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 		program = text(entry, "runtime_path")
 		wants = append(wants, ownersProgram(h.Name, file, program, entry[crioInherits] == true))
 	}
-	h, works := defaultRuns(sp, f, h, program, crioLacks(e.Files, e.Version, h) != "")
+	h, works := defaultRuns(sp, f, h, program, crioLacks(e, h) != "")
 	wants = append(wants, works...)
 	edit := func(found []byte) ([]byte, error) { return editCRIO(e.Files, e.Version, h, target, found) }
 	if out, err := edit(nil); err != nil {
@@ -51,11 +50,7 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return crioReady(ctx, v, crioSocket(e), crioMustBy(v, target))
 	}
-	restart := things.Restart(unitOf(e), []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
-	if slices.Contains(f.Kubelet.Requires, unitOf(e)) {
-		restart.Breaks = append(restart.Breaks, "restart-kubelet")
-	}
-	return append(wants, restart), nil
+	return append(wants, restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")), nil
 }
 
 func crioSocket(e facts.Engine) string {

@@ -126,13 +126,13 @@ func TakeOutDocker(before, after, found []byte) (rest []byte, left []string, err
 func dockerLacksOf(e facts.Engine, h Handler) string {
 	d, err := jsonedit.Parse(e.Files[0].Data)
 	if err != nil {
-		return "cannot have it: " + err.Error()
+		return e.Config + " cannot have it: " + err.Error()
 	}
 	switch program, _ := dockerProgram(d, h.Name); {
 	case program == "":
-		return "does not have it"
+		return e.Config + " does not have it"
 	case h.Default && string(d.Text(dockerDefault)) != jsonedit.Quote(h.Name):
-		return "has another default runtime"
+		return e.Config + " has another default runtime"
 	}
 	return ""
 }

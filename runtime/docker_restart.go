@@ -42,7 +42,7 @@ func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, e
 	if err != nil || state != things.Outdated {
 		return state, err
 	}
-	d, err := f.lacks(ctx, v, nil)
+	d, err := f.lacks(ctx, v)
 	if err == nil && d == (dockerLacks{}) {
 		return things.UpToDate, nil
 	}
@@ -51,17 +51,15 @@ func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, e
 
 // Make reloads Docker if that is enough, and else restarts it.
 func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State) error {
-	d, err := f.lacks(ctx, h, nil)
+	d, err := f.lacks(ctx, h)
 	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
 		return f.Settler.Make(ctx, h, to)
 	}
 	if err := h.SetUnit(ctx, f.Ref().Name, host.UnitChange{Job: "reload"}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err = untilDone(ctx, func() error {
-		d, err := f.lacks(ctx, h, nil)
+	err = untilDone(ctx, func(ctx context.Context) error {
+		d, err := f.lacks(ctx, h)
 		if err == nil && d != (dockerLacks{}) {
 			err = errors.New(d.reload + d.restart)
 		}
@@ -178,15 +176,12 @@ func askDocker(ctx context.Context, v host.View, socket string) (info dockerInfo
 // dockerLacks is what Docker has not loaded, in a clause each: what a reload loads, and what only a restart does.
 type dockerLacks struct{ reload, restart string }
 
-func (f dockerRestart) lacks(ctx context.Context, v host.View, want *jsonedit.Doc) (dockerLacks, error) {
+func (f dockerRestart) lacks(ctx context.Context, v host.View) (dockerLacks, error) {
 	info, file, err := f.asked(ctx, v)
 	if err != nil {
 		return dockerLacks{}, err
 	}
-	if want == nil {
-		want = file.Doc
-	}
-	return info.lacks(file.version, want), nil
+	return info.lacks(file.version, file.Doc), nil
 }
 
 // lacks compares what Docker has loaded with a file. A runtime that the file has no more, and that Docker knows until it starts again,
@@ -221,13 +216,11 @@ func (info dockerInfo) lacks(version string, want *jsonedit.Doc) (d dockerLacks)
 
 // dockerReady waits until a restarted Docker answers, and has loaded its file.
 func dockerReady(ctx context.Context, v host.View, unit string, files []string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	began := time.Now()
 	f := dockerRestart{Settler: things.NewRestart(unit, files, nil)}
 	var d dockerLacks
-	err := untilDone(ctx, func() (err error) {
-		d, err = f.lacks(ctx, v, nil)
+	err := untilDone(ctx, func(ctx context.Context) (err error) {
+		d, err = f.lacks(ctx, v)
 		return err
 	})
 	switch {

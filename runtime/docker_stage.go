@@ -22,7 +22,7 @@ import (
 func dockerWants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := plainHandler(s.Runtime)
 	if othersWrite(s.Runtime, e) {
-		return []converge.Want{verified(e, h, dockerLacksOf(e, h))}, nil
+		return []converge.Want{verify(e, h, dockerLacksOf(e, h))}, nil
 	}
 	found := e.Files[0].Data
 	var wants []converge.Want

@@ -32,25 +32,6 @@ func othersWrite(r spec.Runtime, e facts.Engine) bool {
 	return e.Owner != "" && r.Owner != "gpuadm" || r.Owner == "other"
 }
 
-// verified wants a configuration that others write to have the handler. lacks says what it lacks, "" if nothing.
-func verified(e facts.Engine, h Handler, lacks string) converge.Want {
-	owner := e.Owner
-	if owner == "" {
-		owner = "its owner"
-	}
-	look := func(context.Context, host.View) (string, error) {
-		if lacks == "" {
-			return "", nil
-		}
-		return fmt.Sprintf("cannot use the handler %s: %s %s, and %s writes that file", h.Name, e.Config, lacks, owner), nil
-	}
-	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look,
-		fmt.Sprintf("%s writes %s, so gpuadm verifies it and does not edit", owner, e.Config),
-		fmt.Sprintf("have %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
-	w.Releases = true
-	return w
-}
-
 // notes say what is missing, and what the engine does not do.
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))

@@ -53,7 +53,7 @@ func ReadConfigured(e facts.Engine) Configured {
 
 func (c *Configured) containerd(e facts.Engine) {
 	t, err := asRead(e)
-	if r := (*Refusal)(nil); errors.As(err, &r) && (r.Code == RefusedSyntax || r.Code == RefusedDisabled) {
+	if errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) {
 		c.Unreadable = err
 	}
 	if err != nil {

@@ -138,7 +138,7 @@ func programOf(entry map[string]any) string {
 
 func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
 	if h.Name != "" {
-		return []converge.Want{verify(e, h)}, nil
+		return []converge.Want{verify(e, h, lacking(e, h))}, nil
 	}
 	right := func(context.Context, host.View) (string, error) { return "", nil }
 	w := things.Check(e.Config+" is "+e.Owner+"'s", right, e.Owner+" needs no handler: its device plugin mounts the driver's files into containers")
@@ -147,7 +147,7 @@ func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Wan
 }
 
 func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
-	return []converge.Want{verify(e, h)}, nil
+	return []converge.Want{verify(e, h, lacking(e, h))}, nil
 }
 
 // aksHandler is what AKS calls the handler in its own file (see itsEntry).
@@ -190,7 +190,7 @@ func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ Handler) ([]converg
 // is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
 // it has the handler, before pods come.
 func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
-	w := verify(e, h)
+	w := verify(e, h, lacking(e, h))
 	if (s.Join.Method == "eks" || s.Join.Method == "auto") && lacking(e, h) != "" {
 		w.Thing = things.Check(e.Config+" is nodeadm's", func(context.Context, host.View) (string, error) { return "", nil }, "").Thing
 		w.Why = "nodeadm writes it when it runs next, and the handler into it"
@@ -198,19 +198,22 @@ func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converg
 	return []converge.Want{w}, nil
 }
 
-// verify looks whether a configuration of another owner has the handler. We do not edit what its owner writes again.
-func verify(e facts.Engine, h Handler) converge.Want {
-	owner := e.Owner
+// verify wants a configuration that another owner writes again to have the handler. lacks says what it lacks, "" if nothing.
+func verify(e facts.Engine, h Handler, lacks string) converge.Want {
+	owner, because := e.Owner, ""
 	if owner == "" {
 		owner = "another program" // the spec says so
 	}
-	look := func(context.Context, host.View) (string, error) {
-		if lacks := lacking(e, h); lacks != "" {
-			return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, lacks, owner), nil
-		}
-		return "", nil
+	if e.Why != "" {
+		because = " (" + e.Why + ")"
 	}
-	why := fmt.Sprintf("%s writes %s (%s), so gpuadm verifies and does not edit", owner, e.Config, e.Why)
+	look := func(context.Context, host.View) (string, error) {
+		if lacks == "" {
+			return "", nil
+		}
+		return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, lacks, owner), nil
+	}
+	why := fmt.Sprintf("%s writes %s%s, so gpuadm verifies and does not edit", owner, e.Config, because)
 	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
 		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
 	w.Releases = true

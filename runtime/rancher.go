@@ -32,7 +32,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case bytes.HasPrefix(template(e).Data, []byte(templateHead)):
 		return templated(f, e, h)
 	case lacking(lessFile(e, dropIn), h) == "":
-		w := verify(e, h)
+		w := verify(e, h, lacking(e, h))
 		w.Why = e.Owner + " has written the handler"
 		return []converge.Want{w}, nil
 	case !there:
@@ -42,7 +42,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case dropIn != "":
 		c, err := asRead(e)
 		if err != nil {
-			return nil, refused(err)
+			return nil, err
 		}
 		h, works := asDefault(s, f, c, h)
 		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil

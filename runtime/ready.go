@@ -88,22 +88,36 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI
 // plugin did not load answers too, with status 12 (it knows no such service): nothing to wait for.
 func answers(ctx context.Context, v host.View, socket, handler string) error {
+	began := time.Now()
+	var status []byte
+	err := untilDone(ctx, func(ctx context.Context) (err error) {
+		status, err = v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
+		if err != nil && strings.Contains(err.Error(), "gRPC status 12") {
+			return errNoCRI
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return judgeStatus(status, handler)
+	case errors.As(err, &host.Later{}):
+		return nil // no daemon answers here
+	case errors.Is(err, errNoCRI):
+		return err
+	}
+	return fmt.Errorf("containerd did not answer CRI within %v: %w", time.Since(began).Round(time.Second), err)
+}
+
+var errNoCRI = errors.New("containerd runs, and its CRI plugin does not: journalctl -u containerd says why")
+
+// untilDone tries until it is done or a daemon's patience is over. A Later is done, and so is a daemon without its CRI plugin.
+func untilDone(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	began := time.Now()
 	for {
-		status, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
-		if later := (host.Later{}); errors.As(err, &later) {
-			return nil // no daemon answers here
-		}
-		if err == nil {
-			return judgeStatus(status, handler)
-		}
-		if strings.Contains(err.Error(), "gRPC status 12") {
-			return fmt.Errorf("containerd runs, and its CRI plugin does not: journalctl -u containerd says why")
-		}
-		if host.Pause(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("containerd did not answer CRI within %v: %w", time.Since(began).Round(time.Second), err)
+		err := try(ctx)
+		if err == nil || errors.As(err, &host.Later{}) || errors.Is(err, errNoCRI) || host.Pause(ctx, 50*time.Millisecond) != nil {
+			return err
 		}
 	}
 }

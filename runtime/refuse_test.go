@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestSpellingOf1x: a setting that containerd 1.x passes over because of how its name is written is refused for it, and edited for 2.x.
@@ -25,8 +27,8 @@ func TestSpellingOf1x(t *testing.T) {
 		tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte(text)}}
 		for _, version := range []string{"1.6.36", "1.7.24", "2.3.4"} {
 			_, err := Target(tree, Daemon{version}, handlers()[0])
-			r := (*Refusal)(nil)
-			if errors.As(err, &r); (r != nil) != (what != "" && version[0] == '1') || r != nil && (!strings.Contains(r.Reason, what) || r.Line == 0 || r.Fix == "") {
+			r := (*trouble.Error)(nil)
+			if errors.As(err, &r); (r != nil) != (what != "" && version[0] == '1') || r != nil && (!strings.Contains(r.What, what) || !strings.Contains(r.What, "config.toml:") || r.Try[0] == "") {
 				t.Errorf("%q, containerd %s: %v, want %q", text, version, err, what)
 			}
 		}
@@ -71,15 +73,15 @@ func TestVersion1(t *testing.T) {
 		tree := layTree(t, map[string][]byte{etc + "/config.toml": []byte(root), etc + "/conf.d/a.toml": []byte(imported)})
 		for _, d := range daemons() {
 			_, err := Target(tree, d, handlers()[0])
-			r := (*Refusal)(nil)
-			if errors.As(err, &r); (fix == "") != (err == nil) || r != nil && (r.Code != RefusedVersion || r.Fix != fix || !strings.Contains(r.Reason, "version 1")) {
+			r := (*trouble.Error)(nil)
+			if errors.As(err, &r); (fix == "") != (err == nil) || r != nil && (!errors.Is(err, RefusedVersion) || r.Try[0] != fix || !strings.Contains(r.What, "version 1")) {
 				t.Errorf("%q, containerd %q: %v", text, d.Version, err)
 			}
 		}
 	}
 	for _, v := range []string{"1.6.36", "1.7.24"} {
 		_, err := Target(Tree{Root: File{Path: etc + "/config.toml", Data: []byte("disabled_plugins = [\"cri\"]\n")}}, Daemon{v}, handlers()[0])
-		if r := (*Refusal)(nil); !errors.As(err, &r) || r.Code != RefusedDisabled {
+		if !errors.Is(err, RefusedDisabled) {
 			t.Errorf("as Docker's package has it: %v", err)
 		}
 	}
@@ -89,8 +91,8 @@ func TestVersion1(t *testing.T) {
 func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
-	r := (*Refusal)(nil)
-	if !errors.As(err, &r) || r.Line != 2 || !strings.Contains(r.Reason, "byte 0xF6 is no UTF-8") || !strings.Contains(r.Fix, "iconv -f latin1") {
+	r := (*trouble.Error)(nil)
+	if !errors.As(err, &r) || !strings.Contains(r.What, "config.toml:2: byte 0xF6 is no UTF-8") || !strings.Contains(r.Try[0], "iconv -f latin1") {
 		t.Errorf("%v", err)
 	}
 }

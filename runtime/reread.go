@@ -4,8 +4,6 @@
 package runtime
 
 import (
-	"slices"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -27,9 +25,5 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 		w.Thing = dockerRestart{Settler: w.Thing.(converge.Settler)}
 		return []converge.Want{w}, nil
 	}
-	w := things.Restart(unitOf(e), files, Ready, why)
-	if unitOf(e) == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unitOf(e)) {
-		w.Breaks = append(w.Breaks, "restart-kubelet")
-	}
-	return []converge.Want{w}, nil
+	return []converge.Want{restart(f, e, files, Ready, why)}, nil
 }

@@ -67,7 +67,7 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 	}
 	c, err := asRead(e)
 	if err != nil {
-		return nil, refused(err)
+		return nil, err
 	}
 	h, works := asDefault(s, f, c, h)
 	target, err := c.targetPath(h)
@@ -80,19 +80,12 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 // editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
 func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []string) []converge.Want {
 	tree, daemon := tree(e), Daemon{Version: e.Version}
-	edit := func(found []byte) ([]byte, error) {
-		out, err := Edit(tree, daemon, h, target, found)
-		return out, refused(err)
-	}
-	why := fmt.Sprintf("handler %s runs %s", h.Name, path.Base(h.Binary))
-	if h.Default {
-		why += ", and is the default"
-	}
+	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, takeOut(tree.Texts)).Formed(FormTOML).Proven(judge), edit, why))
+	wants = append(wants, things.Edited(things.NewFile(target, takeOut(tree.Texts)).Formed(FormTOML).Proven(judge), edit, handlerWhy(h)))
 	return append(wants, restarted(f, e, h, reads, target, edit))
 }
 
@@ -108,15 +101,17 @@ func restarted(f facts.Facts, e facts.Engine, h Handler, reads []string, target 
 		}
 		return answers(ctx, v, socket(e), h.Name)
 	}
-	unit := e.Unit
-	if unit == "" {
-		unit = "containerd.service"
-	}
-	restart := things.Restart(unit, reads, ready, "containerd reads its configuration when it starts")
+	return restart(f, e, reads, ready, "containerd reads its configuration when it starts")
+}
+
+// restart wants an engine to have started after its files were changed. It says where kubelet restarts with it.
+func restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {
+	unit := unitOf(e)
+	w := things.Restart(unit, files, ready, why)
 	if unit == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unit) {
-		restart.Breaks = append(restart.Breaks, "restart-kubelet")
+		w.Breaks = append(w.Breaks, "restart-kubelet")
 	}
-	return restart
+	return w
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.
@@ -170,8 +165,7 @@ func dockers(e facts.Engine, all []facts.Engine) bool {
 		return false
 	}
 	_, err := asRead(e)
-	r := (*Refusal)(nil)
-	return errors.As(err, &r) && r.Code == RefusedDisabled
+	return errors.Is(err, RefusedDisabled)
 }
 
 // notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
@@ -236,13 +230,4 @@ func reads(t Tree) []string {
 		}
 	}
 	return names
-}
-
-// refused gives a refusal the engine's form.
-func refused(err error) error {
-	r := (*Refusal)(nil)
-	if !errors.As(err, &r) {
-		return err
-	}
-	return &trouble.Error{What: r.Error(), Try: []string{r.Fix}, Err: r}
 }

@@ -28,7 +28,7 @@ func TestNoDeadNodes(t *testing.T) {
 					}
 					served.Add(1)
 					files, err := gpuadmEdit(t, in, p, true)
-					var refusal *runtime.Refusal
+					var refusal runtime.Refused
 					if err != nil && !errors.As(err, &refusal) {
 						t.Fatal(err)
 					}

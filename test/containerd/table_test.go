@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -36,7 +37,7 @@ const (
 )
 
 // listed are the only reasons for which a configuration may be refused.
-var listed = []string{
+var listed = []runtime.Refused{
 	runtime.RefusedDisabled, runtime.RefusedNames, runtime.RefusedTemplate, runtime.RefusedSyntax, runtime.RefusedVersion, runtime.RefusedShape,
 }
 
@@ -223,13 +224,14 @@ func fold(m map[string]any, key string) (all []any) {
 func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why error, asDefault bool) string {
 	t.Helper()
 	files, err := gpuadmEdit(t, in, p, asDefault)
-	var refusal *runtime.Refusal
+	var refusal runtime.Refused
+	var told *trouble.Error
 	switch {
 	case errors.As(err, &refusal):
-		if !slices.Contains(listed, refusal.Code) || refusal.Fix == "" {
-			t.Errorf("refused for no listed reason, or without a fix: %+v", refusal)
+		if !slices.Contains(listed, refusal) || !errors.As(err, &told) || len(told.Try) == 0 {
+			t.Errorf("refused for no listed reason, or without a fix: %v", err)
 		}
-		return "refused: " + refusal.Code
+		return "refused: " + string(refusal)
 	case err != nil:
 		t.Errorf("cannot edit: %v", err)
 		return err.Error()
