@@ -26,8 +26,6 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
 export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
-# Only a build for the demo links the simulated node.
-DEMO      := -tags=netgo,osusergo,demo
 # Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
 # -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
 RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
@@ -102,8 +100,8 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of 
 	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo
-	$(GO) build $(DEMO) -o $(BIN)/gpuadm-demo ./cmd/gpuadm
-	$(BIN)/gpuadm-demo demo
+	$(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
+	cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
 	GOGC=400 $(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m ./...
@@ -119,7 +117,6 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) test -C images/build/chart .
 	$(GO) test -C images/build/packages .
 	$(GO) test -C images/build/sbom .
-	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
 	else echo "check: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
@@ -183,7 +180,6 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 update: ## rewrite the golden files, and the driver catalog's Go form, which they are made with
 	$(GO) test ./drivers -run TestCatalogData -update
 	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./stages ./cmd/... ./test/... -update
-	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
 	$(GO) test -C images/build/chart . -run TestManifests -update
 
 clean: ## remove what was built here

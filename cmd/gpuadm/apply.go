@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -159,13 +158,9 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	if _, err := h.Stat(spec); err != nil {
 		return &trouble.Error{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"the boot unit applies " + spec}, Try: []string{"write the spec to that file, and leave out -f"}, Err: err}
 	}
-	name, err := os.Executable()
+	binary, err := c.self()
 	if err != nil {
-		return fmt.Errorf("cannot find this program's own file: %w", err)
-	}
-	binary, err := c.read(name)
-	if err != nil {
-		return fmt.Errorf("cannot read %s: %w", name, cause(err))
+		return err
 	}
 	e.Stages = installed(e.Stages, stages.Install(binary))
 	c.chosen = append(c.chosen, "--install")

@@ -227,18 +227,14 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 
 // firstBoot lists what is deferred, by what it needs, and says how long that takes where it is known.
 func firstBoot(changes []converge.Change) (lines []string) {
-	var order []string
-	by, takes := map[string][]converge.Change{}, map[string]string{}
-	for _, ch := range changes {
+	takes := map[string]string{}
+	order, by := grouped(changes, func(ch converge.Change) string {
 		needs := stages.Needs(ch)
 		if t := stages.Takes(ch); t != "" {
 			takes[needs] = " (" + t + ")"
 		}
-		if by[needs] == nil {
-			order = append(order, needs)
-		}
-		by[needs] = append(by[needs], ch)
-	}
+		return needs
+	})
 	for _, needs := range order {
 		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s%s: %s.", needs, takes[needs], several(by[needs])))
 	}

@@ -69,22 +69,19 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 // gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the last lines of a process to its
 // unit.
 func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
-	t := &trouble.Error{What: err.Error(), Err: err}
-	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
-		t = inner
-	}
-	advise(c.env, t, err)
+	f := failureOf(err)
+	f.advise(c.env, err)
 	held := "kubelet does not start until " + trouble.Command("apply") + " succeeds"
 	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
 		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
 	}
-	t.Because = append(t.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
+	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
 	if !c.toJournal() {
-		return t
+		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: err}
 	}
 	var text strings.Builder
 	c.stderr = &text
-	printTrouble(c.env, t)
+	f.print(c.env)
 	v := newLogVoice(c)
 	for _, line := range strings.Split(strings.TrimSpace(text.String()), "\n") {
 		v.log.Error(line)

@@ -212,40 +212,40 @@ func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 
 // answers adds what gpuadm itself says.
 func (b *bundle) answers(ctx context.Context) {
-	asked := func(engine func(context.Context) (*converge.Engine, error), of func(context.Context, *converge.Engine) (any, error)) func(context.Context) ([]byte, error) {
-		return func(ctx context.Context) ([]byte, error) {
-			e, err := engine(ctx)
+	answer := func(name, about string, of func(context.Context) (any, error)) {
+		b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
+			var text bytes.Buffer
+			v, err := of(ctx)
 			if errors.Is(err, errNoSpec) {
-				return nil, errors.New("there is no plan without a spec: this machine has no node.toml, and -f names none")
-			} else if err != nil {
-				return nil, err
+				err = errors.New("there is no plan without a spec: this machine has no node.toml, and -f names none")
 			}
-			answer, err := of(ctx, e)
-			if err != nil {
-				return nil, err
+			if err == nil {
+				err = printJSON(&text, v) // without secrets
 			}
-			return inJSON(answer)
-		}
+			return text.Bytes(), err
+		})
 	}
-	b.add(ctx, "doctor.json", "what gpuadm doctor finds", func(ctx context.Context) ([]byte, error) {
+	answer("doctor.json", "what gpuadm doctor finds", func(ctx context.Context) (any, error) {
 		if !b.h.Live() {
 			return nil, errors.New("the machine does not run")
 		}
-		r, err := b.c.examine(ctx, b.h, b.seen)
+		return b.c.examine(ctx, b.h, b.seen)
+	})
+	answer("plan.json", "what gpuadm apply would change", func(ctx context.Context) (any, error) {
+		e, _, err := b.c.engine(ctx, nil, nil)
 		if err != nil {
 			return nil, err
 		}
-		return inJSON(r)
+		return e.Plan(ctx, b.seen)
 	})
-	b.add(ctx, "plan.json", "what gpuadm apply would change", asked(func(ctx context.Context) (*converge.Engine, error) {
-		e, _, err := b.c.engine(ctx, nil, nil)
-		return e, err
-	}, func(ctx context.Context, e *converge.Engine) (any, error) { return e.Plan(ctx, b.seen) }))
-	b.add(ctx, "status.json", "what gpuadm has made, and what was changed since", asked(func(ctx context.Context) (*converge.Engine, error) {
+	answer("status.json", "what gpuadm has made, and what was changed since", func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engineOfFiles(ctx, nil)
-		return e, err
-	}, func(ctx context.Context, e *converge.Engine) (any, error) { return e.Status(ctx, b.seen) }))
-	b.add(ctx, "runs.json", fmt.Sprintf("the last %d runs, with their changes", bundledRuns), func(context.Context) ([]byte, error) {
+		if err != nil {
+			return nil, err
+		}
+		return e.Status(ctx, b.seen)
+	})
+	answer("runs.json", fmt.Sprintf("the last %d runs, with their changes", bundledRuns), func(context.Context) (any, error) {
 		j := converge.ReadJournal(b.h)
 		switch {
 		case j.Refused != nil:
@@ -264,15 +264,8 @@ func (b *bundle) answers(ctx context.Context) {
 		if len(runs) == 0 {
 			return nil, errors.New("gpuadm has changed nothing on this machine")
 		}
-		return inJSON(runs[max(0, len(runs)-bundledRuns):])
+		return runs[max(0, len(runs)-bundledRuns):], nil
 	})
-}
-
-// inJSON is a value as -o json prints it: without secrets.
-func inJSON(v any) ([]byte, error) {
-	var text bytes.Buffer
-	err := printJSON(&text, v)
-	return text.Bytes(), err
 }
 
 // logs adds what the machine says.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"path"
 	"path/filepath"
 	"runtime/debug"
@@ -21,7 +20,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -112,9 +110,7 @@ func (p *pod) run(ctx context.Context) error {
 		case err != nil && p.once:
 			return err
 		case err != nil:
-			t := &trouble.Error{What: err.Error()}
-			errors.As(err, &t)
-			printTrouble(p.env, t)
+			failureOf(err).print(p.env)
 			pause = podRetry
 		case p.once && status != exitAgain && !p.unknown:
 			if status != 0 {
@@ -234,11 +230,11 @@ func (p *pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 			}
 		}
 	}
-	self, err := os.Executable()
+	self, err := p.self()
 	if err != nil {
-		return nil, fmt.Errorf("cannot find this program's own file: %w", err)
+		return nil, err
 	}
-	if err := p.bring(machine, self, program, 0o755); err != nil {
+	if err := put(machine, program, self, 0o755); err != nil {
 		return nil, err
 	}
 	argv = []string{program, "apply", "--unattended"}

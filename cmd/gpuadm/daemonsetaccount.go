@@ -87,7 +87,7 @@ func (p *pod) mayLend(ctx context.Context) bool {
 		warning = told.Error()
 	}
 	if warning != p.warned && warning != "" {
-		printTrouble(p.env, told)
+		failureOf(told).print(p.env)
 	}
 	p.warned = warning
 	return p.narrow

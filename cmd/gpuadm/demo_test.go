@@ -1,13 +1,51 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build demo
-
 package main
 
-import "testing"
+import (
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
 
-// TestDemo is what `make demo` prints.
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// demoNode is the simulated machine: Ubuntu 24.04 with 8 × H100 and a kubeadm containerd.
+//
+//go:embed demo.txtar
+var demoNode []byte
+
+var demo = flag.Bool("demo", false, "print the demo to the terminal")
+
+// TestDemo is `make demo`: a simulated node goes through plan, apply, apply, undo in the real engine.
 func TestDemo(t *testing.T) {
-	golden(t, "demo", "demo")
+	var out strings.Builder
+	w := io.Writer(&out)
+	if *demo {
+		w = os.Stdout
+	}
+	n := must.Get(simhost.New(demoNode))(t)
+	e := env{
+		stdin: strings.NewReader(""), stdout: w, stderr: w, root: true, read: os.ReadFile,
+		getenv: func(string) string { return "" }, open: func(string) (host.Host, error) { return n, nil },
+	}
+	fmt.Fprintf(w, "\nnode# cat /etc/gpuadm/node.toml\n%s", must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
+	for _, line := range []string{"plan", "plan runtime", "apply", "apply", "status", "undo", "status"} {
+		fmt.Fprintf(w, "\nnode# gpuadm %s\n", line)
+		if code := run(context.Background(), e, strings.Fields(line)); code != 0 && code != exitPending {
+			t.Fatalf("exit code %d", code)
+		}
+	}
+	if !*demo {
+		compareGolden(t, filepath.Join("testdata", "demo.txt"), seconds.ReplaceAllString(out.String(), "in 0.0 s"))
+	}
 }

@@ -58,11 +58,7 @@ func (c *common) drain(ctx context.Context, e *converge.Engine, h host.Host, ref
 func (c *common) uncordon(ctx context.Context, h host.Host, s *spec.Spec) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), labelTold)
 	defer cancel()
-	se := c.node
-	if se == nil {
-		se = new(node.Session)
-	}
-	return se.Uncordon(ctx, h, s)
+	return c.node.Uncordon(ctx, h, s)
 }
 
 // waitsForUsers says whether a change of the partitions would wait even if the clients that the node's label pauses were gone: then they

@@ -60,12 +60,7 @@ func (c *common) doctor(ctx context.Context) error {
 			r.Causes[i].Commands = []string{c.typed("repair " + cause.Code)}
 		}
 	}
-	if c.output == "json" {
-		err = c.json(r)
-	} else {
-		c.doctorText(r)
-	}
-	if err == nil && len(r.Causes) > 0 {
+	if err = show(c, r, c.doctorText); err == nil && len(r.Causes) > 0 {
 		return exit(exitPending)
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
 
@@ -18,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// env is a command's view of the system: tests and the demo replace it.
+// env is a command's view of the system: tests replace it.
 type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -85,6 +86,19 @@ func (e env) file(name string) ([]byte, error) {
 		return io.ReadAll(io.LimitReader(e.stdin, 2<<20))
 	}
 	return e.read(name)
+}
+
+// self is this program's own file.
+func (e env) self() ([]byte, error) {
+	name, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find this program's own file: %w", err)
+	}
+	data, err := e.read(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, cause(err))
+	}
+	return data, nil
 }
 
 // errNoSpec says that the machine has no spec.

@@ -182,7 +182,7 @@ func TestTroubleIsNotForged(t *testing.T) {
 	c.undoPlanText(converge.UndoPlan{Changes: p.Changes, Kept: p.Changes, Left: p.Changes})
 	waitingText(&out, p.Changes)
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
-		plainVoice{c}.tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
+		(&textVoice{common: c}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
 	}
 	if bad := forged(said.String() + out.String()); bad != "" {
 		t.Errorf("%q", bad)

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -45,127 +46,39 @@ func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
 // report prints an error and returns the exit code.
 func report(e env, cmd *cobra.Command, err error) int {
 	var code exit
-	var wrong trouble.Faults
-	var busy *host.Busy
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return int(code)
 	}
-	code = exitCannot
-	t := &trouble.Error{What: err.Error()}
-	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
-		t = inner
-	}
+	f := failureOf(err)
 	switch {
-	case errors.As(err, &wrong):
-		code = exitUsage
-	case errors.As(err, &busy):
-		code, t = exitAgain, &trouble.Error{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
+	case f.Spec != nil:
+		f.Exit = exitUsage
+	case errors.As(err, new(*host.Busy)):
+		f.Exit, f.Try = exitAgain, []string{"wait until it has ended, and run the same command again"}
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
-		code = exitUsage
+		f.Exit = exitUsage
 	case errors.As(err, &overdue{}):
-		t = &trouble.Error{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it continues from here")}
+		f.Try = append(f.Try, "apply again with a longer --deadline: it continues from here")
 	case errors.Is(err, converge.ErrStopped):
-		code = exitAgain
+		f.Exit = exitAgain
 	case trouble.Passes(err):
-		code = exitAgain
-		if len(t.Try) == 0 {
-			t = &trouble.Error{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it continues from here"}}
+		f.Exit = exitAgain
+		if len(f.Try) == 0 {
+			f.Try = []string{"wait, and run the same command again: it continues from here"}
 		}
 	default:
-		advise(e, t, err)
+		f.advise(e, err)
 	}
-	if out := cmd.Flag("output"); out != nil && out.Value.String() == "json" {
-		printJSONError(e, int(code), t, wrong)
-	} else if wrong != nil {
-		printSpecErrors(e, wrong)
-	} else {
-		printTrouble(e, t)
+	if out := cmd.Flag("output"); out == nil || out.Value.String() != "json" || printJSON(e.stdout, f) != nil {
+		f.print(e)
 	}
-	return int(code)
+	return f.Exit
 }
 
-// advise adds likely causes and what to do, where the machine and not the spec is at fault.
-func advise(e env, t *trouble.Error, err error) {
-	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
-	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
-	var confined []string
-	if e.root && (readOnly || denied) && e.confined != nil {
-		confined = e.confined()
-	}
-	t.Because = append(t.Because, confined...)
-	switch {
-	case len(t.Try) > 0:
-	case len(confined) > 0:
-		t.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
-	case readOnly:
-		t.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
-	case errors.Is(err, syscall.ENOSPC):
-		t.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
-	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
-		t.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
-	case denied && !e.root:
-		t.Try = []string{"run it as root: " + e.again()}
-	}
-}
-
-// printTrouble prints an error with its reasons and what to do.
-func printTrouble(e env, t *trouble.Error) {
-	printf(e.stderr, "gpuadm: %s\n", t)
-	undone := t.Undone
-	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
-		undone = append(slices.Clone(undone[:5]), fmt.Sprintf("and %d more changes; -o json lists all", more))
-	}
-	for _, part := range []struct {
-		word  string
-		lines []string
-	}{{"because", t.Because}, {"undone", undone}, {"try", t.Try}} {
-		for i, line := range part.lines {
-			word := part.word
-			if i > 0 {
-				word = ""
-			}
-			printf(e.stderr, "  %-8s %s\n", word, line)
-		}
-	}
-}
-
-// printSpecErrors prints each error with its line and a mark under the place.
-func printSpecErrors(e env, wrong trouble.Faults) {
-	for _, w := range wrong {
-		printf(e.stderr, "gpuadm: %s\n", w)
-		if at := w.At; at.Text != "" {
-			printf(e.stderr, "  %5d | %s\n        | %s^\n", at.Line, at.Text, indent(at.Text, at.Column))
-		}
-		if len(w.Try) > 0 {
-			printf(e.stderr, "  try      %s\n", strings.Join(w.Try, "; or "))
-		}
-	}
-	n := "1 error"
-	if len(wrong) > 1 {
-		n = fmt.Sprintf("%d errors", len(wrong))
-	}
-	printf(e.stderr, "%s in the spec. Nothing was touched.\n", n)
-}
-
-// indent returns blanks up to a column, with its tabs, so that the mark is under its column.
-func indent(text string, column int) string {
-	var b strings.Builder
-	for i, r := range []rune(text) {
-		if i >= column-1 {
-			break
-		}
-		if r != '\t' {
-			r = ' '
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
-// failure is what every verb prints with -o json where it fails.
+// failure is what every verb prints where it fails, with -o json as it is.
 type failure struct {
 	Format  int       `json:"format"`
 	Error   string    `json:"error"`
@@ -182,14 +95,84 @@ type finding struct {
 	Column  int    `json:"column"`
 	Message string `json:"message"`
 	Fix     string `json:"fix,omitempty"`
+	text    string // the line
 }
 
-func printJSONError(e env, code int, t *trouble.Error, wrong trouble.Faults) {
-	v := failure{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
-	for _, w := range wrong {
-		v.Spec = append(v.Spec, finding{w.At.File, w.At.Line, w.At.Column, w.What, strings.Join(w.Try, "; or ")})
+// failureOf is an error as it is printed.
+func failureOf(err error) failure {
+	f := failure{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
+	if t := (*trouble.Error)(nil); errors.As(err, &t) {
+		f.Error, f.Because, f.Undone, f.Try = t.Error(), slices.Clone(t.Because), t.Undone, slices.Clone(t.Try)
 	}
-	if err := printJSON(e.stdout, v); err != nil {
-		printTrouble(e, t)
+	var faults trouble.Faults
+	errors.As(err, &faults)
+	for _, w := range faults {
+		f.Spec = append(f.Spec, finding{w.At.File, w.At.Line, w.At.Column, w.What, strings.Join(w.Try, "; or "), w.At.Text})
+	}
+	return f
+}
+
+// advise adds likely causes and what to do, where the machine and not the spec is at fault.
+func (f *failure) advise(e env, err error) {
+	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
+	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
+	var confined []string
+	if e.root && (readOnly || denied) && e.confined != nil {
+		confined = e.confined()
+	}
+	f.Because = append(f.Because, confined...)
+	switch {
+	case len(f.Try) > 0:
+	case len(confined) > 0:
+		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
+	case readOnly:
+		f.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
+	case errors.Is(err, syscall.ENOSPC):
+		f.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
+	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
+		f.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
+	case denied && !e.root:
+		f.Try = []string{"run it as root: " + e.again()}
+	}
+}
+
+// print prints a failure in words: each error of the spec with a mark under its place, or the error with its reasons and what to do.
+func (f failure) print(e env) {
+	for _, w := range f.Spec {
+		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
+		if w.text != "" {
+			before := []rune(w.text)
+			blank := strings.Map(func(r rune) rune {
+				if r == '\t' {
+					return r
+				}
+				return ' '
+			}, string(before[:min(len(before), w.Column-1)]))
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.text, blank)
+		}
+		if w.Fix != "" {
+			reasons(e.stderr, nil, nil, []string{w.Fix})
+		}
+	}
+	if n := len(f.Spec); n > 0 {
+		printf(e.stderr, "%s in the spec. Nothing was touched.\n", count(n, "error"))
+		return
+	}
+	printf(e.stderr, "gpuadm: %s\n", f.Error)
+	undone := f.Undone
+	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
+		undone = append(slices.Clone(undone[:5]), fmt.Sprintf("and %d more changes; -o json lists all", more))
+	}
+	reasons(e.stderr, f.Because, undone, f.Try)
+}
+
+// reasons prints the lines below an error.
+func reasons(w io.Writer, because, undone, try []string) {
+	for i, lines := range [][]string{because, undone, try} {
+		word := []string{"because", "undone", "try"}[i]
+		for _, line := range lines {
+			printf(w, "  %-8s %s\n", word, line)
+			word = ""
+		}
 	}
 }

@@ -135,8 +135,6 @@ func TestManPages(t *testing.T) {
 		}
 		keys.item(k.Name, fmt.Sprintf("%s (%s; %s)", about, k.Type, def))
 	}
-	keys.section("BESIDES")
-	keys.prose(besides)
 	keys.section("SEE ALSO")
 	keys.WriteString(".BR gpuadm (8)\n")
 	held(t, "gpuadm-node.toml.5", keys.String())

@@ -81,7 +81,7 @@ func (c *common) manifest(of func(spec.Spec) (comment string, object map[string]
 		return err
 	}
 	if c.output == "json" {
-		return c.json(object)
+		return printJSON(c.stdout, object)
 	}
 	text, err := yaml.Marshal(object)
 	if err != nil {

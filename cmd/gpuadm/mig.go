@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -36,10 +35,25 @@ the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 
 const gpuFlag = "plan for `MODEL` instead of this machine's GPUs: H100-80GB, or a PCI device id; repeatable, one for each GPU"
 
-func newMIGFit(c *common) *cobra.Command {
+// gpuVerb is a verb about GPUs: this machine's, or those of --gpu.
+func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models []string) error) *cobra.Command {
 	var models []string
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		gpus, err := c.migGPUs(cmd.Context(), models)
+		if err != nil {
+			return err
+		}
+		return answer(gpus, models)
+	}
+	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
+	return cmd
+}
+
+func newMIGFit(c *common) *cobra.Command {
 	var layout string
-	cmd := &cobra.Command{
+	cmd := c.gpuVerb(&cobra.Command{
 		Use:   "fit",
 		Short: "say whether a layout fits, and what it would disturb",
 		Long: `Fit places a layout's partitions on each GPU so that it disturbs as few instances
@@ -50,50 +64,30 @@ where that file has several.
 Exit codes: 0 the GPUs have the layout, or with --gpu it fits; 3 it fits, and apply
 would change partitions; 1 it does not fit.`,
 		Example: "  gpuadm mig fit\n  gpuadm mig fit --gpu H100-80GB --file config.yaml --layout all-balanced",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			entries, err := c.migEntries(layout)
-			if err != nil {
-				return err
+	}, func(gpus []host.GPU, models []string) error {
+		entries, err := c.migEntries(layout)
+		if err != nil {
+			return err
+		}
+		if n := mig.Needs(entries); len(models) > 0 && n > len(models) {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", n-1, len(models)),
+				Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(strings.Repeat("--gpu "+models[0]+" ", min(n, 16)))},
 			}
-			gpus, err := c.migGPUs(cmd.Context(), models)
-			if err != nil {
-				return err
-			}
-			if n := mig.Needs(entries); len(models) > 0 && n > len(models) {
-				return &trouble.Error{
-					What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", n-1, len(models)),
-					Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(strings.Repeat("--gpu "+models[0]+" ", min(n, 16)))},
-				}
-			}
-			return c.migFit(entries, gpus, len(models) > 0)
-		},
-	}
-	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+		}
+		return c.migFit(entries, gpus, len(models) > 0)
+	})
 	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
-	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	cmd.RegisterFlagCompletionFunc("layout", c.layouts)
 	return cmd
 }
 
 func newMIGProfiles(c *common) *cobra.Command {
-	var models []string
-	cmd := &cobra.Command{
+	return c.gpuVerb(&cobra.Command{
 		Use:     "profiles",
 		Short:   "list what GPUs can be partitioned into, with a picture of the slices",
 		Example: "  gpuadm mig profiles\n  gpuadm mig profiles --gpu A100-40GB",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			gpus, err := c.migGPUs(cmd.Context(), models)
-			if err != nil {
-				return err
-			}
-			return c.migProfiles(gpus)
-		},
-	}
-	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
-	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
-	return cmd
+	}, func(gpus []host.GPU, _ []string) error { return c.migProfiles(gpus) })
 }
 
 func newMIGExport(c *common) *cobra.Command {
@@ -110,15 +104,13 @@ mig-parted's format, which has no placement.`,
 			if err != nil {
 				return err
 			}
-			text := mig.Tables(gpus)
-			if parted != "" {
-				text = mig.Parted(parted, gpus)
-			}
-			if c.output == "json" {
-				return c.json(migGPUs{1, gpus})
-			}
-			_, err = io.WriteString(c.stdout, text)
-			return err
+			return show(c, migGPUs{1, gpus}, func(is migGPUs) {
+				text := mig.Tables(is.GPUs)
+				if parted != "" {
+					text = mig.Parted(parted, is.GPUs)
+				}
+				printf(c.stdout, "%s", verbatim(text))
+			})
 		},
 	}
 	cmd.Flags().StringVar(&parted, "parted", "", "print mig-parted's format, the layout called `NAME`")
@@ -126,33 +118,19 @@ mig-parted's format, which has no placement.`,
 }
 
 func newMIGGenerate(c *common) *cobra.Command {
-	var models []string
-	cmd := &cobra.Command{
+	return c.gpuVerb(&cobra.Command{
 		Use:   "generate",
 		Short: "print one layout for each profile, in mig-parted's format",
 		Long: `Generate prints a file in mig-parted's format for [mig] file: for each profile of
 the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enabled.`,
 		Example: "  gpuadm mig generate > /etc/gpuadm/mig.yaml\n  gpuadm mig generate --gpu H100-80GB --gpu A100-40GB",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			gpus, err := c.migGPUs(cmd.Context(), models)
-			if err != nil {
-				return err
-			}
-			file, err := mig.Generate(gpus)
-			if err != nil {
-				return err
-			}
-			if c.output == "json" {
-				return c.json(file)
-			}
-			_, err = c.stdout.Write(file.YAML())
+	}, func(gpus []host.GPU, _ []string) error {
+		file, err := mig.Generate(gpus)
+		if err != nil {
 			return err
-		},
-	}
-	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
-	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
-	return cmd
+		}
+		return show(c, file, func(f mig.PartedFile) { printf(c.stdout, "%s", verbatim(f.YAML())) })
+	})
 }
 
 // migGPUs are this machine's GPUs, or untouched ones of the models asked for.
@@ -280,11 +258,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		changes = changes || f.Now != f.Then
 		list = append(list, f)
 	}
-	if c.output == "json" {
-		err = c.json(migFits{1, list})
-	} else {
-		c.migFitText(list, offline)
-	}
+	err = show(c, migFits{1, list}, func(all migFits) { c.migFitText(all.Fits, offline) })
 	if err == nil && changes && !offline {
 		return exit(exitPending)
 	}
@@ -361,14 +335,12 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 	if len(models) == 0 {
 		return &trouble.Error{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
 	}
-	if c.output == "json" {
-		return c.json(migModels{1, models})
-	}
-	for i, m := range models {
-		if i > 0 {
-			printf(c.stdout, "\n")
+	return show(c, migModels{1, models}, func(all migModels) {
+		for i, m := range all.Models {
+			if i > 0 {
+				printf(c.stdout, "\n")
+			}
+			printf(c.stdout, "%s", verbatim(m.Offer()))
 		}
-		printf(c.stdout, "%s", verbatim(m.Offer()))
-	}
-	return nil
+	})
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -102,13 +101,9 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		return err
 	}
 	defer unlock()
-	self, err := os.Executable()
+	binary, err := c.self()
 	if err != nil {
-		return fmt.Errorf("cannot find this program's own file: %w", err)
-	}
-	binary, err := c.read(self)
-	if err != nil {
-		return fmt.Errorf("cannot read %s: %w", self, cause(err))
+		return err
 	}
 	made := stages.Mirror{For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
 		if !c.quiet {

@@ -68,7 +68,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 		return err
 	}
 	p.Notes = append(p.Notes, c.followNote(e.Spec)...)
-	if err := c.printPlan(p); err != nil {
+	if err := show(c, p, c.planText); err != nil {
 		return err
 	}
 	switch {
@@ -97,21 +97,13 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 	if c.output == "json" {
 		p := converge.Plan{Format: converge.PlanFormat, Stages: []converge.StagePlan{}, Changes: []converge.Change{}}
 		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
-		return true, c.json(answer(p))
+		return true, printJSON(c.stdout, answer(p))
 	}
 	c.answer("No NVIDIA GPU on the PCI bus: nothing to do here.")
 	return true, nil
 }
 
 func justPlan(p converge.Plan) any { return p }
-
-func (c *common) printPlan(p converge.Plan) error {
-	if c.output == "json" {
-		return c.json(p)
-	}
-	c.planText(p)
-	return nil
-}
 
 // reportDrift says in one line what is pending, here and to the cluster. It says nothing of a converged machine, while an apply is at
 // work, and while an undo holds applies: then an operator has asked for what differs.
@@ -141,16 +133,11 @@ func (c *common) reportDrift(ctx context.Context) error {
 
 // drift is the line.
 func drift(changes []converge.Change) string {
-	const most = 6
 	var names []string
 	for _, ch := range changes {
 		if ch.Deferred == "" {
 			names = append(names, ch.String())
 		}
 	}
-	n := len(names)
-	if n > most {
-		names = append(slices.Clone(names[:most]), fmt.Sprintf("%d more", n-most))
-	}
-	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", count(n, "change"), strings.Join(names, ", "))
+	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", count(len(names), "change"), strings.Join(trouble.Few(names, 6), ", "))
 }

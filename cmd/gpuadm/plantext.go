@@ -38,7 +38,11 @@ func (c *common) planText(p converge.Plan) {
 		flush()
 		changes := of(p.Changes, st.Name)
 		if c.detailed(st.Name) {
-			c.changeLines(w, st.Name, changes, func(stage string, ch converge.Change) { c.changeText(w, stage, ch) })
+			name := st.Name
+			for _, ch := range changes {
+				c.changeText(w, name, ch)
+				name = ""
+			}
 		} else {
 			short = true
 			c.stageLine(w, st.Name, changes)
@@ -161,18 +165,12 @@ func planEnd(p converge.Plan) string {
 
 // deferred says which changes are deferred, and until when.
 func deferred(changes []converge.Change) string {
-	var out, order []string
-	by := map[string][]converge.Change{}
-	for _, ch := range changes {
-		if ch.Deferred == "" {
+	var out []string
+	order, by := grouped(changes, func(ch converge.Change) string { return ch.Deferred })
+	for _, event := range order {
+		if event == "" {
 			continue
 		}
-		if by[ch.Deferred] == nil {
-			order = append(order, ch.Deferred)
-		}
-		by[ch.Deferred] = append(by[ch.Deferred], ch)
-	}
-	for _, event := range order {
 		verb := " is "
 		if len(by[event]) > 1 {
 			verb = " are "
@@ -182,16 +180,23 @@ func deferred(changes []converge.Change) string {
 	return strings.Join(out, "; ")
 }
 
+// grouped are the changes by what key says of each, in the order in which that comes first.
+func grouped(changes []converge.Change, key func(converge.Change) string) (order []string, by map[string][]converge.Change) {
+	by = map[string][]converge.Change{}
+	for _, ch := range changes {
+		k := key(ch)
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], ch)
+	}
+	return order, by
+}
+
 // several names a few changes, and counts many of a kind.
 func several(changes []converge.Change) string {
-	var kinds, names []string
-	by := map[string][]converge.Change{}
-	for _, ch := range changes {
-		if by[ch.Kind] == nil {
-			kinds = append(kinds, ch.Kind)
-		}
-		by[ch.Kind] = append(by[ch.Kind], ch)
-	}
+	var names []string
+	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
 	for _, kind := range kinds {
 		if len(by[kind]) > 3 {
 			names = append(names, count(len(by[kind]), kind))

@@ -28,8 +28,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// json prints an answer as one JSON object on one line.
-func (c *common) json(v any) error { return printJSON(c.stdout, v) }
+// show prints an answer: with -o json as one JSON object on one line, else in words that are made of the same value.
+func show[T any](c *common, answer T, text func(T)) error {
+	if c.output == "json" {
+		return printJSON(c.stdout, answer)
+	}
+	text(answer)
+	return nil
+}
 
 // printJSON prints a value as JSON on one line, each text in it without secrets, and what does not show as JSON escapes it: a terminal
 // obeys U+009B.
@@ -150,36 +156,6 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 
 // until names the event that a change is deferred until: "first boot", "the driver answers".
 func until(event string) string { return "deferred until " + strings.TrimPrefix(event, "once ") }
-
-// changeLines prints changes of a stage. It puts three or more deferred changes of one kind and one event in one line.
-func (c *common) changeLines(w io.Writer, stage string, changes []converge.Change, print func(stage string, ch converge.Change)) {
-	for len(changes) > 0 {
-		ch, n := changes[0], 1
-		for n < len(changes) && ch.Deferred != "" && changes[n].Deferred == ch.Deferred && changes[n].Kind == ch.Kind {
-			n++
-		}
-		if n < 3 {
-			print(stage, ch)
-			n = 1
-		} else {
-			printf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), until(ch.Deferred))
-			line := " "
-			for i, ch := range changes[:n] {
-				name := " " + ch.Name
-				if i < n-1 {
-					name += ","
-				}
-				if len(line)+len(name) > 90 {
-					printf(w, "             %s\n", line)
-					line = " "
-				}
-				line += name
-			}
-			printf(w, "             %s\n", line)
-		}
-		stage, changes = "", changes[n:]
-	}
-}
 
 // changeText prints one change, why it is wanted, and what is different.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {

@@ -11,12 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -70,13 +68,11 @@ with 2. Without a code repair lists what it can fix.`,
 }
 
 func (c *common) listRepairs() error {
-	if c.output == "json" {
-		return c.json(map[string]any{"format": 1, "repairs": stages.Repairs()})
-	}
-	for _, r := range stages.Repairs() {
-		printf(c.stdout, "%-8s %s\n", r.Code, r.About)
-	}
-	return nil
+	return show(c, map[string]any{"format": 1, "repairs": stages.Repairs()}, func(map[string]any) {
+		for _, r := range stages.Repairs() {
+			printf(c.stdout, "%-8s %s\n", r.Code, r.About)
+		}
+	})
 }
 
 // noRepair says why a fault has no repair, and what to type instead.
@@ -120,10 +116,8 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 			Try:  []string{c.typed("apply")},
 		}}
 	}
-	c.repairs, c.chosen, c.node = true, []string{code}, new(node.Session)
-	_, thingOf := stages.Run(c.node)
-	return &converge.Engine{
-		Stages: []converge.Stage{all[i].Stage()}, Spec: s, ThingOf: thingOf, Clients: things.GPUClients,
-		Prune: stages.Prune, Version: version(), Repair: code,
-	}, h, nil
+	c.repairs, c.chosen = true, []string{code}
+	e, _ := c.newEngine()
+	e.Stages, e.Spec, e.Repair = []converge.Stage{all[i].Stage()}, s, code
+	return e, h, nil
 }

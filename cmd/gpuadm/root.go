@@ -91,7 +91,6 @@ func newRoot(e env) *cobra.Command {
 		root.SetCompletionCommandGroupID(id)
 	}
 	root.AddCommand(topics()...)
-	root.AddCommand(demoVerbs(c)...)
 	root.Version = version()
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -162,8 +161,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	c.node = new(node.Session)
-	all, thingOf := stages.Run(c.node)
+	e, all := c.newEngine()
 	sequence, err := choose(all, only, skip)
 	if err != nil {
 		return nil, nil, err
@@ -180,16 +178,15 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	if err := c.follow(ctx, h, &s); err != nil {
 		return nil, nil, err
 	}
-	return &converge.Engine{
-		Stages:  sequence,
-		Before:  all,
-		Spec:    s,
-		ThingOf: thingOf,
-		Clients: things.GPUClients,
-		Prune:   stages.Prune,
-		Version: version(),
-		Brief:   c.quiet && c.output != "json",
-	}, h, nil
+	e.Stages, e.Before, e.Spec, e.Brief = sequence, all, s, c.quiet && c.output != "json"
+	return e, h, nil
+}
+
+// newEngine is an engine that has no stage yet, and all stages.
+func (c *common) newEngine() (*converge.Engine, []converge.Stage) {
+	c.node = new(node.Session)
+	all, thingOf := stages.Run(c.node)
+	return &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version()}, all
 }
 
 // choose returns the stages asked for, in the sequence's order.

@@ -223,12 +223,17 @@ func golden(t *testing.T, name string, args ...string) {
 		t.Fatalf("gpuadm %s: exit code %d\n%s", args, code, &out)
 	}
 	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")
-	file := filepath.Join("testdata", name+".txt")
+	compareGolden(t, filepath.Join("testdata", name+".txt"), got)
+}
+
+// compareGolden compares a text with a file, which -update writes.
+func compareGolden(t *testing.T, file, got string) {
+	t.Helper()
 	if *update {
 		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || string(want) != got {
-		t.Errorf("gpuadm %s is not as in %s (%v); if that is meant: make update\n%s", strings.Join(args, " "), file, err, got)
+		t.Errorf("the output is not as in %s (%v); if that is meant: make update\n%s", file, err, got)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -49,24 +48,22 @@ content; values of keys that look like secrets are masked.`,
 			if err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return c.json(f)
-			}
-			printf(c.stdout, "%s\n", f)
-			if c.verbose {
-				text, err := json.MarshalIndent(f, "", "  ")
-				if err != nil {
-					return err
-				}
-				for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
-					printf(c.stdout, "%s\n", line)
-				}
-			}
-			return nil
+			return show(c, f, c.factsText)
 		},
 	}
 	cmd.Flags().BoolVar(&record, "record", false, "print a recording of the machine, for a bug report or a test")
 	return cmd
+}
+
+// factsText prints a line, and with -v all facts.
+func (c *common) factsText(f facts.Facts) {
+	printf(c.stdout, "%s\n", f)
+	if c.verbose {
+		text, _ := json.MarshalIndent(f, "", "  ") // facts can always be encoded
+		for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
+			printf(c.stdout, "%s\n", line)
+		}
+	}
 }
 
 // withoutSpec shows what machine this is where an operator asks for its state and it has no spec; err is returned.
@@ -112,18 +109,15 @@ pool, or a key of node.toml. It changes nothing.`,
 			if err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return c.json(ownerList{1, parts})
-			}
-			ownersText(c.stdout, parts)
-			return nil
+			return show(c, ownerList{1, parts}, c.ownersText)
 		},
 	}
 }
 
 // ownersText prints an owner a line. The settings are printed where two quarrel.
-func ownersText(w io.Writer, parts []stages.Part) {
-	for _, p := range parts {
+func (c *common) ownersText(all ownerList) {
+	w := c.stdout
+	for _, p := range all.Parts {
 		if p.Owner == nil {
 			printf(w, "%-21s no owner: %s\n", p.Name, p.None)
 			continue
@@ -175,11 +169,7 @@ func newVersion(c *common) *cobra.Command {
 		Short: "print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if c.output == "json" {
-				return c.json(versionOf{1, version()})
-			}
-			printf(c.stdout, "gpuadm %s\n", version())
-			return nil
+			return show(c, versionOf{1, version()}, func(v versionOf) { printf(c.stdout, "gpuadm %s\n", v.Version) })
 		},
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -95,12 +94,10 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 // program is gpuadm for a machine, by what its uname -m says. The packages put those for all processors into /usr/lib/gpuadm.
 func (c *common) program(machine string) (data []byte, digest string, err error) {
 	arch := map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine]
-	name, err := os.Executable()
-	if arch != runtime.GOARCH {
-		name, err = "/usr/lib/gpuadm/gpuadm-"+arch, nil
-	}
-	if err == nil {
-		data, err = c.read(name)
+	if arch == runtime.GOARCH {
+		data, err = c.self()
+	} else {
+		data, err = c.read("/usr/lib/gpuadm/gpuadm-" + arch)
 	}
 	if err != nil {
 		err = fmt.Errorf("cannot bring gpuadm: this machine has none for %s: %w", machine, err)
@@ -190,7 +187,7 @@ func (a *sshAnswers) ended(r remote.Result) {
 	defer a.mu.Unlock()
 	a.worst = min(a.worst, slices.Index(sshExits, m.Exit))
 	if m.Answers = a.said[r.Host]; a.output == "json" {
-		_ = a.json(m) // it can always be encoded
+		_ = printJSON(a.stdout, m) // it can always be encoded
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newStatus(c *common) *cobra.Command {
@@ -70,11 +69,7 @@ with 3 if something was; that needs no spec.`,
 				s.Runs = slices.DeleteFunc(s.Runs, func(r converge.Run) bool { return r.Time.Before(from) })
 				s.Made = slices.DeleteFunc(s.Made, func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil })
 			}
-			if c.output == "json" {
-				err = c.json(s)
-			} else {
-				c.statusText(s, h, from, diff)
-			}
+			err = show(c, s, func(s converge.Status) { c.statusText(s, h, from, diff) })
 			switch {
 			case err != nil:
 				return err
@@ -100,8 +95,8 @@ func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.En
 	if h, err = c.open(c.rootDir); err != nil {
 		return nil, nil, err
 	}
-	_, thingOf := stages.Run(c.node)
-	return &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Version: version()}, h, nil
+	e, _ = c.newEngine()
+	return e, h, nil
 }
 
 // sinceWhen reads a time, how long ago, or a run of the journal.
@@ -124,24 +119,32 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 
 const day = "2006-01-02 15:04"
 
-// statusText prints the last runs, or with since all of them, with their changes.
-func (c *common) statusText(s converge.Status, h host.Host, since time.Time, diff bool) {
+// statusText prints the last runs, or with from all since then, with their changes.
+func (c *common) statusText(s converge.Status, h host.Host, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
-		c.stageStatus(s, st)
+		if changes := of(s.Changes, st.Name); len(changes) > 0 {
+			c.stageLine(w, st.Name, changes)
+		} else if st.Converged > 0 {
+			printf(w, "  %-10s = converged%s\n", st.Name, since(s, st.Name))
+		}
 	}
+	if len(s.Cannot()) > 0 {
+		printf(w, "\n")
+	}
+	c.refusals(s.Plan, true)
 	c.notAsLeft(s, diff)
 	if n := len(s.Runs); n > 0 {
 		printf(w, "\nruns\n")
 		first := max(0, n-5)
-		if !since.IsZero() {
+		if !from.IsZero() {
 			first = 0
 		}
 		for _, r := range s.Runs[first:] {
 			printf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
 			for _, ch := range r.Makes {
-				if !since.IsZero() {
+				if !from.IsZero() {
 					printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)
 				}
 			}
@@ -172,12 +175,7 @@ func waitingText(w io.Writer, changes []converge.Change) {
 		}
 		printed[ch.Waits] = true
 		printf(w, "\n%s\n", ch.Waits)
-		for _, b := range ch.Because {
-			printf(w, "  because  %s\n", b)
-		}
-		for _, t := range ch.Try {
-			printf(w, "  try      %s\n", t)
-		}
+		reasons(w, ch.Because, nil, ch.Try)
 	}
 }
 
@@ -211,22 +209,14 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 	}
 }
 
-func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
-	var since string
+// since says since when a stage has been as it is.
+func since(s converge.Status, stage string) string {
 	for _, m := range s.Made {
-		if m.Stage == st.Name {
-			since = " since " + m.Since.Format(day)
-			break
+		if m.Stage == stage {
+			return " since " + m.Since.Format(day)
 		}
 	}
-	switch {
-	case st.Changes == 0 && st.Converged == 0:
-		printf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
-	case st.Changes == 0:
-		printf(c.stdout, "  %-10s =   converged%s\n", st.Name, since)
-	default:
-		c.changeLines(c.stdout, st.Name, of(s.Changes, st.Name), func(stage string, ch converge.Change) { c.changeLine(c.stdout, stage, ch) })
-	}
+	return ""
 }
 
 func outcome(r converge.Run) string {

@@ -68,20 +68,8 @@ func specHelp() string {
 		}
 		fmt.Fprintf(&b, "  %-30s # %s\n", k.Name+" = "+def, doc)
 	}
-	b.WriteString(besides)
 	return b.String()
 }
-
-// besides is what gpuadm does not install. Source of GDRCopy's packages:
-// https://developer.download.nvidia.com/compute/redist/gdrcopy and https://github.com/NVIDIA/gdrcopy README.md.
-const besides = `
-For network cards and storage that reach the GPUs' memory by themselves:
-  peermem  nvidia-peermem is built against DOCA or OFED only if that is installed before the
-           driver. NVIDIA recommends dma-buf instead, which needs neither.
-  gds      NVMe, NVMe over Fabrics and NFS over RDMA need DOCA or OFED installed before nvidia-fs.
-  GDRCopy  gpuadm does not install it: its packages (gdrdrv-dkms, gdrcopy-kmod) are files on
-           NVIDIA's download site, not in the driver's repository. Install them after the driver.
-`
 
 // exitHelp says what a script does with each exit code.
 func exitHelp() string {

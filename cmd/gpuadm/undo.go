@@ -10,12 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newUndo(c *common) *cobra.Command {
@@ -55,18 +52,14 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 			if err := c.leavable(h, u.leave); err != nil {
 				return err
 			}
-			_, thingOf := stages.Run(new(node.Session))
-			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Allow: u.allow}
+			e, _ := c.newEngine()
+			e.Allow = u.allow
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
 				if err != nil {
 					return err
 				}
-				if c.output == "json" {
-					return c.json(p)
-				}
-				c.undoPlanText(p)
-				return nil
+				return show(c, p, c.undoPlanText)
 			}
 			if err := c.mayTouch("undo"); err != nil {
 				return err
@@ -101,35 +94,24 @@ func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 // leavable refuses a --leave name that gpuadm has not made here: a typing error would undo what the operator wants to keep. It
 // accepts names that an earlier undo has undone, so that the same command line works again.
 func (c *common) leavable(h host.View, leave []string) error {
-	if len(leave) == 0 {
-		return nil
-	}
-	j := converge.ReadJournal(h)
-	if len(j.Runs()) == 0 {
-		return nil
-	}
 	var made []string
-	named := func(name string) bool {
-		return slices.ContainsFunc(j.Runs(), func(r converge.Run) bool {
-			return slices.ContainsFunc(r.Makes, func(c converge.Change) bool { return name == c.Name || name == c.String() })
-		})
-	}
-	for _, run := range j.Runs() {
-		for _, c := range run.Makes {
-			if !run.Undone && !c.Settles && !slices.Contains(made, c.String()) {
-				made = append(made, c.String())
+	named := map[string]bool{}
+	for _, run := range converge.ReadJournal(h).Runs() {
+		for _, ch := range run.Makes {
+			named[ch.Name], named[ch.String()] = true, true
+			if !run.Undone && !ch.Settles {
+				made = append(made, ch.String())
 			}
 		}
 	}
 	if len(made) == 0 {
 		return nil // all is undone already
 	}
-	made = trouble.Few(made, 6)
 	for _, name := range leave {
-		if !named(name) {
+		if !named[name] {
 			return usage{&trouble.Error{
 				What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
-				Because: []string{"gpuadm has made " + strings.Join(made, ", "), "nothing was touched"},
+				Because: []string{"gpuadm has made " + strings.Join(trouble.Few(made, 6), ", "), "nothing was touched"},
 				Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
 			}}
 		}

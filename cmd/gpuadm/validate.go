@@ -99,20 +99,13 @@ func (c *common) validate(m elsewhere, layouts string) error {
 	if len(wrong) > 0 {
 		return wrong
 	}
-	if c.output == "json" {
-		return c.json(v)
-	}
-	c.validText(v)
-	return nil
+	return show(c, v, c.validText)
 }
 
 // blame makes an error of a refusal that no file alone has.
 func blame(places spec.Places, err error, keys ...string) trouble.Faults {
-	var t *trouble.Error
-	if !errors.As(err, &t) {
-		t = &trouble.Error{What: err.Error()}
-	}
-	return trouble.Faults{places.Error(t.What, strings.Join(t.Try, "; or "), keys...)}
+	f := failureOf(err)
+	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}
 }
 
 // needs is how many GPUs the entries of a layout count.

@@ -31,10 +31,8 @@ func (c *common) voice() voice {
 		return jsonVoice{c.stdout}
 	case c.toJournal():
 		return newLogVoice(c)
-	case c.tty(c.stderr):
-		return &liveVoice{common: c}
 	}
-	return plainVoice{c}
+	return &textVoice{common: c, live: c.tty(c.stderr)}
 }
 
 type jsonVoice struct{ to io.Writer }
@@ -42,21 +40,15 @@ type jsonVoice struct{ to io.Writer }
 func (v jsonVoice) tell(e converge.Event) { _ = printJSON(v.to, e) }
 func (v jsonVoice) close()                {}
 
-// plainVoice prints one line for what was done, none for what is about to be.
-type plainVoice struct{ *common }
-
-func (v plainVoice) tell(e converge.Event) { v.line(v.stderr, e) }
-func (v plainVoice) close()                {}
-
-// liveVoice shows on a terminal's last line what is being made, and replaces it with what was made.
-type liveVoice struct {
+// textVoice prints one line for what was done. On a terminal the last line is live: it shows what is being made, until that is made.
+type textVoice struct {
 	*common
-	live bool
+	live, shown bool
 }
 
-func (v *liveVoice) tell(e converge.Event) {
+func (v *textVoice) tell(e converge.Event) {
 	v.close()
-	if e.What == converge.Making || e.What == converge.Waiting {
+	if v.live && (e.What == converge.Making || e.What == converge.Waiting) {
 		if v.quiet {
 			return
 		}
@@ -65,17 +57,17 @@ func (v *liveVoice) tell(e converge.Event) {
 			text = e.Change.String()
 		}
 		printf(v.stderr, "  %-10s … %s", e.Stage, text)
-		v.live = true
+		v.shown = true
 		return
 	}
 	v.line(v.stderr, e)
 }
 
 // close wipes the live line.
-func (v *liveVoice) close() {
-	if v.live {
+func (v *textVoice) close() {
+	if v.shown {
 		printf(v.stderr, "\r\x1b[2K")
-		v.live = false
+		v.shown = false
 	}
 }
 

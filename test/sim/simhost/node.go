@@ -4,7 +4,7 @@
 // Package simhost is a simulated machine in memory: files, units, commands, the run lock, and a power switch.
 //
 // It implements the same door as a real machine, and its files run through the same code (host.Files) over a disk
-// that forgets at a power cut what was not synced. Tests cut its power at every touch; `gpuadm demo` shows it around.
+// that forgets at a power cut what was not synced. Tests cut its power at every touch; `make demo` shows it around.
 package simhost
 
 import (
