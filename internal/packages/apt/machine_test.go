@@ -171,6 +171,14 @@ func (m *machine) has() string {
 	return m.must("dpkg-query", "-W", "-f", "${Package} ${Version} ${Status}\n") + m.must("apt-mark", "showauto") + m.must("apt-mark", "showhold")
 }
 
+// still fails the test unless the machine has the packages that it had before.
+func (m *machine) still(before string) {
+	m.t.Helper()
+	if now := m.has(); now != before {
+		m.t.Errorf("the packages are:\n%swere:\n%s", now, before)
+	}
+}
+
 const ourSource = "/etc/apt/sources.list.d/gpuadm-test.sources"
 
 // newMachine makes a machine that trusts a signed repository, whose lists are read.

@@ -32,11 +32,7 @@ func (m *machine) kept() (names []string) {
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	for _, v := range []string{"570.1-1", "580.1-1", "590.1-1"} {
-		m.repo.driver(v)
-	}
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-	m.update()
+	m.offers("570.1-1", "580.1-1", "590.1-1")
 	var had []string
 	for _, v := range []string{"570.1", "580.1", "590.1"} {
 		m.apply(drivers(v))
@@ -58,9 +54,7 @@ func TestPrune(t *testing.T) {
 	}
 	m.update()
 	undo("")
-	if now := m.has(); now != had[1] {
-		t.Errorf("after one undo:\n%swant:\n%s", now, had[1])
-	}
+	m.still(had[1])
 	for _, name := range m.kept() {
 		if !strings.Contains(name, "_570.1-1_") && !strings.Contains(name, "_580.1-1_") {
 			t.Errorf("%s is kept, and no undo goes back to it", name)
@@ -70,9 +64,7 @@ func TestPrune(t *testing.T) {
 		t.Error(err)
 	}
 	undo("")
-	if now := m.has(); now != had[0] {
-		t.Errorf("after two undos:\n%swant:\n%s", now, had[0])
-	}
+	m.still(had[0])
 	undo("")
 	if left := m.kept(); len(left) > 0 {
 		t.Errorf("all is undone, and %v is kept", left)
@@ -92,11 +84,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			m := newMachine(t)
-			for _, v := range all {
-				m.repo.driver(v + "-1")
-			}
-			m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-			m.update()
+			m.offers("570.1-1", "580.1-1", "590.1-1", "600.1-1")
 			first := m.has()
 			stack := []string{first} // the states before each run that is not undone
 			for range runs {
@@ -141,10 +129,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.driver("570.1-1")
-	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-	m.update()
+	m.offers("570.1-1", "580.1-1")
 	m.must("apt-get", "-y", "install", "nvidia-driver=570.1-1", "nvidia-kernel=570.1-1", "libnvidia-compute=570.1-1")
 	first := m.has()
 	for attempt := range 2 {
@@ -164,9 +149,7 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 		if _, err := m.engine(drivers("580.1")).Undo(t.Context(), m, "", nil); err != nil {
 			t.Fatalf("undo: %s", wordsOf(err))
 		}
-		if now := m.has(); now != first {
-			t.Fatalf("attempt %d: undo ended in\n%swant\n%s", attempt, now, first)
-		}
+		m.still(first)
 		for _, name := range m.kept() {
 			if !strings.Contains(name, "_570.1-1_") {
 				t.Errorf("attempt %d: %s is kept, and no undo goes back to it", attempt, name)
@@ -179,11 +162,7 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 func TestKeepsWhatItCan(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.driver("570.1-1")
-	m.repo.driver("580.2-1")
-	m.repo.driver("590.3-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-	m.update()
+	m.offers("570.1-1", "580.2-1", "590.3-1")
 	m.apply(drivers("570.1"))
 	first := m.has()
 	newer := m.apply(drivers("580.2"))
@@ -212,9 +191,7 @@ func TestKeepsWhatItCan(t *testing.T) {
 	if _, err := e.Undo(t.Context(), m, newer.Run, nil); err != nil {
 		t.Fatalf("undo: %s", wordsOf(err))
 	}
-	if last := m.has(); last != first {
-		t.Errorf("after undo:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 	if len(*said) != 1 || !strings.HasPrefix((*said)[0], lost) {
 		t.Errorf("undo said %q", *said)
 	}
@@ -242,9 +219,7 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 	} {
 		for _, version := range []string{"580.95.05", "580.*"} {
 			t.Run(name+" "+version, func(t *testing.T) {
-				m := newMachine(t)
-				m.repo.branches()
-				m.update()
+				m := withBranches(t)
 				wants := func(version string) func(*packages.Set) []converge.Want {
 					return leaves(nvidiaDriver(), version, "nvidia-dkms-580-open", "libnvidia-compute-580")
 				}
@@ -256,16 +231,12 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 					t.Fatalf("planned %+v, %v", plan.Changes, err)
 				}
 				m.apply(wants(version))
-				if is := m.has(); is != whole {
-					t.Errorf("after apply:\n%swas:\n%s", is, whole)
-				}
+				m.still(whole)
 				if got := m.must("cat", "/opt/nvidia.conf"); got != "580\n" {
 					t.Errorf("its file has %q", got)
 				}
 				m.must("apt-get", "check")
-				if res := m.apply(wants(version)); res.Run != "" {
-					t.Errorf("the second apply changed %v", res.Made)
-				}
+				m.idle(wants(version))
 			})
 		}
 	}

@@ -28,6 +28,16 @@ func (r *repo) driver(version string) {
 	)
 }
 
+// offers has the repository offer versions of the small driver and the library, and reads the lists.
+func (m *machine) offers(versions ...string) {
+	m.t.Helper()
+	for _, v := range versions {
+		m.repo.driver(v)
+	}
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.update()
+}
+
 var members = []string{"nvidia-driver", "nvidia-kernel", "libnvidia-compute"}
 
 // drivers wants a version of all members, held.
@@ -47,6 +57,18 @@ func (m *machine) apply(wants func(*packages.Set) []converge.Want) converge.Resu
 		m.t.Fatalf("apply: %s", wordsOf(err))
 	}
 	return res
+}
+
+// idle applies what is there already: nothing is changed, and neither apt nor dpkg runs.
+func (m *machine) idle(wants func(*packages.Set) []converge.Want) {
+	m.t.Helper()
+	m.packagers()
+	if res := m.apply(wants); res.Run != "" {
+		m.t.Errorf("the second apply changed %v", res.Made)
+	}
+	if ran := m.packagers(); len(ran) > 0 {
+		m.t.Errorf("the second apply ran %v", ran)
+	}
 }
 
 // refuse applies what must fail, and returns all that the error says.
@@ -121,13 +143,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	if drawn < 0 || !res.Made[drawn].Drawn || res.Made[drawn].After != "1.0-1 auto" {
 		t.Errorf("made: %+v", res.Made)
 	}
-	m.packagers()
-	if res := m.apply(drivers("580.65.06")); res.Run != "" {
-		t.Errorf("the second apply made %v", res.Made)
-	}
-	if ran := m.packagers(); len(ran) > 0 {
-		t.Errorf("the second apply ran %v", ran)
-	}
+	m.idle(drivers("580.65.06"))
 
 	m.apply(drivers("580.*"))
 	m.converged("580.65.06-0ubuntu1") // it matches, so it stays
@@ -144,9 +160,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	m.converged("580.95.05-0ubuntu1") // held
 
 	m.undo()
-	if last := m.has(); last != first {
-		t.Errorf("after undo:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 	if left, _ := os.ReadDir(m.dir + "/opt"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -156,10 +170,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.driver("570.1-1")
-	m.repo.driver("580.2-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-	m.update()
+	m.offers("570.1-1", "580.2-1")
 	m.must("apt-get", "-y", "install", "nvidia-driver=570.1-1", "nvidia-kernel=570.1-1", "libnvidia-compute=570.1-1")
 	m.must("apt-mark", "auto", "nvidia-kernel", "libnvidia-compute")
 	m.must("apt-mark", "hold", "dkms-like")
@@ -173,9 +184,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	}
 	m.update()
 	m.undo()
-	if last := m.has(); last != first {
-		t.Errorf("after undo:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 	if data, _ := os.ReadFile(conf); string(data) != "changed by its owner\n" {
 		t.Errorf("the conffile is now %q", data)
 	}
@@ -185,9 +194,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.repo.driver("570.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
-	m.update()
+	m.offers("570.1-1")
 	m.must("apt-get", "-y", "install", "nvidia-driver")
 	m.must("apt-get", "clean")
 	m.repo.driver("580.2-1")
@@ -225,9 +232,7 @@ func TestVanishedVersion(t *testing.T) {
 			t.Errorf("it ran %s", c)
 		}
 	}
-	if m.has() != first {
-		t.Error("something was changed")
-	}
+	m.still(first)
 	m.apply(drivers("580.*")) // the newest that all have
 	m.converged("580.95.05-0ubuntu1")
 }
@@ -243,15 +248,11 @@ func TestFailingScript(t *testing.T) {
 	first := m.has()
 	said := m.refuse(drivers("580.95.05"))
 	contains(t, said, "cannot install package nvidia-kernel: dpkg has left it half-configured", "building the module", "kernel headers are missing", "exit status 10")
-	if last := m.has(); last != first {
-		t.Errorf("after a failed installation:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 	m.apply(drivers("580.65.06"))
 	first = m.has()
 	contains(t, m.refuse(drivers("580.95.05")), "dpkg has left it half-configured")
-	if last := m.has(); last != first {
-		t.Errorf("after a failed upgrade:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 	m.must("apt-get", "check")
 }
 
@@ -269,9 +270,7 @@ func TestKilledDpkg(t *testing.T) {
 	first := m.has()
 	said := m.refuse(drivers("580.1"))
 	contains(t, said, "dpkg was killed or interrupted", "nvidia-kernel")
-	if last := m.has(); last != first {
-		t.Errorf("after a killed dpkg:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 
 	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // another run, killed during its transaction
 	if a, err := m.apt.Audit(t.Context(), m, func() (map[string]packages.State, error) { return m.apt.Installed(t.Context(), m) }); err != nil || !a.Interrupted || len(a.Broken) == 0 {
@@ -295,9 +294,7 @@ func TestBrokenBeforeGpuadm(t *testing.T) {
 	m.Do(t.Context(), "apt-get", "-y", "install", "other")
 	first := m.has()
 	contains(t, m.refuse(drivers("580.1")), "other is not wholly installed, and gpuadm did not install it", "dpkg --configure -a")
-	if m.has() != first {
-		t.Error("something was changed")
-	}
+	m.still(first)
 }
 
 // Two flavours that conflict: the other one is drawn along, and comes back with undo.
@@ -316,9 +313,7 @@ func TestConflictingFlavour(t *testing.T) {
 		t.Errorf("the other flavour is %q", got.String())
 	}
 	m.undo()
-	if last := m.has(); last != first {
-		t.Errorf("after undo:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 }
 
 // What is held outside gpuadm is not changed.
@@ -351,9 +346,7 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	first := m.has()
 	_, err := m.engine(drivers("580.1")).Undo(context.Background(), m, "all", nil)
 	contains(t, wordsOf(err), "apt would remove theirs 1, which depends on what would change")
-	if last := m.has(); last != first {
-		t.Errorf("after a refused undo:\n%swas:\n%s", last, first)
-	}
+	m.still(first)
 }
 
 // Members in several versions, each of which is one asked for, do not fit together.
