@@ -25,7 +25,7 @@ func FuzzNumbers(f *testing.F) {
 	})
 }
 
-// TestSecretName: no name of ours is taken for a secret's: its value could not be shown.
+// TestSecretName: no key of node.toml is taken for a secret's: its value could not be shown.
 func TestSecretName(t *testing.T) {
 	for _, r := range table() {
 		if secretKey(r.Section + "." + r.Name) {
