@@ -141,16 +141,6 @@ func (d *decoder) join(j Join) {
 		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {
 			continue
 		}
-		d.blame(key, "take it out, or write method = "+trouble.Or(quoted(k.with)), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
+		d.blame(key, "take it out, or write as the method "+choice(k.with), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
 	}
-}
-
-func quoted(hows []string) []string {
-	var out []string
-	for _, how := range hows {
-		if how != "none" {
-			out = append(out, show(how))
-		}
-	}
-	return out
 }

@@ -19,14 +19,11 @@ import (
 // mask replaces a secret.
 const mask = "***"
 
-func secretWords() []string {
-	return []string{"token", "password", "passwd", "passphrase", "secret", "credential", "credentials", "privatekey", "apikey", "bearer"}
-}
-
 // secretKey says whether a key is named like one that holds a secret.
 func secretKey(name string) bool {
 	flat := nearest.Flatten(name)
-	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(flat, word) })
+	words := []string{"token", "password", "passwd", "passphrase", "secret", "credential", "privatekey", "apikey", "bearer"}
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(flat, word) })
 }
 
 const (

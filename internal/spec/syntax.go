@@ -5,6 +5,7 @@ package spec
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -43,7 +44,7 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	}
 	bracket := "put a comma between the elements, or write the missing bracket"
 	if first := b.src.lineOf(opened); first != b.src.lineOf(at) {
-		bracket = "put a comma between the elements, or close the bracket opened on line " + itoa(first+1)
+		bracket = "put a comma between the elements, or close the bracket opened on line " + strconv.Itoa(first+1)
 	}
 	for _, known := range []struct{ words, says, fix string }{
 		{"cannot have new lines", "the text is not closed on its line", "close the quotes on the same line"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -60,7 +61,7 @@ func literal(ref any) string {
 	case *string:
 		return quote(*v)
 	case *int:
-		return itoa(*v)
+		return strconv.Itoa(*v)
 	case *bool:
 		return fmt.Sprint(*v)
 	case *[]string:
@@ -71,11 +72,11 @@ func literal(ref any) string {
 		if v.All {
 			return `"all"`
 		}
-		return list(v.Index, itoa)
+		return list(v.Index, strconv.Itoa)
 	case *map[string]string:
 		return inline(*v, quote)
 	case *map[string]int:
-		return inline(*v, itoa)
+		return inline(*v, strconv.Itoa)
 	}
 	panic(fmt.Sprintf("internal error: no literal for %T", ref))
 }

@@ -84,7 +84,7 @@ func suggestion(r row, v *value) string {
 		return key + "true or " + key + "false"
 	case TypeInt:
 		if n, ok := parseInt(strings.TrimSuffix(strings.TrimSpace(word), ".0")); ok && n >= 0 {
-			return key + itoa(n)
+			return key + strconv.Itoa(n)
 		}
 		return "a whole number, such as 0"
 	case TypeStrings:
@@ -104,7 +104,7 @@ func suggestion(r row, v *value) string {
 		return key + `{ "1g.10gb" = 7 }`
 	case TypeDevices:
 		if n, ok := parseInt(word); ok && n >= 0 {
-			return key + "[" + itoa(n) + "]"
+			return key + "[" + strconv.Itoa(n) + "]"
 		}
 	}
 	return key + `"all" or ` + key + "[0, 1]"

@@ -30,8 +30,6 @@ func clip(text string) string {
 	return string([]rune(text)[:most]) + "…"
 }
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
 // a puts the article before a type.
 func a(kind string) string {
 	switch kind {
