@@ -5,6 +5,7 @@ package mig
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -126,10 +127,7 @@ func counts(s State) ([]string, map[string]int) {
 	slices.SortFunc(list, func(a, b string) int {
 		x, _ := parseName(a)
 		y, _ := parseName(b)
-		if x.slices != y.slices {
-			return y.slices - x.slices
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(y.slices-x.slices, strings.Compare(a, b))
 	})
 	return list, count
 }

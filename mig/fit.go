@@ -281,10 +281,7 @@ func recompute(found, want []int) (destroy, create []int) {
 // leaf judges one way to lay all items.
 func (s *search) leaf(used uint64, c cost) {
 	room := s.room(used)
-	order := slices.Compare(c[:], s.bestCost[:])
-	if order == 0 {
-		order = s.bestRoom - room
-	}
+	order := cmp.Or(slices.Compare(c[:], s.bestCost[:]), s.bestRoom-room)
 	if order == 0 {
 		order = slices.CompareFunc(s.at, s.best, func(a, b host.Span) int { return a.Start - b.Start })
 	}

@@ -7,6 +7,7 @@ package mig
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -191,10 +192,7 @@ func Of(g host.GPU) (Model, error) {
 func plain(all []host.ComputeProfile) []host.ComputeProfile {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(a, b host.ComputeProfile) int {
-		if a.Slices != b.Slices {
-			return a.Slices - b.Slices
-		}
-		return a.Enum - b.Enum
+		return cmp.Or(a.Slices-b.Slices, a.Enum-b.Enum)
 	})
 	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool { return a.Slices == b.Slices })
 }

@@ -4,6 +4,7 @@
 package mig
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -127,10 +128,7 @@ func (m Model) memory() string {
 func (m Model) Offer() string {
 	rows := slices.Clone(m.Profiles)
 	slices.SortStableFunc(rows, func(a, b host.Profile) int {
-		if size(a) != size(b) {
-			return size(b) - size(a)
-		}
-		return b.Slices - a.Slices
+		return cmp.Or(size(b)-size(a), b.Slices-a.Slices)
 	})
 	long := len("profile")
 	for _, p := range rows {
