@@ -172,12 +172,13 @@ type duringMIG struct {
 
 func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Settler.Ref().Kind, Name: d.name} }
 
-// Make is the thing's, but for what a failure leads to.
+// Make is the thing's, but for what a failure leads to. A run that is interrupted, and what can only be made later, are no failures.
 func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if err := d.Settler.Make(ctx, h, to); err != nil {
-		return converge.Stays{Why: err.Error()}
+	err := d.Settler.Make(ctx, h, to)
+	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {
+		return err
 	}
-	return nil
+	return converge.Stays{Why: err.Error()}
 }
 
 // Unsettled says that other partitions unsettle the thing.

@@ -160,7 +160,15 @@ type refreshing struct {
 	*simhost.Node
 	writes string
 	fails  bool
+	gone   bool // the driver
 	jobs   []string
+}
+
+func (r *refreshing) Driver(ctx context.Context) (host.Driver, error) {
+	if r.gone {
+		return host.Driver{}, &host.NoDriver{Why: "its module is not loaded"}
+	}
+	return r.Node.Driver(ctx)
 }
 
 func (r *refreshing) SetUnit(_ context.Context, name string, c host.UnitChange) error {
@@ -216,6 +224,17 @@ func TestCDIRun(t *testing.T) {
 		if err := run.Make(t.Context(), r, run.Settled(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
 			t.Errorf("fails %v: %v", fails, err)
 		}
+	}
+	// What can only be made later, and what a run is interrupted in, pass through.
+	later := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), gone: true}
+	if err := run.Make(t.Context(), later, "current"); !errors.As(err, new(host.Later)) || errors.As(err, new(converge.Stays)) {
+		t.Errorf("the driver does not answer: %v", err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), fails: true}
+	if err := run.Make(stopped, r, "current"); err == nil || errors.As(err, new(converge.Stays)) {
+		t.Errorf("interrupted: %v", err)
 	}
 }
 
