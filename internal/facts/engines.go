@@ -230,11 +230,11 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 	argv := l.argv(s)
 	config := File{Path: cmp.Or(option(argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")}
 	config.Data = l.read(config.Path)
-	settings := string(config.Data)
-	if cmp.Or(option(argv, "container-runtime-endpoint"), topLevel(settings, "container-runtime-endpoint")) != "" || slices.Contains(argv, "--docker") {
+	said := document(config.Data)
+	if cmp.Or(option(argv, "container-runtime-endpoint"), said.text("container-runtime-endpoint")) != "" || slices.Contains(argv, "--docker") {
 		return nil // it uses an engine of the machine's instead
 	}
-	data := cmp.Or(option(argv, "data-dir", "d"), topLevel(settings, "data-dir"), "/var/lib/rancher/"+name)
+	data := cmp.Or(option(argv, "data-dir", "d"), said.text("data-dir"), "/var/lib/rancher/"+name)
 	bin := data + "/data/current/bin/"
 	if name == "rke2" {
 		bin = data + "/bin/"

@@ -118,90 +118,53 @@ func (l *look) mergeDir(k *Kubelet, dir string) {
 // null takes them away. Source: mergeKubeletConfigurations in cmd/kubelet/app/server.go of Kubernetes.
 func (k *Kubelet) merge(f File) {
 	k.Files = append(k.Files, f)
-	trimmed := bytes.TrimSpace(f.Data)
-	if len(trimmed) > maxParsed {
-		return
+	settings := document(f.Data)
+	k.CgroupDriver = cmp.Or(settings.text("cgroupDriver"), k.CgroupDriver)
+	k.Endpoint = cmp.Or(settings.text("containerRuntimeEndpoint"), k.Endpoint)
+	if list, stated := settings[taintsKey]; stated {
+		k.configTaints(f.Path, list)
 	}
-	var driver, endpoint string
-	if len(trimmed) > 0 && trimmed[0] == '{' {
-		var c struct {
-			CgroupDriver             string
-			ContainerRuntimeEndpoint string
-			RegisterWithTaints       json.RawMessage
-		}
-		if json.Unmarshal(trimmed, &c) != nil {
-			return
-		}
-		driver, endpoint = c.CgroupDriver, c.ContainerRuntimeEndpoint
-		if c.RegisterWithTaints != nil {
-			var list []Taint
-			_ = json.Unmarshal(c.RegisterWithTaints, &list) // what kubelet would refuse are no taints
-			k.configTaints(f.Path, list)
-		}
-	} else {
-		text := string(trimmed)
-		driver, endpoint = topLevel(text, "cgroupDriver"), topLevel(text, "containerRuntimeEndpoint")
-		if strings.Contains(text, taintsKey) {
-			k.yamlTaints(f.Path, trimmed)
-		}
-	}
-	k.CgroupDriver = cmp.Or(driver, k.CgroupDriver)
-	k.Endpoint = cmp.Or(endpoint, k.Endpoint)
 }
 
 // taintsKey is where a KubeletConfiguration has the taints that the node registers with.
 const taintsKey = "registerWithTaints"
 
-func (k *Kubelet) yamlTaints(file string, data []byte) {
-	var c struct {
-		Taints yaml.Node `yaml:"registerWithTaints"`
+// configTaints notes what a config file says of taints. What kubelet would refuse are no taints.
+func (k *Kubelet) configTaints(file string, said any) {
+	list, _ := said.([]any)
+	k.Taints = nil
+	for _, one := range list {
+		taint, _ := one.(map[string]any)
+		if t := settings(taint); t.text("key") != "" {
+			k.Taints = append(k.Taints, Taint{t.text("key"), t.text("value"), t.text("effect")})
+		}
 	}
-	if yaml.Unmarshal(data, &c) != nil || c.Taints.IsZero() {
-		return
-	}
-	var list []struct{ Key, Value, Effect string }
-	_ = c.Taints.Decode(&list)
-	var taints []Taint
-	for _, t := range list {
-		taints = append(taints, Taint(t))
-	}
-	k.configTaints(file, taints)
-}
-
-// configTaints notes what a config file says of taints.
-func (k *Kubelet) configTaints(file string, list []Taint) {
-	k.Taints = slices.DeleteFunc(list, func(t Taint) bool { return t.Key == "" })
 	if path.Base(file) != OwnConf {
 		k.TaintsAt.Others = k.Taints
 	}
 }
 
-// topLevel returns the scalar that a YAML document has under a key at its outermost level, "" if it has none. That is all
-// that is needed of YAML here, and a broken file must not stop the look.
-func topLevel(yaml, key string) string {
-	for line := range strings.SplitSeq(yaml, "\n") {
-		rest, ok := strings.CutPrefix(line, key)
-		if !ok {
-			continue
-		}
-		rest, ok = strings.CutPrefix(strings.TrimLeft(rest, " \t"), ":")
-		if !ok {
-			continue
-		}
-		rest = strings.TrimSpace(rest)
-		if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
-			inner, _, _ := strings.Cut(rest[1:], rest[:1])
-			return inner
-		}
-		if i := strings.Index(rest, " #"); i >= 0 {
-			rest = rest[:i]
-		}
-		if strings.HasPrefix(rest, "#") {
-			return ""
-		}
-		return strings.TrimSpace(rest)
+// settings are what a config file says at its outermost level.
+type settings map[string]any
+
+// text is the value of a key, "" where that is no text.
+func (s settings) text(key string) string {
+	text, _ := s[key].(string)
+	return text
+}
+
+// document reads a config file in JSON or YAML; a broken one says nothing, as its reader refuses it.
+func document(data []byte) settings {
+	data = bytes.TrimSpace(data)
+	var s map[string]any // YAML gives tables within the type of this one
+	parse := yaml.Unmarshal
+	if bytes.HasPrefix(data, []byte("{")) {
+		parse = json.Unmarshal
 	}
-	return ""
+	if len(data) > maxParsed || parse(data, &s) != nil {
+		return nil
+	}
+	return s
 }
 
 // rancherStart is how K3s or RKE2 is started.

@@ -142,17 +142,14 @@ func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache *ModuleCac
 func LoadedDriver(v host.View) (version, flavour string) {
 	l := &look{v: v}
 	version = l.attr("/sys/module/nvidia/version")
-	procVersion := l.attr("/proc/driver/nvidia/version")
-	if version == "" {
-		return "", ""
+	switch said := l.attr("/proc/driver/nvidia/version"); {
+	case version == "" || said == "":
+	case strings.Contains(said, "Open Kernel Module"):
+		flavour = "open"
+	default:
+		flavour = "proprietary"
 	}
-	if procVersion == "" {
-		return version, ""
-	}
-	if strings.Contains(procVersion, "Open Kernel Module") {
-		return version, "open"
-	}
-	return version, "proprietary"
+	return version, flavour
 }
 
 // role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name them nvidia.ko.xz,

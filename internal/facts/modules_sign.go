@@ -70,62 +70,46 @@ func signer(r io.ReaderAt, size int64) (*Key, error) {
 
 var errSignature = errors.New("its signature cannot be read")
 
-// parseSignature reads who signed a PKCS#7 message. Source: RFC 5652, 5.1 and 5.3.
+// signedMessage is a PKCS#7 message as far as it says who signed it: RFC 5652, 5.1 and 5.3. asn1 passes over what follows in a sequence.
+type signedMessage struct {
+	Type asn1.ObjectIdentifier
+	Data struct {
+		Version      int
+		Digests      asn1.RawValue
+		Content      asn1.RawValue
+		Certificates asn1.RawValue `asn1:"optional,tag:0"`
+		Revoked      asn1.RawValue `asn1:"optional,tag:1"`
+		Signers      []struct {
+			Version int
+			Who     asn1.RawValue // the key's id in [0], or issuer and serial number
+		} `asn1:"set"`
+	} `asn1:"explicit,tag:0"`
+}
+
+// parseSignature reads who signed a PKCS#7 message.
 func parseSignature(der []byte) (Key, error) {
-	message, err := inside(der) // type, [0] content
-	if err != nil || len(message) < 2 {
+	var message signedMessage
+	if _, err := asn1.Unmarshal(der, &message); err != nil || len(message.Data.Signers) == 0 {
 		return Key{}, errSignature
 	}
-	data, err := inside(message[1].Bytes) // version, digests, content, certificates and CRLs if any, signers
-	if err != nil || len(data) < 4 {
-		return Key{}, errSignature
-	}
-	var first asn1.RawValue
-	if _, err := asn1.Unmarshal(data[len(data)-1].Bytes, &first); err != nil {
-		return Key{}, errSignature
-	}
-	info, err := inside(first.FullBytes) // version, who, …
-	if err != nil || len(info) < 2 {
-		return Key{}, errSignature
-	}
-	who := info[1]
+	who := message.Data.Signers[0].Who
 	if who.Class == asn1.ClassContextSpecific && who.Tag == 0 {
 		return Key{ID: hex.EncodeToString(who.Bytes)}, nil
 	}
-	names, err := inside(who.FullBytes) // issuer, serial number
-	var serial *big.Int
-	if err != nil || len(names) < 2 {
-		return Key{}, errSignature
+	var names struct {
+		Issuer asn1.RawValue
+		Serial *big.Int
 	}
-	if _, err := asn1.Unmarshal(names[1].FullBytes, &serial); err != nil {
+	if _, err := asn1.Unmarshal(who.FullBytes, &names); err != nil {
 		return Key{}, errSignature
 	}
 	var rdn pkix.RDNSequence
-	if _, err := asn1.Unmarshal(names[0].FullBytes, &rdn); err != nil {
+	if _, err := asn1.Unmarshal(names.Issuer.FullBytes, &rdn); err != nil {
 		return Key{}, errSignature
 	}
 	var name pkix.Name
 	name.FillFromRDNSequence(&rdn)
-	return Key{Name: commonName(name), Issuer: digest(names[0].FullBytes), Serial: serial.Text(16)}, nil
-}
-
-// inside returns the parts of a sequence.
-func inside(der []byte) (parts []asn1.RawValue, err error) {
-	var outer asn1.RawValue
-	if _, err := asn1.Unmarshal(der, &outer); err != nil {
-		return nil, err
-	}
-	if outer.Class != asn1.ClassUniversal || outer.Tag != asn1.TagSequence {
-		return nil, errSignature
-	}
-	for rest := outer.Bytes; len(rest) > 0; {
-		var p asn1.RawValue
-		if rest, err = asn1.Unmarshal(rest, &p); err != nil {
-			return nil, err
-		}
-		parts = append(parts, p)
-	}
-	return parts, nil
+	return Key{Name: commonName(name), Issuer: digest(names.Issuer.FullBytes), Serial: names.Serial.Text(16)}, nil
 }
 
 // Certificate names the key that an X.509 certificate is about.

@@ -237,12 +237,12 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-func TestTopLevel(t *testing.T) {
+func TestDocument(t *testing.T) {
 	yaml := "apiVersion: v1\nx:\n  cgroupDriver: cgroupfs\ncgroupDriver: \"systemd\" # why\nendpoint: unix:///run/x.sock # c\nempty:\nnote: # only\ncgroupDriverX: 1\n"
 	for key, want := range map[string]string{
 		"cgroupDriver": "systemd", "endpoint": "unix:///run/x.sock", "empty": "", "note": "", "missing": "", "x": "",
 	} {
-		if got := topLevel(yaml, key); got != want {
+		if got := document([]byte(yaml)).text(key); got != want {
 			t.Errorf("%s: got %q, want %q", key, got, want)
 		}
 	}

@@ -61,7 +61,7 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
 	"github.com/godbus/dbus":               {"internal/host"},
 	"github.com/knqyf263/go-deb-version":   {"internal/packages/apt"},
-	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf"},
+	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf", "internal/facts"},
 	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/host", "internal/spec", "internal/facts", "internal/toml", "runtime", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
