@@ -152,7 +152,6 @@ type Info struct {
 	Mode   fs.FileMode // type and permission bits
 	UID    int
 	GID    int
-	Nlink  int               // how many names it has
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Mtime  time.Time         // last change of content, as far as no program set another

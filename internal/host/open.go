@@ -44,18 +44,15 @@ func (f *folder) Live() bool     { return false }
 func (f *folder) Runs() bool     { return false }
 func (f *folder) Now() time.Time { return time.Now() }
 
-// firstBoot is when all can be done that a folder cannot.
-func firstBoot() error { return FirstBoot }
-
-func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, firstBoot() }
-func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, firstBoot() }
+func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, FirstBoot }
+func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, FirstBoot }
 
 func (f *folder) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
-	return nil, firstBoot()
+	return nil, FirstBoot
 }
 
 func (f *folder) Call(context.Context, string, string, []byte) ([]byte, error) {
-	return nil, firstBoot()
+	return nil, FirstBoot
 }
 
 func (f *folder) Unit(_ context.Context, name string) (Unit, error) { return UnitOf(f.Files, name) }
@@ -70,7 +67,7 @@ func UnitOf(files *Files, name string) (Unit, error) {
 	if err != nil {
 		return found.Unit, err
 	}
-	return found.Unit, firstBoot()
+	return found.Unit, FirstBoot
 }
 
 // SetUnitOf changes a unit's links; if a job is wanted too, the error is a Later all the same.
@@ -79,7 +76,7 @@ func SetUnitOf(files *Files, name string, to UnitChange) error {
 		return err
 	}
 	if to.Job != "" {
-		return firstBoot()
+		return FirstBoot
 	}
 	return nil
 }
@@ -97,22 +94,22 @@ func (f *folder) Lock() (func(), error) {
 
 // A folder's kernel does not run, so no driver answers for its GPUs, and no process is one of it.
 
-func (f *folder) Driver(context.Context) (Driver, error)         { return Driver{}, firstBoot() }
-func (f *folder) SetMIGMode(context.Context, string, bool) error { return firstBoot() }
-func (f *folder) ResetGPUs(context.Context, ...string) error     { return firstBoot() }
+func (f *folder) Driver(context.Context) (Driver, error)         { return Driver{}, FirstBoot }
+func (f *folder) SetMIGMode(context.Context, string, bool) error { return FirstBoot }
+func (f *folder) ResetGPUs(context.Context, ...string) error     { return FirstBoot }
 
 func (f *folder) CreateInstance(context.Context, string, int, Span) (int, error) {
-	return 0, firstBoot()
+	return 0, FirstBoot
 }
-func (f *folder) DestroyInstance(context.Context, string, int) error { return firstBoot() }
+func (f *folder) DestroyInstance(context.Context, string, int) error { return FirstBoot }
 
 func (f *folder) CreateCompute(context.Context, string, int, int, Span) (int, error) {
-	return 0, firstBoot()
+	return 0, FirstBoot
 }
-func (f *folder) DestroyCompute(context.Context, string, int, int) error    { return firstBoot() }
-func (f *folder) SetPersistence(context.Context, string, bool) error        { return firstBoot() }
-func (f *folder) Terminate(int) error                                       { return firstBoot() }
-func (f *folder) CUDA(context.Context, string, ...[]string) ([]CUDA, error) { return nil, firstBoot() }
+func (f *folder) DestroyCompute(context.Context, string, int, int) error    { return FirstBoot }
+func (f *folder) SetPersistence(context.Context, string, bool) error        { return FirstBoot }
+func (f *folder) Terminate(int) error                                       { return FirstBoot }
+func (f *folder) CUDA(context.Context, string, ...[]string) ([]CUDA, error) { return nil, FirstBoot }
 
 // openRoot opens the folder that is "/" for the machine, by its absolute path, once and for all.
 //

@@ -88,7 +88,6 @@ func (d realFolder) Lstat(name string) (Info, error) {
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
 	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
-	i.Nlink = int(x.Nlink)
 	switch {
 	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
 		i.Chattr = "i"
@@ -210,7 +209,6 @@ func info(st *unix.Stat_t) Info {
 		Mode:  fileMode(st.Mode),
 		UID:   shownOwner(int(st.Uid), caller()[0]),
 		GID:   shownOwner(int(st.Gid), caller()[1]),
-		Nlink: int(st.Nlink),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
 		Mtime: time.Unix(st.Mtim.Unix()),

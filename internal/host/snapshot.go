@@ -15,13 +15,15 @@ type snapshot struct {
 	View
 	moment *moment
 
-	mu    sync.Mutex
+	mu    *sync.Mutex
 	stats map[string]said[Info] // by path
 	lstat map[string]said[Info]
 	files map[string]said[[]byte]
 	dirs  map[string]said[[]string]
 	links map[string]said[string]
 	leads map[string]said[string] // what Resolve said
+	// kernel is what files of the kernel's own said, for a snapshot that reads these once, too; nil for others.
+	kernel map[string]said[[]byte]
 }
 
 // said is what a View said.
@@ -35,14 +37,11 @@ type said[T any] struct {
 // of files (ReadAt) and what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all of its files. What is
 // kept for longer than the snapshot is read of Machine.
 func Snapshot(v View) View {
-	switch s := v.(type) {
-	case *snapshot:
+	if s, is := v.(*snapshot); is {
 		return s
-	case *gathering:
-		return s.snapshot
 	}
 	s := &snapshot{
-		View:  v,
+		View: v, mu: new(sync.Mutex),
 		stats: map[string]said[Info]{}, lstat: map[string]said[Info]{}, files: map[string]said[[]byte]{},
 		dirs: map[string]said[[]string]{}, links: map[string]said[string]{}, leads: map[string]said[string]{},
 	}
@@ -52,32 +51,17 @@ func Snapshot(v View) View {
 
 // Machine returns what a snapshot is of, and any other View as it is: by it two Views of one machine are known.
 func Machine(v View) View {
-	switch s := v.(type) {
-	case *snapshot:
+	if s, is := v.(*snapshot); is {
 		return s.View
-	case *gathering:
-		return s.snapshot.View
 	}
 	return v
 }
 
-// gathering is a snapshot that reads the kernel's files once, too.
-type gathering struct {
-	*snapshot
-	said map[string]said[[]byte]
-}
-
 // Gathering is Snapshot for facts, which are of the same bytes then, also of those that the kernel says; looks read these again.
 func Gathering(v View) View {
-	return &gathering{Snapshot(v).(*snapshot), map[string]said[[]byte]{}}
-}
-
-func (g *gathering) ReadFile(name string) ([]byte, error) {
-	if !kernels(name) {
-		return g.snapshot.ReadFile(name)
-	}
-	data, err := recall(g.snapshot, g.said, name, g.View.ReadFile)
-	return slices.Clip(data), err
+	s := *Snapshot(v).(*snapshot)
+	s.kernel = map[string]said[[]byte]{}
+	return &s
 }
 
 // kernels says whether a name is one of the kernel's own, or of what programs say of themselves while they run. Systemd's folders below
@@ -94,13 +78,16 @@ func kernels(name string) bool {
 // readOnce reads a name once, unless it is the kernel's.
 func readOnce[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
 	if kernels(name) {
-		return read(name)
+		known = nil
 	}
 	return recall(s, known, name, read)
 }
 
-// recall returns what was read of a name, and reads it if it was not.
+// recall returns what was read of a name, and reads it if it was not, or if nothing is kept.
 func recall[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
+	if known == nil {
+		return read(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := known[name]
@@ -112,7 +99,11 @@ func recall[T any](s *snapshot, known map[string]said[T], name string, read func
 }
 
 func (s *snapshot) ReadFile(name string) ([]byte, error) {
-	data, err := readOnce(s, s.files, name, s.View.ReadFile)
+	known := s.files
+	if kernels(name) {
+		known = s.kernel
+	}
+	data, err := recall(s, known, name, s.View.ReadFile)
 	return slices.Clip(data), err // who appends to it must not write over what another appended
 }
 

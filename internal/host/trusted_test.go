@@ -119,13 +119,3 @@ func TestTrustedUnprivileged(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
-
-// TestNames counts a file's names.
-func TestNames(t *testing.T) {
-	h, dir := openFolder(t)
-	must.OK(t, h.WriteFile("/x", nil, ownedBySelf(0o644)))
-	must.OK(t, os.Link(filepath.Join(dir, "x"), filepath.Join(dir, "y")))
-	if i, err := h.Stat("/x"); err != nil || i.Nlink != 2 {
-		t.Errorf("%d names, %v", i.Nlink, err)
-	}
-}
