@@ -98,7 +98,7 @@ func (p *parted) refused(text string) {
 			fix = "did you mean " + strconv.Quote(near) + "?"
 		}
 	}
-	if m := regexp.MustCompile("^cannot unmarshal !!\\w+ ?(.*) into (bool|int|\\[|.*)").FindStringSubmatch(text); m != nil {
+	if m := regexp.MustCompile(`^cannot unmarshal !!\w+ ?(.*) into (bool|int|\[|.*)`).FindStringSubmatch(text); m != nil {
 		must := map[string]string{"bool": "true or false", "int": "an integer", "[": "a list"}[m[2]]
 		text = strings.TrimSpace(m[1] + " must be " + cmp.Or(must, "a mapping"))
 	}

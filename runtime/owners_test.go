@@ -62,7 +62,7 @@ func TestImportsOfImports(t *testing.T) {
 	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
 	all := must.Get(wants(s, f))(t)
 	last := all[len(all)-1].Thing
-	got := strings.Join(last.(converge.Thing).Ref().Reads, " ")
+	got := strings.Join(last.Ref().Reads, " ")
 	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
 		t.Errorf("reads %s, want %s", got, want)
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -108,12 +107,6 @@ func median(list []time.Duration) float64 {
 	slices.Sort(list)
 	return list[len(list)/2].Seconds()
 }
-
-var (
-	traced  = regexp.MustCompile(`^(\d+) +(\d+\.\d+) (.*)`)
-	started = regexp.MustCompile(`^(?:clone3?|v?fork)\(.* = (\d+)$`)
-	program = regexp.MustCompile(`^execve\("[^"]*", \["([^\]]*)\]`)
-)
 
 // TestLabConvergedRatio prints how long an apply takes that has nothing to do, beside nvidia-ctk runtime configure on the
 // same live host in the same minute, by hyperfine. The host's own figures say little, so it is the ratio that counts; it
