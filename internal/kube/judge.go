@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -102,57 +101,20 @@ func (c *Client) unauthorized(e *fault, t answer) {
 
 func (c *Client) forbidden(e *fault, r call, message string) {
 	e.why = Forbidden
-	who, told := c.login.user(), lacks(message)
-	switch {
-	case who != "":
-	case told != nil:
-		who = told[1]
-	default:
-		who = "the identity (" + cmp.Or(c.login.about, "no credentials") + ")"
-	}
+	user := c.login.user()
+	who := cmp.Or(user, "the identity ("+cmp.Or(c.login.about, "no credentials")+")")
 	e.cause = worded{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.cause}
-	if told != nil { // the server's sentence says the same once more
-		e.cause = worded{fmt.Sprintf("%s may not %s it", who, r.verb), e.cause}
-		e.because = append(e.because, "The API server says: "+message)
-	}
-	switch node := strings.HasPrefix(who, "system:node:"); {
-	case strings.Contains(message, "is not allowed to modify"): // NodeRestriction, admitNode in its admission.go
-		e.because = append(e.because, "The admission plugin NodeRestriction keeps a node's own identity from this, whatever its roles are.")
-		e.try = append(e.try, "name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
-	case e.denial != nil: // its message says what to change
+	if e.denial != nil { // its message says what to change
 		e.because = append(e.because, "An admission policy of the cluster denies it, whatever its roles are.")
-	case node:
-		e.because = append(e.because, "A kubelet's identity may only reach its own node, and what runs there.")
-	default:
-		e.try = append(e.try, grant(told)...)
+		return
 	}
-}
-
-// lacks is which user lacks which verb on what, by what a server without more to say says of it: apiserver,
-// pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage.
-func lacks(message string) []string {
-	return regexp.MustCompile(`User "([^"]+)" cannot ([a-z]+) resource "([a-z/]+)"`).FindStringSubmatch(message)
-}
-
-// grant says how a cluster's administrator gives the right that was lacking. The right to a Node is given together with what
-// else we ask of it: the server names one missing right at a time.
-func grant(refused []string) []string {
-	if refused == nil {
-		return []string{"give it a ClusterRole with this verb on this object"}
+	kubelet := strings.HasPrefix(user, "system:node:")
+	if r.right != "" && !kubelet {
+		e.try = append(e.try, "as the cluster's administrator, give it a ClusterRole with the right to "+r.right)
 	}
-	user, verbs, what := refused[1], refused[2], refused[3]
-	if what == "nodes" || what == "nodes/status" {
-		verbs, what = "get,patch", "nodes,nodes/status"
-	}
-	role := "gpuadm-" + strings.NewReplacer("nodes,nodes/status", "node", "/", "-").Replace(what)
-	subject, name := "--user="+host.ShellWord(user), user
-	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
-		subject, name = "--serviceaccount="+host.ShellWord(rest), rest
-	}
-	name = regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")
-	return []string{
-		"as the cluster's administrator, once: kubectl create clusterrole " + role + " --verb=" + verbs + " --resource=" + what,
-		"and: kubectl create clusterrolebinding gpuadm-" + strings.Trim(name, "-") + " --clusterrole=" + role + " " + subject,
+	if kubelet || user == "" {
+		e.because = append(e.because, "A kubelet's identity may only reach its own node, and what runs there; NodeRestriction keeps it from taints and some labels, whatever its roles are.")
+		e.try = append(e.try, "if it is kubelet's, name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
 	}
 }
 
@@ -214,7 +176,7 @@ func (c *Client) untrusted(err error) *fault {
 	case errors.As(err, &alert):
 		e.cause = worded{c.server + " ends the TLS handshake: " + err.Error(), err}
 		e.because = append(e.because, "It got "+cmp.Or(c.login.about, "no credentials")+".")
-	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		e.cause = worded{"what answers at " + c.server + " does not speak TLS", err}
 	default:
 		return nil

@@ -61,6 +61,7 @@ func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, 
 // node makes a call about a Node.
 func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
 	r.what, r.path = "node "+name, "/api/v1/nodes/"+name
+	r.right = "get and patch nodes and nodes/status" // all that gpuadm asks of it: the server names one missing right at a time
 	if r.sub != "" {
 		r.what, r.path = "the "+r.sub+" of node "+name, r.path+"/"+r.sub
 	}
@@ -91,7 +92,7 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	_, _ = hash.Write([]byte(ev.Reason + " " + ev.Message))
 	ev.Name = fmt.Sprintf("%s.%x%08x", node, now.UnixNano(), hash.Sum32())
 	return c.do(ctx, call{
-		verb: "create", what: "an event about node " + node, method: http.MethodPost, path: "/api/v1/namespaces/default/events",
+		verb: "create", what: "an event about node " + node, right: "create events", method: http.MethodPost, path: "/api/v1/namespaces/default/events",
 		names: []string{node}, send: ev, again: true,
 	})
 }
@@ -126,7 +127,7 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 // Pods lists the pods of a node, as the server's cache has them: version 0 costs etcd nothing, and the cache has an index by node.
 func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 	var list struct{ Items []Pod }
-	err := c.do(ctx, ofNode(call{what: "the pods of node " + node, path: "/api/v1/pods", into: &list}, node))
+	err := c.do(ctx, ofNode(call{what: "the pods of node " + node, right: "list pods", path: "/api/v1/pods", into: &list}, node))
 	return list.Items, err
 }
 
@@ -136,7 +137,7 @@ func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 func (c *Client) Evict(ctx context.Context, p Pod) error {
 	var made struct{ Status, Message string }
 	r := call{
-		verb: "evict", what: "pod " + p.Namespace + "/" + p.Name, method: http.MethodPost, into: &made,
+		verb: "evict", what: "pod " + p.Namespace + "/" + p.Name, right: "create pods/eviction", method: http.MethodPost, into: &made,
 		names: []string{p.Namespace, p.Name}, path: "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name + "/eviction",
 		send: map[string]any{
 			"apiVersion": "policy/v1", "kind": "Eviction", "metadata": Meta{Name: p.Name, Namespace: p.Namespace},

@@ -27,6 +27,7 @@ const (
 // call is one request and where its answer goes.
 type call struct {
 	verb, what string // for errors: get, "node x"
+	right      string // that RBAC must give for it, for errors: "list pods"
 	method     string
 	path, sub  string
 	query      url.Values

@@ -26,7 +26,7 @@ type slice struct {
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
 	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
 		var list struct{ Items []slice }
-		r := call{what: "the ResourceSlices of node " + node, into: &list, path: "/apis/resource.k8s.io/" + version + "/resourceslices"}
+		r := call{what: "the ResourceSlices of node " + node, right: "list resourceslices.resource.k8s.io", into: &list, path: "/apis/resource.k8s.io/" + version + "/resourceslices"}
 		if err := c.do(ctx, ofNode(r, node)); errors.Is(err, Missing) {
 			continue
 		} else if err != nil {

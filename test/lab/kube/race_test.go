@@ -165,8 +165,8 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	n.Put(accountFile, text, 0o600)
 	spec := "[runtime]\nset_as_default = true\n[node]\nstartup_taint = \"none\"\n" + account
 	n.wants(spec)
-	n.gpuadm(75, []string{"apply"}, "system:serviceaccount:gpuadm:default may not patch it",
-		"kubectl create clusterrolebinding gpuadm-gpuadm-default --clusterrole=gpuadm-node --serviceaccount=gpuadm:default")
+	n.gpuadm(75, []string{"apply"}, "may not patch it", "system:serviceaccount:gpuadm:default",
+		"give it a ClusterRole with the right to get and patch nodes and nodes/status")
 	if !n.starting() || !strings.Contains(n.Must("containerd", "config", "dump"), `default_runtime_name = "nvidia"`) {
 		t.Errorf("the taint is on: %v; containerd: %s", n.starting(), n.Must("containerd", "config", "dump"))
 	}
