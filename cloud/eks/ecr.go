@@ -58,7 +58,7 @@ func ecr(f facts.Facts) []converge.Want {
 			"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
 			"providers": []any{map[string]any{
 				"name": path.Base(instance.ECRPlugin), "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-				"defaultCacheDuration": "12h0m0s", "matchImages": anys(registries()), // ECR's tokens are good for 12 hours
+				"defaultCacheDuration": "12h0m0s", "matchImages": registries(), // ECR's tokens are good for 12 hours
 			}},
 		}, "", "  ")
 		return append(text, '\n'), err

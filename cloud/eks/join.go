@@ -124,7 +124,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 
 // wants are all files of the join, in the order in which they are of use.
 func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
+	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(f)}
 	own, err := node.OwnKubelet(k, s, f)
 	if err != nil {
 		return nil, err

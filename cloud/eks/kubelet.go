@@ -18,7 +18,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -34,7 +33,7 @@ const plugin = "/usr/local/sbin/gpuadm"
 func (n *ownNode) config(f facts.Facts) map[string]any {
 	pods := maxPods(n.cluster)
 	c := map[string]any{
-		"clusterDNS":    anys(n.cluster.DNS),
+		"clusterDNS":    n.cluster.DNS,
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
 		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
@@ -42,11 +41,11 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
 		"evictionHard":        map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
-		"tlsCipherSuites": anys([]string{
+		"tlsCipherSuites": []string{
 			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
 			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
 			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
-		}),
+		},
 	}
 	if r := kubelet.Reserved(f, pods); r != nil {
 		c["kubeReserved"] = r
@@ -65,12 +64,8 @@ func maxPods(c instance.Cluster) int {
 }
 
 // flags are the settings that kubelet takes on its command line only.
-func (n *ownNode) flags(s spec.Spec, f facts.Facts) []string {
-	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
-	if s.Join.NodeName == "" { // else kubelet.Own states it
-		flags = append(flags, "--hostname-override="+n.name)
-	}
-	return append(flags, ecrFlags(f)...)
+func (n *ownNode) flags(f facts.Facts) []string {
+	return append([]string{"--cloud-provider=external", "--node-ip=" + n.ip}, ecrFlags(f)...)
 }
 
 // kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
@@ -86,7 +81,7 @@ func (n *ownNode) kubeconfig() []byte {
 		"users": named("user", "node", map[string]any{"exec": map[string]any{
 			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
 			"command":         plugin,
-			"args":            anys([]string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region}),
+			"args":            []string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region},
 			"interactiveMode": "Never",
 		}}),
 		"contexts": named("context", "node", map[string]any{"cluster": "cluster", "user": "node"}),
@@ -152,11 +147,4 @@ func (n *ownNode) refused(who kube.User, err error) error {
 		}
 	}
 	return nil
-}
-
-func anys(texts []string) (list []any) {
-	for _, t := range texts {
-		list = append(list, t)
-	}
-	return list
 }

@@ -34,8 +34,8 @@ type ownConfig struct {
 }
 
 // config puts together what is known without a request.
-func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
-	c := ownConfig{taints: taints, endpoint: endpoint(e)}
+func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, error) {
+	c := ownConfig{taints: k.Taints, endpoint: endpoint(e)}
 	base := table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",

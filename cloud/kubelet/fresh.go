@@ -16,15 +16,15 @@ import (
 // reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
 // Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
 type freshUnit struct {
-	converge.Thing // of kind restart
-	unit           string
+	converge.Settler // of kind restart
+	unit             string
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.
 func Fresh(unit string, files []string, why string) converge.Want {
 	w := things.Restart(unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
-	w.Thing = freshUnit{w.Thing, unit}
+	w.Thing = NewFresh(unit, files)
 	return w
 }
 
@@ -44,7 +44,7 @@ func NewFresh(unit string, files []string) converge.Thing {
 }
 
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Thing.Look(ctx, v)
+	state, err := f.Settler.Look(ctx, v)
 	if err != nil || state != "failed" && state != "inactive" && state != "" {
 		return state, err
 	}
@@ -62,14 +62,4 @@ func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error
 		return things.UpToDate, nil
 	}
 	return "inactive", nil // systemd gave up; its next start reads the files
-}
-
-// Unsettled and Settled are those of any daemon.
-func (f freshUnit) Unsettled(found converge.State, by converge.Change) converge.State {
-	return f.Thing.(converge.Settler).Unsettled(found, by)
-}
-
-// Settled is converge.Settler's.
-func (f freshUnit) Settled(found converge.State) converge.State {
-	return f.Thing.(converge.Settler).Settled(found)
 }

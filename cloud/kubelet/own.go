@@ -34,20 +34,16 @@ const Written = "# Written by gpuadm, which joined this machine to its cluster. 
 
 // Own is a kubelet that gpuadm sets up, with its credentials in Kubeconfig.
 type Own struct {
+	Name   string // of the node
+	Labels map[string]string
+	Taints []spec.Taint
 	Config map[string]any    // keys of its KubeletConfiguration, beside those of ownConfig
 	Flags  []string          // "--cloud-provider=external", …
 	Env    map[string]string // its environment: the proxy of its exec plugin, …
 }
 
-// A Node is what kubelet registers.
-type Node struct {
-	Name   string
-	Labels map[string]string
-	Taints []spec.Taint
-}
-
 // Wants are the files, the unit, and a kubelet that has read its files since they changed.
-func (k Own) Wants(s spec.Spec, f facts.Facts, node Node) ([]converge.Want, error) {
+func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Kubelet.Binary == "" {
 		return nil, &trouble.Error{
 			What: "cannot join: no kubelet is installed",
@@ -58,10 +54,10 @@ func (k Own) Wants(s spec.Spec, f facts.Facts, node Node) ([]converge.Want, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := extraFits(f, node.Name, node.Taints); err != nil {
+	if err := k.extraFits(f); err != nil {
 		return nil, err
 	}
-	config, err := k.config(s, f, e, node.Taints)
+	config, err := k.config(s, f, e)
 	if err != nil {
 		return nil, err
 	}
@@ -70,36 +66,28 @@ func (k Own) Wants(s spec.Spec, f facts.Facts, node Node) ([]converge.Want, erro
 	}
 	wants := things.Folders(path.Dir(ConfigFile), "holds kubelet's configuration")
 	wants = append(wants, config.want())
-	unit, text, err := k.unit(s, f, e, node.Labels)
+	unit, text, err := k.unit(f, e)
 	if err != nil {
 		return nil, err
 	}
 	wants = append(wants, things.Folders(path.Dir(unit), "holds kubelet's unit")...)
 	wants = append(wants, things.Exact(unit, []byte(text), 0o644, "runs kubelet as a node of this cluster"))
-	return append(wants, k.runs(f)...), nil
+	return append(wants, runs(f)...), nil
 }
 
 // runs wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
-func (k Own) runs(f facts.Facts) []converge.Want {
-	active := "active"
+func runs(f facts.Facts) []converge.Want {
+	running := things.Running(Unit, "kubelet is the node")
 	if f.Booting {
-		active = ""
+		running = things.Enabled(Unit, "kubelet is the node")
 	}
-	running := converge.Want{Thing: things.NewUnit(Unit), Why: "kubelet is the node", To: func(found converge.State) (converge.State, error) {
-		file, now := things.UnitWords(found)
-		switch {
-		case file == "masked":
-			return "", &trouble.Error{What: "cannot start kubelet.service: an administrator has masked it", Try: []string{"systemctl unmask kubelet.service"}}
-		case found == "" && active == "": // its file is made earlier in the same stage
-			now = "inactive"
-		case active != "":
-			now = active
+	to := running.To
+	running.To = func(found converge.State) (converge.State, error) {
+		if found == "" { // its file is made earlier in the same stage
+			found = things.UnitState("disabled", "inactive")
 		}
-		if file == "disabled" || found == "" {
-			file = "enabled"
-		}
-		return things.UnitState(file, now), nil
-	}}
+		return to(found)
+	}
 	if now := f.Kubelet.Active; now == "" || now == "inactive" {
 		return []converge.Want{running} // it reads its files when it starts
 	}

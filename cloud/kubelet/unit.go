@@ -11,11 +11,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // unit returns the unit file of kubelet and its text. Where a package has a unit, it is a drop-in with the whole command line, which
 // replaces that of the package's drop-ins with its bootstrap kubeconfig.
-func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
+func (k Own) unit(f facts.Facts, e facts.Engine) (name, text string, err error) {
 	for _, word := range append(slices.Clone(k.Flags), Pairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
 			return "", "", fmt.Errorf("internal error: a line break in kubelet's command line")
@@ -36,7 +37,7 @@ func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]
 	if theirs {
 		b.WriteString("ExecStart=\n")
 	}
-	b.WriteString("ExecStart=" + strings.Join(k.argv(s, f, labels), " "))
+	b.WriteString("ExecStart=" + strings.Join(k.argv(f), " "))
 	if theirs && mentions(f.Kubelet.Files, extraArgs) {
 		b.WriteString(" $" + extraArgs) // the packages' variable for an administrator's flags
 	}
@@ -49,13 +50,10 @@ func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]
 }
 
 // argv is kubelet's command line, in systemd's words.
-func (k Own) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
-	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + Kubeconfig}
-	if s.Join.NodeName != "" {
-		words = append(words, "--hostname-override="+s.Join.NodeName)
-	}
-	if len(labels) > 0 {
-		words = append(words, "--node-labels="+strings.Join(Pairs(labels), ","))
+func (k Own) argv(f facts.Facts) []string {
+	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + Kubeconfig, "--hostname-override=" + k.Name}
+	if len(k.Labels) > 0 {
+		words = append(words, "--node-labels="+strings.Join(Pairs(k.Labels), ","))
 	}
 	words = append(words, k.Flags...)
 	for i := range words {
@@ -87,6 +85,39 @@ func engineUnit(e facts.Engine) string {
 		return "crio.service"
 	}
 	return "containerd.service"
+}
+
+// extraArgs is where packages have an administrator's flags. They come last on kubelet's command line, and so win over ours, and
+// over the configuration file.
+const extraArgs = "KUBELET_EXTRA_ARGS"
+
+// extraFits refuses an administrator's flags that contradict the join: kubelet would register under another name, with other
+// taints, or with another cluster.
+func (k Own) extraFits(f facts.Facts) error {
+	if !theirUnit(f) {
+		return nil
+	}
+	for _, file := range f.Kubelet.Files {
+		words := append([]string{"kubelet"}, wordsOf(file.Data, extraArgs)...)
+		for _, c := range []struct{ flag, ours, try string }{
+			{"hostname-override", k.Name, "write it as node_name = %q in [join] if that is the name"},
+			{taintFlag, strings.Join(TaintTexts(k.Taints), ","), "write %q as taints in [node]"},
+			{"config", ConfigFile, "write the keys of %s that differ into a file, and name it as kubelet_config in [join]"},
+			{"kubeconfig", Kubeconfig, "the join has another than %s"},
+			{"bootstrap-kubeconfig", "", "the join has another than %s"},
+		} {
+			values := facts.Options(words, c.flag)
+			if len(values) == 0 || values[len(values)-1] == c.ours || c.flag == taintFlag && c.ours == "" {
+				continue
+			}
+			return &trouble.Error{
+				What:    fmt.Sprintf("cannot join: %s states --%s, which would win over [join]", file.Path, c.flag),
+				Because: []string{extraArgs + " comes last on kubelet's command line"},
+				Try:     []string{fmt.Sprintf("take --%s out of %s in %s; "+c.try, c.flag, extraArgs, file.Path, values[len(values)-1])},
+			}
+		}
+	}
+	return nil
 }
 
 // systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5), "Command lines": % begins a

@@ -129,7 +129,8 @@ func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, err
 	if err != nil {
 		return nil, err
 	}
-	return k.Wants(s, f, kubelet.Node{Name: method.NodeName(s, f), Labels: labels, Taints: taints})
+	k.Name, k.Labels, k.Taints = method.NodeName(s, f), labels, taints
+	return k.Wants(s, f)
 }
 
 // Unique leaves out folders that are wanted twice.
