@@ -236,10 +236,7 @@ func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error
 			return nil
 		}
 		if on {
-			if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-			if err := h.WriteFile(mayBeCordoned, []byte(n.Name+"\n"), host.Attr{Mode: 0o600}); err != nil {
+			if err := keep(h, mayBeCordoned, n.Name); err != nil {
 				return err
 			}
 		}
@@ -252,6 +249,14 @@ func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error
 		}
 	}
 	return nil
+}
+
+// keep writes a line into a file of gpuadm's home, for later runs.
+func keep(h host.Host, name, line string) error {
+	if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return h.WriteFile(name, []byte(line+"\n"), host.Attr{Mode: 0o600})
 }
 
 // cordonPatch is the patch, for the version that was looked at; nil where nothing is to be changed.

@@ -25,7 +25,7 @@ func NewGuard(se *Session) converge.Stage {
 		About: "keeps pods away until the GPUs are ready in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w := whose(s, f)
-			if !TellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || f.BootID == "" {
+			if !TellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || w.boot == "" {
 				return nil, nil
 			}
 			startup, on, _, err := startupTaint(s, f)
@@ -33,7 +33,7 @@ func NewGuard(se *Session) converge.Stage {
 				return nil, err
 			}
 			return []converge.Want{{
-				Thing: guard{startup, se, &w, f.BootID},
+				Thing: newGuard(startup, se, &w),
 				To: func(found converge.State) (converge.State, error) {
 					if found == guardOpen {
 						return guardShut, nil
@@ -51,10 +51,12 @@ func NewGuard(se *Session) converge.Stage {
 // guard is whether pods may come to a node. It is one thing, and not the taint and the condition by themselves: one of the
 // two tells what is due with the other.
 type guard struct {
-	taint   spec.Taint
-	session *Session
-	who     *who
-	boot    string
+	taint spec.Taint
+	part  nodePart // of the taint
+}
+
+func newGuard(t spec.Taint, s *Session, w *who) guard {
+	return guard{t, nodePart{what: "taint", key: t.Key, effect: t.Effect, session: s, who: w}}
 }
 
 // The states of a guard.
@@ -66,14 +68,12 @@ const (
 
 // NewGuardThing builds the thing again from its name, and the session as NewPart does. What it has shut, only the stage ready opens.
 func NewGuardThing(name string, s *Session) (converge.Thing, error) {
-	rest, ok := strings.CutPrefix(name, "startup taint ")
-	i := strings.LastIndex(rest, ":")
-	if !ok || i < 0 {
+	text, ok := strings.CutPrefix(name, "startup taint ")
+	t := parsedTaint(text)
+	if !ok || t.Effect == "" {
 		return nil, fmt.Errorf("internal error: no guard of a node: %q", name)
 	}
-	key, value, _ := strings.Cut(rest[:i], "=")
-	g := guard{taint: spec.Taint{Key: key, Value: value, Effect: rest[i+1:]}, session: s}
-	return g, nil
+	return newGuard(t, s, nil), nil
 }
 
 func (g guard) Ref() converge.Ref {
@@ -81,31 +81,23 @@ func (g guard) Ref() converge.Ref {
 }
 
 func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
-	w, boot := g.who, g.boot
-	if w == nil {
-		found, err := whoseAgain(ctx, v)
-		if err != nil {
-			return "", err
-		}
-		f, err := facts.Gather(ctx, v, facts.Needs{})
-		if err != nil {
-			return "", err
-		}
-		w, boot = &found, f.BootID
+	w, err := g.part.whom(ctx, v)
+	if err != nil {
+		return "", err
 	}
 	if w.later.Until != "" {
 		return "", w.later
 	}
-	n, err := g.session.look(ctx, v, *w)
+	n, err := g.part.session.look(ctx, v, w)
 	if err != nil {
 		return "", err
 	}
 	c := conditionOf(n, GPUReady)
 	isTrue := c != nil && c.Status == kube.True
 	switch {
-	case readyIn(n, boot):
+	case readyIn(n, w.boot):
 		return guardReady, nil
-	case g.part().index(n) >= 0, failureTold(n), foreignReason(n, v.Now()) != "", w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
+	case g.part.index(n) >= 0, failureTold(n), foreignReason(n, v.Now()) != "", w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
 		return guardShut, nil
 	}
 	return guardOpen, nil
@@ -125,37 +117,29 @@ func failureTold(n *kube.Node) bool {
 	return p.of(n) == valueState(failed.Value)
 }
 
-func (g guard) part() nodePart {
-	return nodePart{what: "taint", key: g.taint.Key, effect: g.taint.Effect, session: g.session}
-}
-
 // Make shuts: the taint first, then the condition, which was true of another boot.
 func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != guardShut {
 		return nil // nothing opens it but the stage ready
 	}
-	w := g.who
-	if w == nil {
-		found, err := whoseAgain(ctx, h)
-		if err != nil {
-			return err
-		}
-		w = &found
+	w, err := g.part.whom(ctx, h)
+	if err != nil {
+		return err
 	}
-	n, err := g.session.look(ctx, h, *w)
+	n, err := g.part.session.look(ctx, h, w)
 	if err != nil {
 		return err
 	}
 	var edits []partEdit
-	if p := g.part(); w.serviceAccount(h) != "" && p.index(n) < 0 {
-		edits = append(edits, partEdit{p, "", valueState(g.taint.Value)})
-		if e, due := recordTaint(n, g.taint, g.session); due {
+	if w.serviceAccount(h) != "" && g.part.index(n) < 0 {
+		edits = append(edits, partEdit{g.part, "", valueState(g.taint.Value)})
+		if e, due := recordTaint(n, g.taint, g.part.session); due {
 			edits = append(edits, e)
 		}
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
-		p := nodePart{what: "condition", key: GPUReady, session: g.session}
+		p := nodePart{what: "condition", key: GPUReady}
 		edits = append(edits, partEdit{p, p.of(n), "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"})
 	}
-	return g.session.patch(ctx, h, *w, edits)
+	return g.part.session.patch(ctx, h, w, edits)
 }

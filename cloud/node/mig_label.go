@@ -5,9 +5,7 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -107,10 +105,7 @@ func (m *MIGLabel) Keep(h host.Host, f FollowedMIG) error {
 	if f.Layout == f.Kept {
 		return nil
 	}
-	if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return h.WriteFile(migKept, []byte(f.Layout+"\n"), host.Attr{Mode: 0o600})
+	return keep(h, migKept, f.Layout)
 }
 
 // Clients finds the pods that Begin pauses.

@@ -120,7 +120,7 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, ed
 		default:
 			ours = append(ours, e)
 			comes = comes || e.what == "taint" && e.after != ""
-			goes = goes || e.what == "taint" && e.after == "" || len(e.dropped(n, edits)) > 0
+			goes = goes || e.what == "taint" && e.after == "" || e.key == taintRecord && len(e.dropped(n, edits)) > 0
 		}
 	}
 	steps := []func() error{
@@ -176,10 +176,13 @@ func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 			labels[e.key] = value(e.after)
 		case "record":
 			annotations[e.key] = value(e.after)
-			for _, key := range e.droppedLabels(n, edits) {
-				labels[key] = nil
+			for _, gone := range e.dropped(n, edits) {
+				if gone.what == "label" {
+					labels[gone.key] = nil
+				} else {
+					taints = append(taints, gone)
+				}
 			}
-			taints = append(taints, e.dropped(n, edits)...)
 		case "taint":
 			taints = append(taints, e)
 		case "condition":

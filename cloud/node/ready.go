@@ -108,7 +108,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		list = append(list, r.want("label "+key, valueState(labels[key]), "as node.toml says, or as the GPUs are"))
 	}
-	list = append(list, r.recorded(labels))
+	list = append(list, r.recordedLabels(labels))
 	for _, t := range taints {
 		if on && t.Key == startup.Key && t.Effect == startup.Effect {
 			continue

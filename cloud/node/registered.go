@@ -27,53 +27,31 @@ const (
 	readyPatience    = 5 * time.Minute
 )
 
-// nodeAsk asks for one Node object, by the kubelet's identity. The zero kubeconfig asks no server.
+// nodeAsk asks for one Node object, by kubelet's identity. Without a kubeconfig it asks no server.
 type nodeAsk struct {
-	name       string
-	kubeconfig string
-	via        host.Via
-	booting    bool
-	bootID     string
-
-	pause func(context.Context, time.Duration) error
-
-	session *Session // what the stages of one run know of the Node; nil: the cluster is asked
-
-	clients *kube.Clients // nil: one that looks once
+	who
+	booting bool
+	session *Session // what the stages of one run know of the Node
+	pause   func(context.Context, time.Duration) error
 }
 
 func nodeOf(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: method.Via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause, session: se}
+	return nodeAsk{who{node: name, kubelet: kubeconfig, via: method.Via(s), boot: f.BootID}, f.Booting, se, host.Pause}
 }
 
-// get returns the Node object, nil if there is none.
-func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
+// get returns what ask says of the Node object, nil if there is none.
+func (n nodeAsk) get(ctx context.Context, v host.View, ask func(context.Context, host.View, who) (*kube.Node, error)) (*kube.Node, error) {
 	switch {
 	case !v.Live():
 		return nil, host.FirstBoot
 	case n.booting:
 		return nil, host.Later{Until: "once kubelet runs"}
 	}
-	found, err := n.ask(ctx, v)
-	if err == nil {
-		return found, nil
-	}
+	found, err := ask(ctx, v, n.who)
 	if errors.Is(err, kube.Missing) || host.NotExist(err) { // a machine without the files has not joined yet, and has no identity to ask by
 		return nil, nil
 	}
-	return nil, err
-}
-
-// ask asks the cluster, or takes what it has just said.
-func (n nodeAsk) ask(ctx context.Context, v host.View) (*kube.Node, error) {
-	if n.session != nil {
-		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via})
-	}
-	c, err := n.clients.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
-	if err != nil {
-		return nil, err
-	}
-	return c.CachedNode(ctx, n.name)
+	return found, err
 }
 
 // wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
@@ -81,16 +59,12 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of thousands that waits for a network plugin
 	// asks each 5 to 15 seconds; what the API server can bear is in docs/load.md.
 	const first, longest = 500 * time.Millisecond, 10 * time.Second
-	if n.session != nil {
-		defer n.session.forget() // the next look shall see what we have seen
-		n.session = nil
-	}
-	n.clients = new(kube.Clients)
+	defer n.session.forget() // the next look shall see what we have seen
 	problem := ""
 	wait := StartWait(v, limit)
 	for most := first; ; most = min(2*most, longest) {
 		between := most/2 + rand.N(most) // no two machines that were started together ask together
-		found, err := n.get(ctx, v)
+		found, err := n.get(ctx, v, n.session.cached)
 		switch {
 		case err == nil:
 			if problem = want(found); problem == "" {
@@ -101,15 +75,15 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 		default:
 			return err
 		}
-		wait.Tell(ctx, "node "+n.name+": "+problem)
+		wait.Tell(ctx, "node "+n.node+": "+problem)
 		over := wait.Over()
 		if wait.Paused += between; over || n.pause(ctx, between) != nil {
 			try := []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}
 			if strings.Contains(strings.ToLower(problem), "cni") {
-				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
+				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.node)}, try...)
 			}
 			return &trouble.Error{
-				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, wait.so().Round(time.Second), problem),
+				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.node, wait.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     try,
 				Passing: true, Err: err,
@@ -137,15 +111,17 @@ func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig st
 }
 
 // NewRegistered names a node, for undo, which leaves it.
-func NewRegistered(name string) converge.Thing { return registered{nodeAsk: nodeAsk{name: name}} }
+func NewRegistered(name string) converge.Thing {
+	return registered{nodeAsk: nodeAsk{who: who{node: name}}}
+}
 
-func (r registered) Ref() converge.Ref { return converge.Ref{Kind: "registered", Name: r.name} }
+func (r registered) Ref() converge.Ref { return converge.Ref{Kind: "registered", Name: r.node} }
 
 func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
-	if r.kubeconfig == "" {
+	if r.kubelet == "" {
 		return "", nil
 	}
-	found, err := r.get(ctx, v)
+	found, err := r.get(ctx, v, r.session.look)
 	missing := errors.As(err, new(unregistered)) || err == nil && found == nil
 	switch {
 	case missing && r.absent != nil:
@@ -190,26 +166,26 @@ func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string)
 }
 
 // NewJoined names a node, for undo, to which it means nothing.
-func NewJoined(name string) converge.Thing { return joined{nodeAsk{name: name}} }
+func NewJoined(name string) converge.Thing { return joined{nodeAsk{who: who{node: name}}} }
 
-func (j joined) Ref() converge.Ref { return converge.Ref{Kind: "joined", Name: j.name} }
+func (j joined) Ref() converge.Ref { return converge.Ref{Kind: "joined", Name: j.node} }
 
 func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
-	if j.kubeconfig == "" {
+	if j.kubelet == "" {
 		return isReady, nil
 	}
-	found, err := j.get(ctx, v)
+	found, err := j.get(ctx, v, j.session.look)
 	if err != nil {
 		return "", err
 	}
-	if problem := Unready(found, j.bootID); problem != "" {
+	if problem := Unready(found, j.boot); problem != "" {
 		return "not ready", nil
 	}
 	return isReady, nil
 }
 
 func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
-	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.bootID) })
+	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.boot) })
 }
 
 // Unsettled is as found.

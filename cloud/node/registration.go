@@ -28,11 +28,6 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 		maps.Copy(labels, some)
 	}
 	maps.DeleteFunc(labels, func(key, _ string) bool { return spec.RestrictedLabel(key) })
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if err := registrationLabel(key, labels[key]); err != nil {
-			return nil, nil, err
-		}
-	}
 	taints = slices.Clone(s.Node.Taints)
 	startup, on, _, err := startupTaint(s, f)
 	if err != nil {
@@ -42,40 +37,14 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 		taints = append(taints, startup)
 	}
 	slices.SortFunc(taints, func(a, b spec.Taint) int { return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect) })
-	return labels, taints, registrationTaints(taints)
-}
-
-// registrationLabel refuses what kubelet would not start with: a name or a value that Kubernetes does not take.
-func registrationLabel(key, value string) error {
-	switch {
-	case !spec.IsLabelKey(key):
-		return registrationRefused("label "+key, "kubelet does not start with a key like this", "name it as Kubernetes takes it: example.com/name")
-	case !spec.IsLabelValue(value):
-		return registrationRefused("label "+key, "its value is none that Kubernetes takes",
-			"give it at most 63 letters and digits, with -, _ and . inside")
-	}
-	return nil
-}
-
-// registrationTaints refuses taints that the API server would refuse with the node: then it would never register.
-// Source: kubernetes, pkg/apis/core/validation/validation.go, validateNodeTaints.
-func registrationTaints(taints []spec.Taint) error {
-	for i, t := range taints {
-		if !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, t.Effect) {
-			return registrationRefused("taint "+t.String(), fmt.Sprintf("Kubernetes knows no effect %q", t.Effect),
-				"write NoSchedule, PreferNoSchedule or NoExecute")
-		}
-		if err := registrationLabel(t.Key, t.Value); err != nil {
-			return registrationRefused("taint "+t.String(), "its key or its value is none that Kubernetes takes", "write it as example.com/name=value:"+t.Effect)
-		}
-		if i > 0 && taints[i-1].Key == t.Key && taints[i-1].Effect == t.Effect {
-			return registrationRefused("taint "+t.String(), fmt.Sprintf("%s is wanted too, and a node has one taint of a key and an effect", taints[i-1]),
-				"drop one of the two from taints or startup_taint in [node]")
+	for i := 1; i < len(taints); i++ {
+		if t, other := taints[i], taints[i-1]; taintName(t) == taintName(other) {
+			return nil, nil, &trouble.Error{
+				What:    fmt.Sprintf("cannot register the node with the taint %s: %s is wanted too", t, other),
+				Because: []string{"a node has one taint of a key and an effect"},
+				Try:     []string{"drop one of the two from taints or startup_taint in [node]"},
+			}
 		}
 	}
-	return nil
-}
-
-func registrationRefused(what, because, try string) error {
-	return &trouble.Error{What: fmt.Sprintf("cannot register the node with the %s: %s", what, because), Try: []string{try}}
+	return labels, taints, nil
 }

@@ -48,6 +48,7 @@ type who struct {
 	account string     // a ServiceAccount's kubeconfig that was asked for, for the rest
 	via     host.Via   // proxies
 	machine string     // the machine's id; "" if it has none
+	boot    string     // the id of this boot
 	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
 }
 
@@ -59,7 +60,7 @@ func whose(s spec.Spec, f facts.Facts) who {
 	k := f.Kubelet
 	w := who{
 		node: cmp.Or(k.NodeName, method.NodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: method.Via(s),
-		machine: f.MachineID,
+		machine: f.MachineID, boot: f.BootID,
 	}
 	switch {
 	case !f.Live:
@@ -192,6 +193,15 @@ func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
 		return nil, err
 	}
 	return s.clients.Ask(v, w.from(name))
+}
+
+// cached asks the API server's cache, for those who ask again and again.
+func (s *Session) cached(ctx context.Context, v host.View, w who) (*kube.Node, error) {
+	c, err := s.ask(v, w)
+	if err != nil {
+		return nil, err
+	}
+	return c.CachedNode(ctx, w.node)
 }
 
 // get asks the cluster; the session is locked.

@@ -42,26 +42,6 @@ func PluginEntry(s spec.Sharing) string {
 	return strings.Join(parts, "-")
 }
 
-// pluginConfig is the device plugin's own file, as far as a spec decides it.
-// Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
-type pluginConfig struct {
-	Version string `yaml:"version"`
-	Flags   struct {
-		Strategy string            `yaml:"migStrategy"`
-		Plugin   map[string]string `yaml:"plugin,omitempty"`
-	} `yaml:"flags"`
-	Sharing map[string]sharedResources `yaml:"sharing,omitempty"`
-}
-
-type sharedResources struct {
-	Resources []sharedResource `yaml:"resources"`
-}
-
-type sharedResource struct {
-	Name     string `yaml:"name"`
-	Replicas int    `yaml:"replicas"`
-}
-
 // PluginManifest is a ConfigMap with the device plugin's configuration for nodes of this spec.
 func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 	if !s.Has("sharing") {
@@ -70,17 +50,22 @@ func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 			Try:  []string{"write [sharing] with strategy, time_slicing or mps; gpuadm help spec has its keys"},
 		}
 	}
-	c := pluginConfig{Version: "v1"}
-	c.Flags.Strategy = s.Sharing.Strategy
-	if !s.Toolkit.AcceptEnvvarUnprivileged { // the plugin's default gives a pod without privileges nothing then
-		c.Flags.Plugin = map[string]string{"deviceListStrategy": "volume-mounts"}
+	// Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
+	var c struct {
+		Version string
+		Flags   map[string]any
+		Sharing map[string]any `yaml:",omitempty"`
 	}
-	shared := sharedResources{[]sharedResource{{"nvidia.com/gpu", s.Sharing.Replicas()}}}
+	c.Version, c.Flags = "v1", map[string]any{"migStrategy": s.Sharing.Strategy}
+	if !s.Toolkit.AcceptEnvvarUnprivileged { // the plugin's default gives a pod without privileges nothing then
+		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "volume-mounts"}
+	}
+	shared := map[string]any{"resources": []any{map[string]any{"name": "nvidia.com/gpu", "replicas": s.Sharing.Replicas()}}}
 	switch {
 	case s.Sharing.MPS > 0:
-		c.Sharing = map[string]sharedResources{"mps": shared}
+		c.Sharing = map[string]any{"mps": shared}
 	case s.Sharing.TimeSlicing > 0:
-		c.Sharing = map[string]sharedResources{"timeSlicing": shared}
+		c.Sharing = map[string]any{"timeSlicing": shared}
 	}
 	text, err := yaml.Marshal(c)
 	if err != nil {
