@@ -50,7 +50,7 @@ func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
 	if c.Fabric = FabricOf(catalog, f); c.Source == SourceNone || !managed(c.Fabric, s) {
 		return
 	}
-	for _, kernel := range targets(f) {
+	for _, kernel := range f.Kernel.Targets(f.Live) {
 		if name := modulesExtra(f, kernel); name != "" {
 			c.Members = append(c.Members, Member{Name: name, Role: "kernel-modules", PerKernel: kernel})
 		}
@@ -90,29 +90,6 @@ func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *KernelSide) {
 	if _, set := s.Parameters[imexChannel]; c.Fabric == FabricRack && s.IMEX == "host" && !set {
 		k.Parameters[imexChannel] = "1"
 	}
-}
-
-// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits for a package that brings it.
-func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, err error) {
-	has, err := facts.HasInfiniband(v, kernel)
-	if err != nil {
-		return "", err
-	}
-	for _, name := range facts.InfinibandModules() {
-		if slices.Contains(has, name) || !slices.Contains(k.Companions, name) {
-			continue
-		}
-		extra := "linux-modules-extra-" + kernel
-		if slices.Contains(k.Extra, extra) {
-			if _, err := v.Stat("/var/lib/dpkg/info/" + extra + ".md5sums"); errors.Is(err, fs.ErrNotExist) {
-				return "", host.Later{Until: "once " + extra + " is installed"}
-			}
-		}
-		return fmt.Sprintf("cannot join the GPUs over NVLink: kernel %s has no module %s, by which the switches are managed", kernel, name) +
-			things.OrTry("install the InfiniBand drivers for this kernel, of the distribution or of DOCA") +
-			things.OrTry(`fabricmanager = "off" in [driver], if another system manages the switches`), nil
-	}
-	return "", nil
 }
 
 // switchReady looks for what NVLink 5's fabric manager needs beside the driver: the switches' management function, an

@@ -4,20 +4,16 @@
 package drivers
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/test/must"
-	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 )
 
 func function(device, class string) facts.PCI {
@@ -100,19 +96,19 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
 	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
 	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
-	p := problems(t, wants, simulated(t, "-- sim.toml --\n"+stale+loaded+umad))
+	p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\n"+stale+loaded+umad))
 	if !strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") || !strings.Contains(p, "there is no InfiniBand device") {
 		t.Error(p)
 	}
 	running := "-- sim.toml --\n" + strings.Replace(stale, "failed", "active", 1) + loaded + umad
-	if p = problems(t, wants, simulated(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx\n")); !strings.Contains(p, "none says SW_MNG") {
+	if p = drivertest.Problems(t, wants, drivertest.Node(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx\n")); !strings.Contains(p, "none says SW_MNG") {
 		t.Error(p)
 	}
-	if p = problems(t, wants, simulated(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx SW_MNG xx\n")); p != "" {
+	if p = drivertest.Problems(t, wants, drivertest.Node(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx SW_MNG xx\n")); p != "" {
 		t.Error(p)
 	}
 	for _, w := range wants {
-		state, err := w.Look(t.Context(), simulated(t, "-- sim.toml --\n"+stale+loaded))
+		state, err := w.Look(t.Context(), drivertest.Node(t, "-- sim.toml --\n"+stale+loaded))
 		if w.Ref().Name == "NVLink switches can be managed" && !errors.As(err, new(host.Later)) {
 			t.Errorf("without ib_umad, which the stage before loads: %q, %v", state, err)
 		}
@@ -166,44 +162,6 @@ func TestInfinibandModules(t *testing.T) {
 		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool { return strings.HasPrefix(m, "nvidia") })
 		if got := strings.Join(packages, " "); got != x.packages || strings.Join(loads, " ") != x.loads || strings.Join(k.Extra, " ") != x.packages {
 			t.Errorf("%s: packages %q and %q, want %q; loads %q, want %q", x.name, got, k.Extra, x.packages, loads, x.loads)
-		}
-	}
-}
-
-// A kernel without the modules is refused before anything is touched, unless a package is to bring them.
-func TestInfinibandFiles(t *testing.T) {
-	const dep = "-- lib/modules/6.8.0/modules.dep --\nkernel/drivers/infiniband/core/ib_umad.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
-	const mlx = "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
-	const extra = "linux-modules-extra-6.8.0"
-	for _, x := range []struct {
-		name, archive string
-		extra         []string
-		says, later   string
-	}{
-		{"both", dep + mlx, nil, "", ""},
-		{"one is built in", dep + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko\n", nil, "", ""},
-		{"one is missing", dep, nil, "kernel 6.8.0 has no module mlx5_ib", ""},
-		{"a package is to come", dep, []string{extra}, "", "once " + extra + " is installed"},
-		{"the package lacks it", dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n", []string{extra}, "kernel 6.8.0 has no module mlx5_ib", ""},
-	} {
-		side := KernelSide{Version: "580.95.05", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm", "mlx5_ib", "ib_umad"}, Extra: x.extra}
-		state, err := companionFiles(side).Look(t.Context(), simulated(t, x.archive))
-		later := host.Later{}
-		if errors.As(err, &later); later.Until != x.later || (x.says == "") != (state == "ok" || err != nil) || !strings.Contains(string(state), x.says) {
-			t.Errorf("%s: %q, %v", x.name, state, err)
-		}
-	}
-}
-
-// A module that is built into the kernel is loaded: it has no reference count, and nothing would ever load it.
-func TestBuiltInCompanion(t *testing.T) {
-	const driver = "-- sys/module/nvidia/refcnt --\n0\n-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nNVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n" +
-		"-- proc/sys/kernel/osrelease --\n6.8.0\n-- etc/modules-load.d/gpuadm.conf --\nnvidia\nib_umad\n"
-	w := things.Module("6.8.0", []string{ModulesLoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, false, "")
-	for archive, want := range map[string]bool{driver: false, driver + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/core/ib_umad.ko\n": true} {
-		state, err := w.Look(t.Context(), simulated(t, archive))
-		if err != nil || strings.Contains(string(state), "ib_umad") == want {
-			t.Errorf("%q, %v; built in: %v", state, err, want)
 		}
 	}
 }
@@ -262,79 +220,4 @@ func whole(err error) string {
 		s += "\n" + strings.Join(append(t.Because, t.Try...), "\n")
 	}
 	return s
-}
-
-// What is asked for beside the driver is loaded with it, and proven by its files for each kernel: nvidia-peermem in the
-// driver's version, nvidia-fs in its own.
-func TestCompanions(t *testing.T) {
-	ch := choose(t, machine("rhel", "9.4", "amd64", "2331"), gds(driver("580.95.05")))
-	d := driver("580.95.05")
-	d.Peermem, d.GDS = true, true
-	k, _ := ch.KernelSide(d, facts.Facts{})
-	if want := []string{"nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "nvidia-fs"}; !slices.Equal(k.Companions, want) {
-		t.Errorf("loaded are %v, want %v", k.Companions, want)
-	}
-	const dir = "lib/modules/6.8.0-41-generic/updates/dkms/"
-	dep := func(names ...string) string {
-		s := "-- lib/modules/6.8.0-41-generic/modules.dep --\n"
-		for _, n := range names {
-			s += "updates/dkms/" + n + ".ko:\n"
-		}
-		return s
-	}
-	ko := func(name, version string) string {
-		return KoFile(dir+name+".ko", version, "Dual MIT/GPL", "6.8.0-41-generic")
-	}
-	const source = "-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"
-	for _, x := range []struct{ name, files, problem string }{
-		{"all there", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + ko("nvidia-fs", "2.26.6"), ""},
-		{"not yet the driver's turn", dep("nvidia") + ko("nvidia", "570.1"), ""},
-		{"no driver yet", dep(), ""},
-		{"no peermem", dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"), "kernel 6.8.0-41-generic has no module nvidia-peermem"},
-		{"older peermem", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"), "nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05"},
-		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + source, ""}, // it is built at the end
-		{"gds is asked for since today", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "later: once the package of nvidia-fs is installed"},
-	} {
-		k.Kernels = []string{"6.8.0-41-generic"}
-		state, err := companionFiles(k).Look(context.Background(), simulated(t, x.files))
-		if later := (host.Later{}); errors.As(err, &later) {
-			state = "later: " + converge.State(later.Until)
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if x.problem == "" && state != "ok" || !strings.Contains(string(state), x.problem) {
-			t.Errorf("%s: %q, want %q", x.name, state, x.problem)
-		}
-	}
-}
-
-// nvidia-fs is built where its package has brought the source and the kernel has the driver, and rebuilt when the driver changes.
-func TestBuiltBeside(t *testing.T) {
-	const kernel, dir = "6.8.0-41-generic", "/lib/modules/6.8.0-41-generic/updates/dkms/"
-	const source = "-- usr/src/nvidia-fs-2.9.1/dkms.conf --\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"
-	const driver = "-- lib/modules/" + kernel + "/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\n" + "-- lib/modules/" + kernel + "/updates/dkms/nvidia.ko --\n"
-	state := func(n *simhost.Node) string {
-		t.Helper()
-		version, is, err := BuiltBeside(n, "nvidia-fs", kernel)
-		if err != nil || version != "2.26.6" && is != "fits" {
-			t.Errorf("version %q, %v", version, err)
-		}
-		return string(is)
-	}
-	if is := state(simulated(t, source)); is != "fits" {
-		t.Errorf("without a driver: %q", is)
-	}
-	if is := state(simulated(t, driver)); is != "fits" {
-		t.Errorf("without a source: %q", is)
-	}
-	n := simulated(t, source+driver)
-	if is := state(n); is != "not built" {
-		t.Errorf("without its file: %q", is)
-	}
-	for _, step := range []struct{ file, want string }{{"nvidia-fs.ko", "fits"}, {"nvidia.ko", "of another driver"}, {"nvidia-fs.ko", "fits"}} {
-		must.OK(t, n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}))
-		if is := state(n); is != step.want {
-			t.Errorf("after %s: %q, want %q", step.file, is, step.want)
-		}
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -82,7 +83,7 @@ func TestIMEXAnswers(t *testing.T) {
 		{"other nodes are wanted", unit("active") + ctl("", "1") + strings.Replace(config, "10.0.0.11", "10.0.0.10", 1), ""},
 		{"its command service is off", unit("active") + ctl("", "1") + strings.Replace(config, "ENABLED=1", "ENABLED=0", 1), ""},
 	} {
-		state, err := imexAnswers([]string{"10.0.0.11"}).Look(t.Context(), simulated(t, x.archive))
+		state, err := imexAnswers([]string{"10.0.0.11"}).Look(t.Context(), drivertest.Node(t, x.archive))
 		if x.waits == "" && (state != "ok" || err != nil) {
 			t.Errorf("%s: %q, %v", x.name, state, err)
 		}
@@ -96,7 +97,7 @@ func TestIMEXAnswers(t *testing.T) {
 func TestIMEXRestartBeforeUs(t *testing.T) {
 	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
 	for enabled, ready := range map[string]bool{"0": true, "1": false} {
-		if err := imexReady(t.Context(), simulated(t, node+enabled+"\n")); (err == nil) != ready {
+		if err := imexReady(t.Context(), drivertest.Node(t, node+enabled+"\n")); (err == nil) != ready {
 			t.Errorf("IMEX_CMD_ENABLED=%s: %v", enabled, err)
 		}
 	}
@@ -112,11 +113,11 @@ func TestIMEXNodesKnown(t *testing.T) {
 		"-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- srv/nodes --\n10.0.0.11\n":                             "",
 		"-- etc/nvidia-imex/config.cfg --\n#IMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\ngpu-1.example\n": "",
 	} {
-		got := problems(t, []converge.Want{imexNodesKnown(false)}, simulated(t, archive))
+		got := drivertest.Problems(t, []converge.Want{imexNodesKnown(false)}, drivertest.Node(t, archive))
 		if (says == "") != (got == "") || !strings.Contains(got, says) {
 			t.Errorf("%s: %q, want %q", archive, got, says)
 		}
-		if got := problems(t, []converge.Want{imexNodesKnown(true)}, simulated(t, archive)); got != "" {
+		if got := drivertest.Problems(t, []converge.Want{imexNodesKnown(true)}, drivertest.Node(t, archive)); got != "" {
 			t.Errorf("the spec names them: %s", got)
 		}
 	}
@@ -142,7 +143,7 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 			t.Errorf("%s: %v, loads %v", x.text, k.Parameters, k.Companions)
 		}
 		for archive, says := range map[string]string{"-- x --\n": x.says, theirs: x.saysTheirs} {
-			message := strings.Join(New().Services().Notes(simulated(t, archive), s, f), "\n")
+			message := strings.Join(New().Services().Notes(drivertest.Node(t, archive), s, f), "\n")
 			if !strings.Contains(message, says) || (x.says == "") != (message == "") {
 				t.Errorf("%s: %q, want %q", x.text, message, says)
 			}
@@ -161,7 +162,7 @@ func TestIMEXMaskedInAnImage(t *testing.T) {
 		image: "",
 		image + "-- usr/lib/systemd/system/nvidia-imex.service --\n[Service]\nExecStart=/usr/bin/nvidia-imex\n[Install]\nWantedBy=multi-user.target\n": "masked -",
 	} {
-		n := simulated(t, archive)
+		n := drivertest.Node(t, archive)
 		found, err := wants[0].Look(t.Context(), n)
 		if err != nil && !errors.As(err, new(host.Later)) {
 			t.Fatal(err)

@@ -72,7 +72,7 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []strin
 		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: reload it or reboot", m.Version, v))
 	}
 	if otherKernel(f) && m.Version == "" {
-		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(targets(f), ", ")))
+		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(f.Kernel.Targets(f.Live), ", ")))
 	}
 	if len(m.Nouveau) > 0 {
 		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))

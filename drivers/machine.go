@@ -48,7 +48,7 @@ type Device struct {
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: targets(f), Instance: instanceType, Signed: f.Signed, Day: f.Day,
+		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Instance: instanceType, Signed: f.Signed, Day: f.Day,
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}
@@ -108,6 +108,3 @@ func compilers(m facts.Modules) map[string]string {
 	}
 	return found
 }
-
-// targets lists the kernels that need modules.
-func targets(f facts.Facts) []string { return f.Kernel.Targets(f.Live) }

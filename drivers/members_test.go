@@ -4,8 +4,6 @@
 package drivers
 
 import (
-	"context"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -226,49 +223,6 @@ func TestExceptions(t *testing.T) {
 	}
 }
 
-func TestMachineOf(t *testing.T) {
-	f := facts.Facts{
-		Live: true, Arch: "amd64", OS: facts.OS{ID: "ubuntu", Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04"},
-		Kernel: facts.Kernel{Running: "6.8.0-40", Installed: []string{"6.8.0-41", "6.8.0-40", "6.8.0-39"}},
-		GPUs: []facts.PCI{
-			{Address: "a", Device: "2330", Class: "030200", Model: "H100 80GB"},
-			{Address: "b", Device: "22a3", Class: "068000"},
-			{Address: "c", Device: "10F8", Class: "040300"},
-			{Address: "d", Device: "1EB8", Class: "030000"},
-		},
-	}
-	want := Machine{
-		GPUs: []Device{{"a", "2330", "H100 80GB"}, {"d", "1eb8", ""}}, Switches: []Device{{"b", "22a3", ""}}, ID: "ubuntu",
-		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Running: "6.8.0-40", Instance: "p5",
-	}
-	if d := cmp.Diff(want, MachineOf(f, "p5")); d != "" {
-		t.Error(d)
-	}
-	for _, x := range []struct {
-		live bool
-		k    facts.Kernel
-		want []string
-	}{
-		{false, f.Kernel, f.Kernel.Installed},
-		{true, facts.Kernel{Running: "6.18"}, []string{"6.18"}},
-		{true, facts.Kernel{Running: "6.18", Installed: []string{"6.1.0-41", "6.1.0-40"}}, []string{"6.1.0-41"}},
-		{true, facts.Kernel{}, nil},
-	} {
-		f.Live, f.Kernel = x.live, x.k
-		if got := MachineOf(f, "").Kernels; !slices.Equal(got, x.want) {
-			t.Errorf("%+v: %v", x.k, got)
-		}
-	}
-	f.GPUs = nil
-	if MachineOf(f, "").GPUs != nil {
-		t.Error("the GPUs were not read, and MachineOf says that there are none")
-	}
-	f.GPUs = []facts.PCI{}
-	if MachineOf(f, "").GPUs == nil {
-		t.Error("the GPUs were read, and MachineOf says that they were not")
-	}
-}
-
 // TestParse wants a catalog with an unknown key, or without files, to be refused.
 func TestParse(t *testing.T) {
 	if _, err := parse(fstest.MapFS{}); err == nil {
@@ -278,24 +232,6 @@ func TestParse(t *testing.T) {
 		if _, err := parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
 			t.Errorf("%q: %v", text, err)
 		}
-	}
-}
-
-// What a package that is missing would bring is brought by the stage before: the check must not refuse the apply that would
-// install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
-func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
-	dir := t.TempDir()
-	h := must.Get(host.Open(dir))(t)
-	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
-	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
-	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
-	w := parts("580.95.05", true, m, func(context.Context, host.View) (bool, error) { return false, nil })
-	found, err := w.Look(context.Background(), h)
-	if err != nil {
-		return // deferred until its packages are installed
-	}
-	if _, err := w.To(found); err != nil {
-		t.Errorf("the plan is refused: %v", err)
 	}
 }
 

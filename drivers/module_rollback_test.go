@@ -5,18 +5,20 @@ package drivers_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -34,9 +36,8 @@ func (brought) Look(_ context.Context, v host.View) (converge.State, error) {
 }
 
 func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
-	_, text, _ := strings.Cut(drivers.KoFile("x", string(to), "Dual MIT/GPL", "6.8.0"), "\n")
-	ko, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-	return errors.Join(err,
+	ko := drivertest.Module(string(to), "Dual MIT/GPL", "6.8.0")
+	return errors.Join(
 		h.WriteFile("/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko, host.Attr{Mode: 0o644}),
 		h.WriteFile(broughtVersion, []byte(to), host.Attr{Mode: 0o644}))
 }
@@ -44,18 +45,19 @@ func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
 // TestUndoReloadsModule: where packages alone have changed what lies on disk, undo loads what they have brought back: else the
 // libraries are of one version and the module of another.
 func TestUndoReloadsModule(t *testing.T) {
+	_, thingOf := stages.Run(new(node.Session))
 	for _, name := range []string{"nvidia-kernel-open-dkms", "kmod-nvidia-open-dkms", "nvidia-dkms-580-server-open", "linux-modules-nvidia-580-server-open-6.8.0"} {
 		n := machine(t)
-		n.Install("modprobe", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 			version, err := f.ReadFile(broughtVersion)
 			return nil, errors.Join(err,
-				lay(f, "/sys/module/"+strings.ReplaceAll(argv[1], "-", "_")+"/refcnt", []byte("0\n")), lay(f, "/sys/module/nvidia/version", append(version, '\n')),
-				lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+string(version)+"\n")),
+				drivertest.Lay(f, "/sys/module/"+strings.ReplaceAll(argv[1], "-", "_")+"/refcnt", []byte("0\n")), drivertest.Lay(f, "/sys/module/nvidia/version", append(version, '\n')),
+				drivertest.Lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+string(version)+"\n")),
 			)
 		}})
-		n.Install("seed", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
-			return nil, errors.Join(lay(f, broughtVersion, nil), folders(f, "/lib/modules/6.8.0/updates/dkms"), lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
-				lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
+		n.Install("seed", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+			return nil, errors.Join(drivertest.Lay(f, broughtVersion, nil), drivertest.Folders(f, "/lib/modules/6.8.0/updates/dkms"), drivertest.Lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
+				drivertest.Lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})
 		must.Get(n.Do(context.Background(), "seed"))(t)
 		side := drivers.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}

@@ -5,21 +5,20 @@ package drivers_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
-	"io/fs"
-	"path"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -43,18 +42,17 @@ PCI_CLASS=30200
 PCI_ID=10DE:2330
 `))
 	must.OK(t, err)
-	_, text, _ := strings.Cut(drivers.KoFile("x", "580.95.05", "Dual MIT/GPL", "6.8.0"), "\n")
-	ko := must.Get(base64.StdEncoding.DecodeString(strings.TrimSpace(text)))(t)
+	ko := drivertest.Module("580.95.05", "Dual MIT/GPL", "6.8.0")
 	const dep = "/lib/modules/6.8.0/modules.dep"
-	n.Install("env", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+	n.Install("env", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
 		return nil, errors.Join(
-			lay(f, "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko", ko),
+			drivertest.Lay(f, "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko", ko),
 			f.Symlink("/var/lib/dkms/nvidia/kernel-6.8.0-x86_64", "580.95.05/6.8.0/x86_64"),
-			lay(f, "/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko),
-			lay(f, dep, []byte("kernel/fs/ext4.ko:\nupdates/dkms/nvidia.ko:\n")),
+			drivertest.Lay(f, "/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko),
+			drivertest.Lay(f, dep, []byte("kernel/fs/ext4.ko:\nupdates/dkms/nvidia.ko:\n")),
 		)
 	}})
-	n.Install("dkms", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("dkms", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		if argv[1] != "remove" {
 			return nil, nil
 		}
@@ -65,43 +63,23 @@ PCI_ID=10DE:2330
 		} {
 			errs = append(errs, f.Remove(name))
 		}
-		return nil, errors.Join(append(errs, lay(f, dep, []byte("kernel/fs/ext4.ko:\n")))...)
+		return nil, errors.Join(append(errs, drivertest.Lay(f, dep, []byte("kernel/fs/ext4.ko:\n")))...)
 	}})
-	n.Install("update-initramfs", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
-		return nil, lay(f, "/boot/initrd.img-6.8.0", nil)
+	n.Install("update-initramfs", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+		return nil, drivertest.Lay(f, "/boot/initrd.img-6.8.0", nil)
 	}})
-	n.Install("modprobe", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		name := strings.ReplaceAll(argv[1], "-", "_")
 		return nil, errors.Join(
-			lay(f, "/sys/module/"+name+"/refcnt", []byte("0\n")), lay(f, "/sys/module/nvidia/version", []byte("580.95.05\n")),
-			lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")),
-			lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
+			drivertest.Lay(f, "/sys/module/"+name+"/refcnt", []byte("0\n")), drivertest.Lay(f, "/sys/module/nvidia/version", []byte("580.95.05\n")),
+			drivertest.Lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")),
+			drivertest.Lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 		)
 	}})
-	n.Install("rmmod", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("rmmod", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		return nil, f.Remove("/sys/module/" + argv[1] + "/refcnt")
 	}})
 	return n
-}
-
-func changes([]string) bool { return false }
-
-// lay writes a file, with the folders on the way to it.
-func lay(f *host.Files, name string, data []byte) error {
-	if err := folders(f, path.Dir(name)); err != nil {
-		return err
-	}
-	return f.WriteFile(name, data, host.Attr{Mode: 0o644})
-}
-
-func folders(f *host.Files, dir string) error {
-	if _, err := f.Stat(dir); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := folders(f, path.Dir(dir)); err != nil {
-		return err
-	}
-	return f.Mkdir(dir, host.Attr{Mode: 0o755})
 }
 
 // TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
@@ -110,6 +88,7 @@ func TestModulesThereAndBack(t *testing.T) {
 	n := machine(t)
 	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
 	side := drivers.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+	_, thingOf := stages.Run(new(node.Session))
 	e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {

@@ -5,11 +5,10 @@ package drivers
 
 import (
 	"bytes"
-	"debug/elf"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,35 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
-	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
-
-// KoFile makes a module as a section of a simulated machine.
-func KoFile(path, version, license, kernel string) string {
-	info := "license=" + license + "\x00version=" + version + "\x00vermagic=" + kernel + " SMP mod_unload \x00"
-	const names = "\x00.modinfo\x00.shstrtab\x00"
-	var b bytes.Buffer
-	head := elf.Header64{Type: uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: uint64(64 + len(info) + len(names)), Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2}
-	copy(head.Ident[:], "\x7fELF\x02\x01\x01")
-	for _, part := range []any{
-		head, []byte(info + names),
-		elf.Section64{},
-		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: 64, Size: uint64(len(info))},
-		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(64 + len(info)), Size: uint64(len(names))},
-	} {
-		if err := binary.Write(&b, binary.LittleEndian, part); err != nil {
-			panic(err)
-		}
-	}
-	return "-- " + path + " base64 --\n" + base64.StdEncoding.EncodeToString(b.Bytes()) + "\n"
-}
-
-func simulated(t *testing.T, archive string) *simhost.Node {
-	t.Helper()
-	n := must.Get(simhost.New([]byte(archive)))(t)
-	return n
-}
 
 func TestModprobeConf(t *testing.T) {
 	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
@@ -80,6 +53,19 @@ func FuzzModprobeConf(f *testing.F) {
 	})
 }
 
+// FuzzModulesLoad compares the check of a module's name with the regular expression that it says the same as.
+func FuzzModulesLoad(f *testing.F) {
+	module := regexp.MustCompile(`^[a-z0-9_-]+$`)
+	for _, name := range []string{"", "nvidia-uvm", "nvidia_uvm\n", "Nvidia"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if _, err := modulesLoad([]string{name}); (err == nil) != module.MatchString(name) {
+			t.Errorf("module %q: %v", name, err)
+		}
+	})
+}
+
 func TestBuilt(t *testing.T) {
 	const tree = "-- var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko --\n-- var/lib/dkms/nvidia/kernel-6.8.0-x86_64 link=580.95.05/6.8.0/x86_64 --\n" +
 		"-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n"
@@ -94,13 +80,13 @@ func TestBuilt(t *testing.T) {
 		{"added", "-- var/lib/dkms/nvidia/580.95.05/source link=/usr/src/nvidia-580.95.05 --\n", "nvidia", ""}, // for no kernel yet
 		{"other kernel", "-- var/lib/dkms/nvidia/580.95.05/6.5.0/x86_64/module/nvidia.ko --\n", "nvidia", ""},
 		{"built", "-- var/lib/dkms/nvidia/580.95.05/6.8.0/amd64/module/nvidia.ko --\n", "nvidia", "built"},
-		{"installed", tree + KoFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed"},
+		{"installed", tree + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed"},
 		{"gone", tree, "nvidia", "installed, modprobe finds no module nvidia"},
-		{"another on top", tree + KoFile(ko, "570.1", "NVIDIA", "6.8.0"), "nvidia", "installed, modprobe would load 570.1 from /lib/modules/6.8.0/updates/dkms/nvidia.ko"},
-		{"vermagic", tree + KoFile(ko, "580.95.05", "NVIDIA", "6.5.0"), "nvidia", "installed, it is built for kernel 6.5.0"},
-		{"unsigned", tree + locked + KoFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed, it is not signed, and the kernel demands that"},
+		{"another on top", tree + drivertest.ModuleFile(ko, "570.1", "NVIDIA", "6.8.0"), "nvidia", "installed, modprobe would load 570.1 from /lib/modules/6.8.0/updates/dkms/nvidia.ko"},
+		{"vermagic", tree + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.5.0"), "nvidia", "installed, it is built for kernel 6.5.0"},
+		{"unsigned", tree + locked + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed, it is not signed, and the kernel demands that"},
 	} {
-		name, state, err := Built(simulated(t, c.archive), "580.95.05", "6.8.0")
+		name, state, err := Built(drivertest.Node(t, c.archive), "580.95.05", "6.8.0")
 		if name != c.module || state != c.state || err != nil {
 			t.Errorf("%s: %q, %q, %v", c.name, name, state, err)
 		}
@@ -113,40 +99,21 @@ func kernelSide() KernelSide {
 	return KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
 }
 
-// problems returns what the checks among wants find, by their names.
-func problems(t *testing.T, wants []converge.Want, v host.View) string {
-	t.Helper()
-	var found []string
-	for _, w := range wants {
-		if w.Ref().Kind != "check" {
-			continue
-		}
-		state, err := w.Look(t.Context(), v)
-		if err != nil {
-			t.Fatal(w.Ref().Name, err)
-		}
-		if _, err := w.To(state); err != nil {
-			found = append(found, err.Error())
-		}
-	}
-	return strings.Join(found, "\n")
-}
-
 func TestSecureBootIsReadFirst(t *testing.T) {
 	wants, err := SettingsWants(kernelSide())
 	if err != nil || wants[0].Ref().Kind != "check" {
 		t.Fatal(err)
 	}
-	if p := problems(t, wants, simulated(t, "")); p != "" {
+	if p := drivertest.Problems(t, wants, drivertest.Node(t, "")); p != "" {
 		t.Error(p)
 	}
-	if p := problems(t, wants, simulated(t, secured)); !strings.Contains(p, "this machine has no such key") {
+	if p := drivertest.Problems(t, wants, drivertest.Node(t, secured)); !strings.Contains(p, "this machine has no such key") {
 		t.Error(p)
 	}
 	signed := kernelSide()
 	signed.Build = "precompiled"
 	wants, _ = SettingsWants(signed)
-	if p := problems(t, wants, simulated(t, secured)); p != "" {
+	if p := drivertest.Problems(t, wants, drivertest.Node(t, secured)); p != "" {
 		t.Error(p)
 	}
 }
@@ -187,7 +154,7 @@ func TestEnrolment(t *testing.T) {
 func TestModuleWantsInAFolder(t *testing.T) {
 	m := facts.Modules{Trust: facts.Trust{Generated: true, BuildKey: "/var/lib/dkms/mok.key"}}
 	wants := must.Get(ModuleWants(kernelSide(), facts.Facts{}, m))(t)
-	n := simulated(t, "-- sim.toml --\nlive = false\n-- var/lib/dkms/mok.key --\nsecret\n")
+	n := drivertest.Node(t, "-- sim.toml --\nlive = false\n-- var/lib/dkms/mok.key --\nsecret\n")
 	for _, w := range wants {
 		state, err := w.Look(t.Context(), n)
 		if err == nil {
@@ -240,93 +207,12 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	}
 }
 
-func TestNextKernel(t *testing.T) {
-	with := func(v, kernel string) *facts.ModuleFile {
-		return &facts.ModuleFile{Version: v, Vermagic: kernel + " SMP"}
-	}
-	for _, c := range []struct {
-		next facts.KernelModules
-		says string
-	}{
-		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.9")}, ""},
-		{facts.KernelModules{Kernel: "6.9"}, "its headers are not installed"},
-		{facts.KernelModules{Kernel: "6.9", Headers: true}, "no module nvidia is built for it"},
-		{facts.KernelModules{Kernel: "6.9", Unlisted: []string{"/lib/modules/6.9/extra/nvidia.ko"}}, "run depmod 6.9"},
-		{facts.KernelModules{Kernel: "6.9", Nvidia: with("570.1", "6.9")}, "its module nvidia is 570.1"},
-		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.8")}, "is built for 6.8"},
-	} {
-		got := NextKernel("580.1", facts.Modules{Kernels: []facts.KernelModules{c.next, {Kernel: "6.8", Nvidia: with("580.1", "6.8")}}}, Choice{})
-		if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
-			t.Errorf("%+v: %q", c.next, got)
-		}
-	}
-}
-
-// What is wrong with the modules is said in sentences without asking the driver: by what is loaded, what lies on disk, and which
-// version the libraries have that programs load.
-func TestModuleProblems(t *testing.T) {
-	const running, newer = "6.8.0-88-generic", "6.8.0-90-generic"
-	f := facts.Facts{Live: true}
-	f.Kernel.Running, f.Kernel.Installed = running, []string{running}
-	file := func(version string) *facts.ModuleFile {
-		return &facts.ModuleFile{Path: "/lib/modules/" + running + "/updates/dkms/nvidia.ko", Version: version, Vermagic: running + " SMP"}
-	}
-	lib := func(version string) []facts.Library {
-		return []facts.Library{{Name: "libnvidia-ml.so", Version: version, Path: "/usr/lib/libnvidia-ml.so." + version}}
-	}
-	on := func(version string) []facts.KernelModules {
-		return []facts.KernelModules{{Kernel: running, Headers: true, Nvidia: file(version)}}
-	}
-	for _, x := range []struct {
-		name string
-		m    facts.Modules
-		c    Choice
-		want []string
-	}{
-		{"as it should be", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: on("580.95.05")}, Choice{}, nil},
-		{"libraries were upgraded alone", facts.Modules{Version: "570.172.08", Libraries: lib("580.95.05"), Kernels: on("570.172.08")}, Choice{}, []string{
-			`the kernel module nvidia 570.172.08 is loaded, and /usr/lib/libnvidia-ml.so.580.95.05 is of 580.95.05: NVML says "Driver/library version mismatch" after a reboot too, since the module on disk is 570.172.08 as well`,
-			"the next boot starts kernel " + running + ", without the GPUs: its module nvidia is 570.172.08",
-		}},
-		{"all was upgraded, and nothing reloaded", facts.Modules{Version: "570.172.08", Libraries: lib("580.95.05"), Kernels: on("580.95.05")}, Choice{}, []string{
-			"\"Driver/library version mismatch\" until the module is reloaded or the machine rebooted", "570.172.08 is loaded, and 580.95.05 is on disk: reload it or reboot",
-		}},
-		{"nouveau", facts.Modules{Nouveau: []string{"0000:17:00.0"}, Kernels: on("580.95.05")}, Choice{}, []string{"nouveau holds 0000:17:00.0"}},
-		{"a kernel that has come since", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: "6.8.0-90-generic"}}, on("580.95.05")...)}, Choice{}, []string{
-			"the next boot starts kernel 6.8.0-90-generic, without the GPUs: it has no module nvidia, and its headers are not installed: install its headers, or the package of its signed modules, then run " + trouble.Command("apply"),
-		}},
-		{"the same, and DKMS would build", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: newer}}, on("580.95.05")...)}, Choice{
-			Members: []Member{{Name: "linux-headers-" + running, Role: "headers", PerKernel: running}, {Name: "linux-headers-" + newer, Role: "headers", PerKernel: newer}},
-		}, []string{"its headers are not installed: install linux-headers-" + newer + ", then run " + trouble.Command("apply")}},
-		{"the same, and the distribution signs", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: newer, Headers: true}}, on("580.95.05")...)}, Choice{
-			Precompiled: true, Members: []Member{{Name: "linux-modules-nvidia-580-open-" + newer, Role: "module", PerKernel: newer}},
-		}, []string{"it has no module nvidia: install linux-modules-nvidia-580-open-" + newer}},
-		{"it was booted", facts.Modules{Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: newer}}, on("580.95.05")...)}, Choice{}, []string{
-			"the next boot starts kernel " + newer + ", without the GPUs",
-		}},
-		{"nothing is installed yet", facts.Modules{Kernels: []facts.KernelModules{{Kernel: newer}}}, Choice{}, nil},
-	} {
-		got := ModuleProblems(f, x.m, x.c)
-		for _, w := range x.want {
-			if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, w) }) {
-				t.Errorf("%s: it does not say %q: %q", x.name, w, got)
-			}
-		}
-		if len(got) != len(x.want) {
-			t.Errorf("%s: %q", x.name, got)
-		}
-	}
-}
-
-// signedFile is KoFile with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
+// signedFile is a module with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
 func signedFile(t *testing.T, path, version, record string) string {
 	t.Helper()
 	signature := must.Get(os.ReadFile("../internal/facts/testdata/modules/" + record))(t)
-	head, body, _ := strings.Cut(KoFile(path, version, "Dual MIT/GPL", "6.8.0"), "\n")
-	data := must.Get(base64.StdEncoding.DecodeString(strings.TrimSpace(body)))(t)
 	size := binary.BigEndian.AppendUint32([]byte{0, 0, 2, 0, 0, 0, 0, 0}, uint32(len(signature)))
-	data = bytes.Join([][]byte{data, signature, size, []byte("~Module signature appended~\n")}, nil)
-	return head + "\n" + base64.StdEncoding.EncodeToString(data) + "\n"
+	return drivertest.File(path, bytes.Join([][]byte{drivertest.Module(version, "Dual MIT/GPL", "6.8.0"), signature, size, []byte("~Module signature appended~\n")}, nil))
 }
 
 const (
@@ -341,7 +227,7 @@ func secure(t *testing.T, record string) *facts.Trust {
 	if record == "" {
 		return &facts.Trust{SecureBoot: "on"}
 	}
-	m, err := facts.ReadModule(simulated(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
+	m, err := facts.ReadModule(drivertest.Node(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
 	if err != nil || m.Signer == nil {
 		t.Fatal(err)
 	}
@@ -359,9 +245,9 @@ func TestImageSignedBy(t *testing.T) {
 		{"all", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedA, ""},
 		{"by another", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedA), signedB, "it is signed by "},
 		{"one by another", signedFile(t, updates+"nvidia-uvm.ko", "580.95.05", signedB), signedA, "nvidia-uvm.ko: it is signed by "},
-		{"one not signed", KoFile(updates+"nvidia-uvm.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"), signedA, "nvidia-uvm.ko: it is not signed"},
+		{"one not signed", drivertest.ModuleFile(updates+"nvidia-uvm.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"), signedA, "nvidia-uvm.ko: it is not signed"},
 	} {
-		n, k := simulated(t, tree(x.uvm)), kernelSide()
+		n, k := drivertest.Node(t, tree(x.uvm)), kernelSide()
 		k.Image = secure(t, x.key)
 		_, state, err := k.built(n, "580.95.05", "6.8.0")
 		if err != nil || !strings.HasPrefix(string(state), "installed") || (state == "installed") != (x.problem == "") || !strings.Contains(string(state), x.problem) {
@@ -380,11 +266,11 @@ func TestImageSignedBy(t *testing.T) {
 func TestImageOfSignedPackages(t *testing.T) {
 	const dep = "-- sim.toml --\nlive = false\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n"
 	for file, is := range map[string]string{
-		signedFile(t, updates+"nvidia.ko", "580.95.05", signedA):          "580.95.05 open",
-		KoFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
+		signedFile(t, updates+"nvidia.ko", "580.95.05", signedA):                         "580.95.05 open",
+		drivertest.ModuleFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
 	} {
-		k, _ := Choice{Version: "580.95.05", Flavour: "open", Precompiled: true}.KernelSide(driver("580"), facts.Facts{Image: secure(t, signedB)})
-		if state, err := k.onDiskProven(simulated(t, dep+file), "6.8.0"); err != nil || string(state) != is {
+		k := KernelSide{Version: "580.95.05", Flavour: "open", Build: "precompiled", Image: secure(t, signedB)}
+		if state, err := k.onDiskProven(drivertest.Node(t, dep+file), "6.8.0"); err != nil || string(state) != is {
 			t.Errorf("%q, want %q, %v", state, is, err)
 		}
 	}
@@ -393,7 +279,7 @@ func TestImageOfSignedPackages(t *testing.T) {
 // TestImageBesideSignedBy: a module that is built beside the driver's is built again where another key has signed it.
 func TestImageBesideSignedBy(t *testing.T) {
 	const dep = "-- sim.toml --\nlive = false\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\n"
-	n, k := simulated(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
+	n, k := drivertest.Node(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
 	for key, fits := range map[string]bool{signedA: false, signedB: true} {
 		k.Image = secure(t, key)
 		if _, state, err := k.builtBeside(n, storage, "6.8.0"); err != nil || (state == things.BesideFits) != fits {
@@ -414,12 +300,8 @@ func TestImageNeedsKey(t *testing.T) {
 		{"a key", "dkms", secure(t, signedA), false},
 		{"signed by the distribution", "precompiled", secure(t, ""), false},
 	} {
-		k, known := Choice{Version: "580.95.05", Flavour: "open", Precompiled: x.build == "precompiled"}.KernelSide(driver("580"), facts.Facts{Image: x.image})
-		wants, err := SettingsWants(k)
-		if err != nil || !known {
-			t.Fatal(err)
-		}
-		p := problems(t, wants, simulated(t, "-- sim.toml --\nlive = false\n"))
+		wants := must.Get(SettingsWants(KernelSide{Version: "580.95.05", Flavour: "open", Build: x.build, Image: x.image}))(t)
+		p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\nlive = false\n"))
 		if strings.Contains(p, "bake has no key to sign them with") != x.refused || (p != "") != x.refused {
 			t.Errorf("%s: %q", x.name, p)
 		}
@@ -430,7 +312,7 @@ func TestImageNeedsKey(t *testing.T) {
 // is not there; and a build of another version is refused.
 func TestFirstBootOfSignedImage(t *testing.T) {
 	module := "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)
-	m := must.Get(facts.ReadModule(simulated(t, module), "/"+updates+"nvidia.ko"))(t)
+	m := must.Get(facts.ReadModule(drivertest.Node(t, module), "/"+updates+"nvidia.ko"))(t)
 	known := "-- proc/keys --\n0a1b2c3d I------     1 perm 1f030000     0     0 asymmetri " + m.Signer.Name + ": 0123456789abcdef: X509.rsa 01234567 []\n"
 	for _, x := range []struct {
 		name, archive, version string
@@ -443,7 +325,7 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 		k := kernelSide()
 		k.Version = x.version
 		wants := must.Get(SettingsWants(k))(t)
-		if p := problems(t, wants, simulated(t, secured+x.archive)); strings.Contains(p, "cannot use modules built here") != x.refused {
+		if p := drivertest.Problems(t, wants, drivertest.Node(t, secured+x.archive)); strings.Contains(p, "cannot use modules built here") != x.refused {
 			t.Errorf("%s: %q", x.name, p)
 		}
 	}

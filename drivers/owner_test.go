@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -116,14 +117,16 @@ func TestEKSImage(t *testing.T) {
 func TestLeftAlone(t *testing.T) {
 	var message []string
 	for name, later := range map[string]func(*simhost.Node) error{
-		"a driver container comes": func(n *simhost.Node) error { return lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1")) },
+		"a driver container comes": func(n *simhost.Node) error {
+			return drivertest.Lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1"))
+		},
 		"the GPU falls off the bus": func(n *simhost.Node) error {
 			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=1234:2330\n"), host.Attr{Mode: 0o644})
 		},
 	} {
 		n := installerNode(t, &message)
-		gpu := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=10DE:2330\n"))
-		must.OK(t, errors.Join(gpu, lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)))
+		gpu := drivertest.Lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("PCI_CLASS=30200\nPCI_ID=10DE:2330\n"))
+		must.OK(t, errors.Join(gpu, drivertest.Lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), drivertest.Lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)))
 		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})
 		must.OK(t, err)
 		e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}

@@ -23,7 +23,7 @@ func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 	}
 	wants := append(things.Folders("/etc/modprobe.d", "holds modprobe's settings"),
 		things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
-	for _, kernel := range targets(f) {
+	for _, kernel := range f.Kernel.Targets(f.Live) {
 		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
 	return append(wants, Reload(f)...), nil

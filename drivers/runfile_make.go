@@ -216,14 +216,14 @@ func buildKernel(ctx context.Context, v host.View) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, kernel := range append([]string{f.Kernel.Running}, targets(f)...) {
+	for _, kernel := range append([]string{f.Kernel.Running}, f.Kernel.Targets(f.Live)...) {
 		if _, err := v.Stat("/lib/modules/" + kernel + "/build/Makefile"); kernel != "" && err == nil {
 			return kernel, nil
 		}
 	}
 	return "", &trouble.Error{
 		What: "cannot run NVIDIA's installer: none of the kernels that it could build for has its headers",
-		Try:  []string{"install linux-headers-KERNEL (Debian, Ubuntu) or kernel-devel-KERNEL (RHEL) for one of " + strings.Join(targets(f), ", ")},
+		Try:  []string{"install linux-headers-KERNEL (Debian, Ubuntu) or kernel-devel-KERNEL (RHEL) for one of " + strings.Join(f.Kernel.Targets(f.Live), ", ")},
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // An installer is kept as long as a change that can be undone names its version.
 func TestPruneRunfiles(t *testing.T) {
-	n := simulated(t, "-- var/lib/gpuadm/runfiles/570.1-aa.run --\n-- var/lib/gpuadm/runfiles/580.1-bb.run --\n-- var/lib/gpuadm/runfiles/590.1-cc.run --\n-- var/lib/gpuadm/runfiles/580.11-dd.run --\n-- var/lib/gpuadm/runfiles/readme --\n")
+	n := drivertest.Node(t, "-- var/lib/gpuadm/runfiles/570.1-aa.run --\n-- var/lib/gpuadm/runfiles/580.1-bb.run --\n-- var/lib/gpuadm/runfiles/590.1-cc.run --\n-- var/lib/gpuadm/runfiles/580.11-dd.run --\n-- var/lib/gpuadm/runfiles/readme --\n")
 	needed := []converge.Change{
 		{Ref: converge.Ref{Kind: "runfile"}, Before: "570.1 open", After: "580.1 open, its library is gone"},
 		{Ref: converge.Ref{Kind: "runfile"}, After: "570.1 open"},

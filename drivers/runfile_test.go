@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -81,22 +82,22 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 			license = "Dual MIT/GPL"
 		}
 		err = errors.Join(
-			lay(f, runfileLib+version, nil), f.Symlink(runfileLib+"1", "libnvidia-ml.so."+version),
-			lay(f, "/usr/src/nvidia-"+version+"/nvidia/nv.c", []byte("MODULE_LICENSE(\""+license+"\");\n")),
-			lay(f, "/usr/bin/nvidia-uninstall", nil),
-			lay(f, "/var/lib/nvidia/log", []byte("1.0-"+strings.ReplaceAll(version, ".", "")+" ("+version+")\nNVIDIA\n1: "+runfileLib+version+"\n123\n0: "+runfileLib+"1\n")),
+			drivertest.Lay(f, runfileLib+version, nil), f.Symlink(runfileLib+"1", "libnvidia-ml.so."+version),
+			drivertest.Lay(f, "/usr/src/nvidia-"+version+"/nvidia/nv.c", []byte("MODULE_LICENSE(\""+license+"\");\n")),
+			drivertest.Lay(f, "/usr/bin/nvidia-uninstall", nil),
+			drivertest.Lay(f, "/var/lib/nvidia/log", []byte("1.0-"+strings.ReplaceAll(version, ".", "")+" ("+version+")\nNVIDIA\n1: "+runfileLib+version+"\n123\n0: "+runfileLib+"1\n")),
 		)
 		if kind == "bad" {
-			return errors.Join(err, lay(f, "/var/log/nvidia-installer.log", []byte("-> Building\nERROR: Unable to build the NVIDIA kernel module.\n-> Cleaning\nERROR: Installation has failed.\n")),
+			return errors.Join(err, drivertest.Lay(f, "/var/log/nvidia-installer.log", []byte("-> Building\nERROR: Unable to build the NVIDIA kernel module.\n-> Cleaning\nERROR: Installation has failed.\n")),
 				&host.CommandError{Argv: argv, Code: 1, Stderr: "said on the way out", Cause: errors.New("exit status 1")})
 		}
 		return err
 	}
-	n.Install("sh", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("sh", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		*calls = append(*calls, strings.Join(argv[2:], " "))
 		return nil, install(f, argv)
 	}})
-	n.Install("nvidia-uninstall", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("nvidia-uninstall", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		*calls = append(*calls, strings.Join(argv, " "))
 		return nil, uninstall(f)
 	}})
@@ -144,7 +145,7 @@ func TestRunfileThereAndBack(t *testing.T) {
 	have(t, n, "580.95.05 proprietary")
 	for _, want := range []converge.State{"580.95.05 open", "570.172.08 open", ""} {
 		if want == "570.172.08 open" {
-			must.OK(t, lay(n.Files, "/var/lib/gpuadm/runfiles/570.172.08-"+sumOf("570.172.08 fine\n")+".run", []byte("570.172.08 fine\n")))
+			must.OK(t, drivertest.Lay(n.Files, "/var/lib/gpuadm/runfiles/570.172.08-"+sumOf("570.172.08 fine\n")+".run", []byte("570.172.08 fine\n")))
 		}
 		must.Get(old.Undo(ctx, n, "", nil))(t)
 		have(t, n, want)
@@ -240,7 +241,7 @@ func TestRunfileRefused(t *testing.T) {
 	}
 
 	// an administrator's installation of another version cannot be rolled back
-	must.OK(t, lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")))
+	must.OK(t, drivertest.Lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")))
 	calls = nil
 	apply(n, good, "could not roll back to it", "nvidia-uninstall")
 	if len(calls) > 0 {
@@ -249,7 +250,7 @@ func TestRunfileRefused(t *testing.T) {
 
 	// packages of a driver
 	n = installerNode(t, &calls)
-	must.OK(t, lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
+	must.OK(t, drivertest.Lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
 	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
 		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
 		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}

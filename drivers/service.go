@@ -110,6 +110,6 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 // otherKernel says whether the modules are for other kernels than the one that runs, as in a container, or when the
 // running one's package was removed: they are loaded, and what needs them started, when one of those is booted.
 func otherKernel(f facts.Facts) bool {
-	kernels := targets(f)
+	kernels := f.Kernel.Targets(f.Live)
 	return f.Live && len(kernels) > 0 && !slices.Contains(kernels, f.Kernel.Running)
 }

@@ -153,7 +153,7 @@ func (c Choice) lockstep() map[string]packages.State {
 // one counts that its packages have brought.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
 	k = KernelSide{
-		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: targets(f), Image: f.Image,
+		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: f.Kernel.Targets(f.Live), Image: f.Image,
 		Parameters: map[string]string{}, Companions: []string{"nvidia-uvm", "nvidia-modeset"},
 	}
 	if c.Precompiled {

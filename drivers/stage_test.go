@@ -242,3 +242,22 @@ func TestAdviceInWords(t *testing.T) {
 		}
 	}
 }
+
+// What is asked for beside the driver is loaded with it; the modules are built here, or for the image that is being made, as chosen.
+func TestKernelSide(t *testing.T) {
+	ch := choose(t, machine("rhel", "9.4", "amd64", "2331"), gds(driver("580.95.05")))
+	d := driver("580.95.05")
+	d.Peermem, d.GDS = true, true
+	k, known := ch.KernelSide(d, facts.Facts{})
+	if want := []string{"nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "nvidia-fs"}; !known || !slices.Equal(k.Companions, want) {
+		t.Errorf("loaded are %v, want %v", k.Companions, want)
+	}
+	if k.Build != "dkms" || k.Image != nil {
+		t.Errorf("build %q, image %v", k.Build, k.Image)
+	}
+	image := &facts.Trust{SecureBoot: "on"}
+	k, known = Choice{Version: "580.95.05", Flavour: "open", Precompiled: true}.KernelSide(driver("580"), facts.Facts{Image: image})
+	if !known || k.Version != "580.95.05" || k.Flavour != "open" || k.Build != "precompiled" || k.Image != image {
+		t.Errorf("signed modules in an image: %+v, %v", k, known)
+	}
+}
