@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
@@ -17,7 +18,7 @@ import (
 // "" if none does.
 func (c Catalog) fix(branch int) (version string, by bulletinRow) {
 	for _, b := range c.Bulletins {
-		if v := b.Fixed[strconv.Itoa(branch)]; Compare(v, version) > 0 {
+		if v := b.Fixed[strconv.Itoa(branch)]; hardware.Compare(v, version) > 0 {
 			version, by = v, b
 		}
 	}
@@ -42,7 +43,7 @@ func (c Catalog) unfixed(who, version, day string) string {
 	}
 	fix, by := c.fix(branch)
 	end := c.endOf(branch, day)
-	lacks := exact && Compare(version, fix) < 0
+	lacks := exact && hardware.Compare(version, fix) < 0
 	what := fmt.Sprintf("%s lacks the security fixes of NVIDIA's bulletin %s (%s), which %s has", who, by.ID, by.Published, fix)
 	switch {
 	case lacks && end != "":

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -26,7 +27,7 @@ func TestBulletinTable(t *testing.T) {
 			t.Errorf("bulletin %s has one source", b.ID)
 		}
 		for branch, version := range b.Fixed {
-			if !InBranch(version, branch) || fixes[branch] != "" {
+			if !hardware.InBranch(version, branch) || fixes[branch] != "" {
 				t.Errorf("bulletin %s has %s for branch %s, beside %q", b.ID, version, branch, fixes[branch])
 			}
 			fixes[branch] = version

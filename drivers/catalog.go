@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
 // Catalog is what is known of NVIDIA's GPUs and drivers. It is not changed once it is loaded.
@@ -99,7 +101,7 @@ func (c Catalog) knownBad(version, kernel, flavour string) string {
 		if flavour != "" && b.Flavour != "" && b.Flavour != flavour {
 			continue
 		}
-		if Compare(version, b.From) < 0 || Compare(version, b.Below) >= 0 {
+		if hardware.Compare(version, b.From) < 0 || hardware.Compare(version, b.Below) >= 0 {
 			continue
 		}
 		for _, begin := range b.Kernels {
@@ -107,7 +109,7 @@ func (c Catalog) knownBad(version, kernel, flavour string) string {
 				return b.Why
 			}
 		}
-		if up := leadingNumbers(kernel); b.LinuxFrom != "" && up != "" && Compare(up, b.LinuxFrom) >= 0 && Compare(up, b.LinuxBelow) < 0 {
+		if up := hardware.LeadingNumbers(kernel); b.LinuxFrom != "" && up != "" && hardware.Compare(up, b.LinuxFrom) >= 0 && hardware.Compare(up, b.LinuxBelow) < 0 {
 			return b.Why
 		}
 	}
@@ -153,7 +155,7 @@ func (c Catalog) cudaMajor(version string) int {
 		if !strings.Contains(version, ".") {
 			floor, _, _ = strings.Cut(floor, ".") // the newest of the branch is meant
 		}
-		if row.Major > newest && Compare(version, floor) >= 0 {
+		if row.Major > newest && hardware.Compare(version, floor) >= 0 {
 			newest = row.Major
 		}
 	}

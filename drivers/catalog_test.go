@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -242,7 +243,7 @@ func TestBranches(t *testing.T) {
 		"2028-06-30": {580},
 		"2028-07-01": nil,
 	} {
-		if got := (&plan{c: c, m: Machine{Day: day}}).supported(); !slices.Equal(got, want) {
+		if got := (&plan{c: c, m: hardware.Machine{Day: day}}).supported(); !slices.Equal(got, want) {
 			t.Errorf("supported on %q: %v, not %v", day, got, want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -74,7 +75,7 @@ type Repository struct {
 
 // Choose chooses the driver for a machine. It is pure. An error is a *trouble.Error; its first sentence says which
 // GPU, or what else, forbids what.
-func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
+func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
 			return Choice{}, refuse(fmt.Sprintf("cannot manage the driver: it is left to %s", owner),
@@ -106,7 +107,7 @@ func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 // plan is a choice while it is made.
 type plan struct {
 	c      Catalog
-	m      Machine
+	m      hardware.Machine
 	d      spec.Driver
 	limits []limit
 	repo   repositoryRow
@@ -121,7 +122,7 @@ func (p *plan) warn(format string, args ...any) {
 func refuse(what string, try ...string) error { return &trouble.Error{What: what, Try: try} }
 
 // owner names the driver's owner; "" if that is gpuadm.
-func (c Catalog) owner(m Machine, d spec.Driver) string {
+func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 	if m.Owner != "" {
 		return m.Owner
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -26,7 +27,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // machine has the GPUs, at addresses in their order; an id with class 0680 in front is an NVSwitch's.
-func machine(id, version, arch string, gpus ...string) Machine {
+func machine(id, version, arch string, gpus ...string) hardware.Machine {
 	f := facts.Facts{Live: true, Day: "2026-11-22", OS: facts.OS{ID: id, Version: version}, Arch: arch, GPUs: []facts.PCI{}}
 	for i, g := range gpus {
 		class, dev := "030200", g
@@ -37,7 +38,7 @@ func machine(id, version, arch string, gpus ...string) Machine {
 	}
 	k := kernels[id]
 	f.Kernel = facts.Kernel{Running: k, Installed: []string{k}}
-	return MachineOf(f, "")
+	return hardware.MachineOf(f, "")
 }
 
 var kernels = map[string]string{
@@ -204,7 +205,7 @@ func TestRefusals(t *testing.T) {
 	c := Load()
 	for _, x := range []struct {
 		name string
-		m    Machine
+		m    hardware.Machine
 		d    spec.Driver
 		want string
 	}{
@@ -233,7 +234,7 @@ func TestRefusals(t *testing.T) {
 		{"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones"},
 		{"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel"},
 		{"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"), "cannot install a driver on arch: no repository is known for it"},
-		{"Amazon Linux 2", func() Machine {
+		{"Amazon Linux 2", func() hardware.Machine {
 			m := machine("amzn", "2", "amd64", "2331")
 			m.Like = []string{"centos", "rhel", "fedora"}
 			return m
@@ -304,7 +305,7 @@ func TestOwners(t *testing.T) {
 	operator := machine("ubuntu", "24.04", "amd64", "2331")
 	operator.Owner = "the GPU Operator's driver container"
 	for _, x := range []struct {
-		m    Machine
+		m    hardware.Machine
 		d    spec.Driver
 		want string
 	}{

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -67,7 +69,7 @@ func managed(fabric string, s spec.Driver) bool {
 // them, and where it is installed already. Since 26.04 all are in linux-modules.
 // Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.
 func modulesExtra(f facts.Facts, kernel string) string {
-	if f.OS.ID != "ubuntu" || Compare(f.OS.Version, "26.04") >= 0 || f.Modules == nil {
+	if f.OS.ID != "ubuntu" || hardware.Compare(f.OS.Version, "26.04") >= 0 || f.Modules == nil {
 		return ""
 	}
 	k, known := f.Modules.Of(kernel)
@@ -78,7 +80,7 @@ func modulesExtra(f facts.Facts, kernel string) string {
 }
 
 // fabricSide adds to the modules' side what the GPUs' fabric needs of it.
-func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *KernelSide) {
+func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *modules.KernelSide) {
 	if managed(c.Fabric, s) {
 		k.Companions = append(k.Companions, facts.InfinibandModules()...)
 		for _, m := range c.Members {

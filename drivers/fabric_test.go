@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -176,7 +177,7 @@ func gds(d spec.Driver) spec.Driver {
 func TestGDS(t *testing.T) {
 	for _, x := range []struct {
 		name string
-		m    Machine
+		m    hardware.Machine
 		d    spec.Driver
 		want []string // packages, or what the refusal says
 	}{

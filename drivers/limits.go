@@ -9,18 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
 // limit is what one GPU asks of a driver.
 type limit struct {
-	gpu   Device
+	gpu   hardware.Device
 	arch  Architecture
 	known bool // the architecture is
 	row   gpuRow
 }
 
 // limits returns what each GPU asks, in the order of their addresses, so that the same one is blamed each time.
-func (c Catalog) limits(m Machine) []limit {
+func (c Catalog) limits(m hardware.Machine) []limit {
 	var all []limit
 	for _, g := range m.GPUs {
 		l := limit{gpu: g}
@@ -51,7 +53,7 @@ func (l limit) min() string {
 	if l.arch.First > 0 {
 		first = strconv.Itoa(l.arch.First)
 	}
-	if l.row.Confidence == "low" || Compare(l.row.Min, first) < 0 {
+	if l.row.Confidence == "low" || hardware.Compare(l.row.Min, first) < 0 {
 		return first
 	}
 	return l.row.Min
@@ -62,7 +64,7 @@ func below(asked, min string) bool {
 	if !strings.Contains(asked, ".") {
 		min, _, _ = strings.Cut(min, ".")
 	}
-	return Compare(asked, min) < 0
+	return hardware.Compare(asked, min) < 0
 }
 
 // first returns the first GPU with an architecture that says this of open kernel modules.
@@ -109,7 +111,7 @@ func (p *plan) decide() error {
 	}
 	major, _, exact := strings.Cut(p.d.Version, ".")
 	branch, err := strconv.Atoi(major)
-	if err != nil || branch <= 0 || numbers(p.d.Version) == nil {
+	if err != nil || branch <= 0 || hardware.Numbers(p.d.Version) == nil {
 		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", p.d.Version))
 	}
 	flavour, err := p.fits(branch, p.d.Version)
@@ -189,7 +191,7 @@ func (p *plan) judge(branch int, asked string) (flavour, what string, more []str
 // highest returns the GPU that needs the newest driver, and which.
 func (p *plan) highest() (of limit, min string) {
 	for _, l := range p.limits {
-		if m := l.min(); m != "" && (min == "" || Compare(m, min) > 0) {
+		if m := l.min(); m != "" && (min == "" || hardware.Compare(m, min) > 0) {
 			of, min = l, m
 		}
 	}

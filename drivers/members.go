@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
 // compose names the members of the driver.
@@ -113,7 +115,7 @@ func (p *plan) unsigned(kernel string) (name string, lacks bool) {
 		return "", false
 	}
 	name = p.rendered(set.Members[i].Name, kernel)
-	if m, there := p.m.OnDisk[kernel]; there && InBranch(m.Version, p.choice.Branch) {
+	if m, there := p.m.OnDisk[kernel]; there && hardware.InBranch(m.Version, p.choice.Branch) {
 		return name, m.DKMS
 	}
 	return name, p.m.Signed != nil && !slices.Contains(p.m.Signed, name)

@@ -12,12 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-func choose(t *testing.T, m Machine, d spec.Driver) Choice {
+func choose(t *testing.T, m hardware.Machine, d spec.Driver) Choice {
 	t.Helper()
 	ch := must.Get(Choose(Load(), m, d))(t)
 	return ch
@@ -124,7 +125,7 @@ func TestWarnings(t *testing.T) {
 	aws.Instance = "g4dn.xlarge"
 	suse := machine("sles", "15.6", "amd64", "2331")
 	for _, x := range []struct {
-		m    Machine
+		m    hardware.Machine
 		d    spec.Driver
 		want []string
 	}{
@@ -262,7 +263,7 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		name   string
 		build  string
 		have   []string
-		disk   map[string]Module
+		disk   map[string]hardware.Module
 		signed bool
 		says   string // a warning, or the refusal
 	}{
@@ -275,9 +276,9 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		{"demanded", "precompiled", []string{signed(k)}, nil, false, "cannot take precompiled kernel modules for kernel " + other + ": Ubuntu's archive for ubuntu2404 has no " + signed(other)},
 		{"demanded and there", "precompiled", []string{signed(k), signed(other)}, nil, true, ""},
 		{"not wanted", "dkms", []string{signed(k), signed(other)}, nil, false, ""},
-		{"built already", "auto", []string{signed(k), signed(other)}, map[string]Module{k: {"580.95.05", true}, other: {"580.95.05", true}}, false, "DKMS builds them"},
-		{"signed already", "auto", []string{}, map[string]Module{k: {"580.95.05", false}, other: {"580.95.05", false}}, true, ""},
-		{"of another branch", "auto", []string{signed(k), signed(other)}, map[string]Module{k: {"570.1", true}, other: {"570.1", true}}, true, ""},
+		{"built already", "auto", []string{signed(k), signed(other)}, map[string]hardware.Module{k: {Version: "580.95.05", DKMS: true}, other: {Version: "580.95.05", DKMS: true}}, false, "DKMS builds them"},
+		{"signed already", "auto", []string{}, map[string]hardware.Module{k: {Version: "580.95.05"}, other: {Version: "580.95.05"}}, true, ""},
+		{"of another branch", "auto", []string{signed(k), signed(other)}, map[string]hardware.Module{k: {Version: "570.1", DKMS: true}, other: {Version: "570.1", DKMS: true}}, true, ""},
 	} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Signed, m.OnDisk = []string{k, other}, x.have, x.disk
@@ -319,21 +320,21 @@ func TestSignedStay(t *testing.T) {
 	for _, x := range []struct {
 		name    string
 		running string
-		disk    map[string]Module
+		disk    map[string]hardware.Module
 		have    []string
 		refuses bool
 		stays   bool
 	}{
-		{"converged", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
-		{"converged, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
-		{"another branch's that the archive follows", k, map[string]Module{k: {"570.1", false}}, []string{signed(k)}, false, true},
-		{"another branch's that it does not follow", k, map[string]Module{k: {"570.1", false}}, []string{}, false, false},
-		{"the newer one was built here", k, map[string]Module{k: {"580.95.05", false}, newer: {"580.95.05", true}}, []string{}, false, true},
-		{"built here", k, map[string]Module{k: {"580.95.05", true}}, []string{signed(k)}, false, false},
+		{"converged", k, map[string]hardware.Module{k: {Version: "580.95.05"}}, []string{}, false, true},
+		{"converged, Secure Boot", k, map[string]hardware.Module{k: {Version: "580.95.05"}}, []string{}, true, true},
+		{"another branch's that the archive follows", k, map[string]hardware.Module{k: {Version: "570.1"}}, []string{signed(k)}, false, true},
+		{"another branch's that it does not follow", k, map[string]hardware.Module{k: {Version: "570.1"}}, []string{}, false, false},
+		{"the newer one was built here", k, map[string]hardware.Module{k: {Version: "580.95.05"}, newer: {Version: "580.95.05", DKMS: true}}, []string{}, false, true},
+		{"built here", k, map[string]hardware.Module{k: {Version: "580.95.05", DKMS: true}}, []string{signed(k)}, false, false},
 		{"fresh", k, nil, []string{signed(k)}, false, false},
 		{"fresh, Secure Boot", k, nil, []string{signed(k)}, true, true},
-		{"the newer one runs", newer, map[string]Module{k: {"580.95.05", false}}, []string{}, false, false},
-		{"an image", "", map[string]Module{k: {"580.95.05", false}}, []string{}, false, false},
+		{"the newer one runs", newer, map[string]hardware.Module{k: {Version: "580.95.05"}}, []string{}, false, false},
+		{"an image", "", map[string]hardware.Module{k: {Version: "580.95.05"}}, []string{}, false, false},
 	} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Running, m.OnDisk, m.Signed, m.RefusesBuilds = []string{newer, k}, x.running, x.disk, x.have, x.refuses
@@ -380,7 +381,7 @@ func TestRefusesBuilds(t *testing.T) {
 		{"an image", false, facts.Trust{SecureBoot: "on"}, false},
 	} {
 		f := facts.Facts{Live: c.live, Modules: &facts.Modules{Trust: c.trust}}
-		if got := MachineOf(f, "").RefusesBuilds; got != c.want {
+		if got := hardware.MachineOf(f, "").RefusesBuilds; got != c.want {
 			t.Errorf("%s: %t", c.name, got)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -98,7 +99,7 @@ func TestLackingIsSaid(t *testing.T) {
 	const main = "deb http://archive.example/ x main\n"
 	for _, x := range []struct {
 		what  string
-		m     Machine
+		m     hardware.Machine
 		d     spec.Driver
 		files map[string]string
 		says  []string

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	goversion "github.com/hashicorp/go-version"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -40,8 +41,8 @@ func FuzzCompare(f *testing.F) {
 	f.Add("0", "", "+1.-1")
 	f.Add("9223372036854775807", "9223372036854775808", "1_0.0x1")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
-		ab, ba, bc, ac := Compare(a, b), Compare(b, a), Compare(b, c), Compare(a, c)
-		if ab < 0 != (ba > 0) || ab == 0 != (ba == 0) || Compare(a, a) != 0 {
+		ab, ba, bc, ac := hardware.Compare(a, b), hardware.Compare(b, a), hardware.Compare(b, c), hardware.Compare(a, c)
+		if ab < 0 != (ba > 0) || ab == 0 != (ba == 0) || hardware.Compare(a, a) != 0 {
 			t.Errorf("%q and %q: %d and %d", a, b, ab, ba)
 		}
 		if want := compared(a, b); ab != want {
@@ -50,10 +51,10 @@ func FuzzCompare(f *testing.F) {
 		if ab <= 0 && bc <= 0 && ac > 0 {
 			t.Errorf("%q <= %q <= %q, but not the first and the last", a, b, c)
 		}
-		if InBranch(a, b) && !strings.HasPrefix(a, b) {
+		if hardware.InBranch(a, b) && !strings.HasPrefix(a, b) {
 			t.Errorf("%q in %q", a, b)
 		}
-		if older, newer := min(a, b, c), max(a, b, c); Compare(older, newer) < 0 && strings.Contains(older, ".") && catalog.cudaMajor(older) > catalog.cudaMajor(newer) && strings.Contains(newer, ".") {
+		if older, newer := min(a, b, c), max(a, b, c); hardware.Compare(older, newer) < 0 && strings.Contains(older, ".") && catalog.cudaMajor(older) > catalog.cudaMajor(newer) && strings.Contains(newer, ".") {
 			t.Errorf("%q runs newer CUDA than %q", older, newer)
 		}
 	})
@@ -85,13 +86,13 @@ type random struct{ *rand.Rand }
 
 func (r random) of(list ...string) string { return list[r.IntN(len(list))] }
 
-func (r random) device(c Catalog, at int) Device {
+func (r random) device(c Catalog, at int) hardware.Device {
 	g := c.GPUs[r.IntN(len(c.GPUs))]
 	id := g.IDs[r.IntN(len(g.IDs))]
 	if r.IntN(4) == 0 {
 		id = fmt.Sprintf("%04x", r.IntN(0x10000))
 	}
-	return Device{Address: fmt.Sprintf("0000:%02x:00.0", at), ID: id}
+	return hardware.Device{Address: fmt.Sprintf("0000:%02x:00.0", at), ID: id}
 }
 
 func (r random) spec() spec.Driver {
@@ -105,7 +106,7 @@ func (r random) spec() spec.Driver {
 	return d
 }
 
-func (r random) machine(c Catalog) Machine {
+func (r random) machine(c Catalog) hardware.Machine {
 	os := [][2]string{{"ubuntu", "22.04"}, {"ubuntu", "24.04"}, {"ubuntu", "26.04"}, {"debian", "12"}, {"debian", "13"}, {"rhel", "8.10"}, {"rocky", "9.4"}, {"rhel", "10.0"}, {"amzn", "2023"}, {"azurelinux", "3.0"}, {"fedora", "42"}}[r.IntN(11)]
 	m := machine(os[0], os[1], r.of("amd64", "amd64", "arm64"))
 	m.Instance = r.of("", "", "g4dn.xlarge", "g5.48xlarge", "p5.48xlarge")
@@ -113,7 +114,7 @@ func (r random) machine(c Catalog) Machine {
 		m.GPUs = append(m.GPUs, r.device(c, i))
 	}
 	if r.IntN(3) == 0 {
-		m.Switches = []Device{{Address: "0000:f0:00.0", ID: "22a3"}}
+		m.Switches = []hardware.Device{{Address: "0000:f0:00.0", ID: "22a3"}}
 	}
 	return m
 }
@@ -156,7 +157,7 @@ func TestMonotone(t *testing.T) {
 		chosen++
 		branchA, _ := strconv.Atoi(a.Branch)
 		branchB, _ := strconv.Atoi(b.Branch)
-		if Compare(a.Minimum, b.Minimum) > 0 || d.Version == "" && branchB > branchA || d.Version != "" && a.Branch != b.Branch {
+		if hardware.Compare(a.Minimum, b.Minimum) > 0 || d.Version == "" && branchB > branchA || d.Version != "" && a.Branch != b.Branch {
 			t.Fatalf("%s from %s on, then %s from %s on", a.Branch, a.Minimum, b.Branch, b.Minimum)
 		}
 		for role := range roles(a) {
@@ -213,7 +214,7 @@ func TestSound(t *testing.T) {
 		if ch.Flavour == FlavourProprietary && major > 615 || ch.Flavour != FlavourOpen && ch.Flavour != FlavourProprietary {
 			t.Fatalf("%s modules of %s", ch.Flavour, ch.Branch)
 		}
-		if ch.Version != "" && !InBranch(ch.Version, ch.Branch) || ch.Version != "" && ch.Minimum != "" && Compare(ch.Version, ch.Minimum) < 0 {
+		if ch.Version != "" && !hardware.InBranch(ch.Version, ch.Branch) || ch.Version != "" && ch.Minimum != "" && hardware.Compare(ch.Version, ch.Minimum) < 0 {
 			t.Fatalf("%s of %s, from %s on", ch.Version, ch.Branch, ch.Minimum)
 		}
 		if ch.Precompiled && (roles(ch)["headers"] || roles(ch)["dkms"]) {

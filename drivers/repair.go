@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -12,19 +13,19 @@ import (
 // Reload wants the module nvidia loaded as it lies on disk, whichever version that is, and its initial file system made after
 // modprobe's settings.
 func Reload(f facts.Facts) []converge.Want {
-	return []converge.Want{loaded(f, KernelSide{}), things.Resumed()}
+	return []converge.Want{modules.Loaded(f, modules.KernelSide{}), things.Resumed()}
 }
 
 // NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module nvidia in its place.
 func NoNouveau(f facts.Facts) ([]converge.Want, error) {
-	conf, err := ModprobeConf(nil)
+	conf, err := modules.ModprobeConf(nil)
 	if err != nil {
 		return nil, err
 	}
 	wants := append(things.Folders("/etc/modprobe.d", "holds modprobe's settings"),
-		things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
+		things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
 	for _, kernel := range f.Kernel.Targets(f.Live) {
-		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
+		wants = append(wants, things.Initramfs(kernel, []string{modules.ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
 	return append(wants, Reload(f)...), nil
 }

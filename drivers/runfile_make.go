@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -120,11 +121,11 @@ func (r runfile) options(kernel string, jobs int) (argv []string) {
 		{"550.40.07", "--skip-module-load"},
 		{"555.42.02", "--kernel-module-type=" + r.flavour},
 	} {
-		if o.since == "" || Compare(r.version, o.since) >= 0 {
+		if o.since == "" || hardware.Compare(r.version, o.since) >= 0 {
 			argv = append(argv, o.text)
 		}
 	}
-	if r.flavour == FlavourOpen && Compare(r.version, "555.42.02") < 0 {
+	if r.flavour == FlavourOpen && hardware.Compare(r.version, "555.42.02") < 0 {
 		argv = append(argv, "--kernel-module-build-directory=kernel-open")
 	}
 	return argv

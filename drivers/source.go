@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
 // String names a repository as errors do.
@@ -45,7 +47,7 @@ func (r repositoryRow) offers(id, version string) bool {
 
 // repositories returns the rows for the machine's distribution, or else for the first one it says to be like, and which
 // that is.
-func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
+func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like string) {
 	for i, id := range append([]string{m.ID}, m.Like...) {
 		for _, r := range c.Repositories {
 			if r.offers(id, m.Version) && (i == 0 || r.Version != "*") {

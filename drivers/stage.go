@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -56,7 +58,7 @@ func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
 	if err != nil {
 		return Choice{}, err
 	}
-	choice, err := Choose(c, MachineOf(f, f.Cloud.Type), s)
+	choice, err := Choose(c, hardware.MachineOf(f, f.Cloud.Type), s)
 	if err == nil {
 		choice.join(c, s, f)
 	}
@@ -81,7 +83,7 @@ func (d Driver) Other(f facts.Facts) (Other, error) {
 	if err != nil {
 		return Other{}, err
 	}
-	owner := c.owner(MachineOf(f, f.Cloud.Type), spec.Driver{})
+	owner := c.owner(hardware.MachineOf(f, f.Cloud.Type), spec.Driver{})
 	return Other{Owner: owner, TakeOver: takeOver(owner), Rack: FabricOf(c, f) == FabricRack}, nil
 }
 
@@ -151,8 +153,8 @@ func (c Choice) lockstep() map[string]packages.State {
 
 // KernelSide is what is wanted of the modules. known is false while the version is not known: of a branch the newest
 // one counts that its packages have brought.
-func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
-	k = KernelSide{
+func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, known bool) {
+	k = modules.KernelSide{
 		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: f.Kernel.Targets(f.Live), Image: f.Image,
 		Parameters: map[string]string{}, Companions: []string{"nvidia-uvm", "nvidia-modeset"},
 	}
@@ -164,10 +166,10 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	}
 	k.Kernels = slices.DeleteFunc(k.Kernels, func(kernel string) bool { return slices.Contains(c.Without, kernel) })
 	if s.Peermem {
-		k.Companions = append(k.Companions, peermem)
+		k.Companions = append(k.Companions, modules.Peermem)
 	}
 	if s.GDS {
-		k.Companions = append(k.Companions, storage)
+		k.Companions = append(k.Companions, modules.Storage)
 	}
 	for name, value := range c.Parameters {
 		k.Parameters[name] = value
@@ -178,7 +180,7 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	c.fabricSide(s, f, &k)
 	if k.Version == "" && f.Modules != nil {
 		for _, lib := range f.Modules.Libraries {
-			if InBranch(lib.Version, c.Branch) {
+			if hardware.InBranch(lib.Version, c.Branch) {
 				k.Version = lib.Version
 			}
 		}
@@ -220,7 +222,7 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	k, _ := c.KernelSide(s.Driver, f)
-	return SettingsWants(k)
+	return modules.Settings(k)
 }
 
 // Modules is the stage after the packages: modules of the one version for every kernel, and the one that runs.
@@ -237,14 +239,14 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
-				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f, KernelSide{Remade: s.MIG.Asked()})}, nil
+				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), modules.Loaded(f, modules.KernelSide{Remade: s.MIG.Asked()})}, nil
 			}
-			if c.Minimum != "" && Compare(k.Version, c.Minimum) < 0 { // the newest of its branch may still be too old
+			if c.Minimum != "" && hardware.Compare(k.Version, c.Minimum) < 0 { // the newest of its branch may still be too old
 				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
 					"write a newer version in [driver], or use a repository that has one")
 			}
 			k.Remade = s.MIG.Asked()
-			wants, err := ModuleWants(k, f, *f.Modules)
+			wants, err := modules.Wants(k, f, *f.Modules)
 			if err != nil {
 				return nil, err
 			}
@@ -252,7 +254,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			if c.Source == SourceRunfile {
 				installed = nil
 			}
-			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules, installed)}, wants...), nil
+			return append([]converge.Want{modules.Parts(k.Version, s.Driver.Persistenced, *f.Modules, installed)}, wants...), nil
 		},
 		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
@@ -316,7 +318,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 				return "", converge.DriverLoads(loader)
 			}
 			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil
-		case is != d.Version && !InBranch(is, d.Version):
+		case is != d.Version && !hardware.InBranch(is, d.Version):
 			return fmt.Sprintf("cannot use the driver: %s is loaded, %s is wanted, and the driver is left to %s", is, d.Version, c.Owner), nil
 		}
 		return "", nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -39,10 +40,10 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 
 // TestAdviceCanBeFollowed: what a refusal advises is not refused itself.
 func TestAdviceCanBeFollowed(t *testing.T) {
-	debian := func(version string) Machine { return machine("debian", version, "arm64", "2342") }
+	debian := func(version string) hardware.Machine { return machine("debian", version, "arm64", "2342") }
 	for _, x := range []struct {
 		what   string
-		m      Machine
+		m      hardware.Machine
 		d      spec.Driver
 		advice string // in the words of the refusal
 		then   spec.Driver
@@ -181,7 +182,7 @@ func TestAdvice(t *testing.T) {
 }
 
 // follow does what a refusal advises, and says how many versions it named.
-func follow(t *testing.T, c Catalog, m Machine, d spec.Driver, err error) (named int, ok bool) {
+func follow(t *testing.T, c Catalog, m hardware.Machine, d spec.Driver, err error) (named int, ok bool) {
 	t.Helper()
 	var told *trouble.Error
 	if !errors.As(err, &told) {
@@ -216,10 +217,10 @@ func follow(t *testing.T, c Catalog, m Machine, d spec.Driver, err error) (named
 
 func TestAdviceInWords(t *testing.T) {
 	c := Load()
-	late := func(m Machine, day string) Machine { m.Day = day; return m }
+	late := func(m hardware.Machine, day string) hardware.Machine { m.Day = day; return m }
 	const none = `no supported driver is known that works with all GPUs here: remove those that it does not support, or write owner = "other" in [driver] and manage the driver yourself`
 	for _, x := range []struct {
-		m    Machine
+		m    hardware.Machine
 		d    spec.Driver
 		want []string
 	}{

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
@@ -53,14 +54,14 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "package-key":
 		return dnf.NewKey(name, reads, database), nil
 	case "module":
-		return things.NewModule(reads, drivers.OnDisk), nil
+		return things.NewModule(reads, modules.OnDisk), nil
 	case "module-file":
-		return things.NewModuleFile(name, drivers.OnDiskProven), nil
+		return things.NewModuleFile(name, modules.OnDiskProven), nil
 	case "dkms":
-		if t, is := things.NewDKMSBeside(name, drivers.BuiltBeside); is {
+		if t, is := things.NewDKMSBeside(name, modules.BuiltBeside); is {
 			return t, nil
 		}
-		return things.NewDKMS(name, drivers.Built), nil
+		return things.NewDKMS(name, modules.Built), nil
 	case "runfile":
 		return drivers.NewRunfile(name), nil
 	case "initramfs":

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -260,7 +261,7 @@ func (d *draft) present() string {
 
 // advised is the driver that is chosen where no version is asked for. The error says why there is none.
 func (d *draft) advised() (drivers.Choice, error) {
-	return drivers.Choose(drivers.Load(), drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
+	return drivers.Choose(drivers.Load(), hardware.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
 }
 
 // mig writes an example of partitions that the first GPU can have.

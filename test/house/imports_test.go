@@ -17,12 +17,14 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
+	"cmd/gpuadm":            {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/converge", "internal/doctor", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
-	"stages":                {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/trouble"},
-	"drivers":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/trouble"},
+	"stages":                {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "drivers/modules", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/trouble"},
+	"drivers":               {"drivers/hardware", "drivers/modules", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/trouble"},
+	"drivers/hardware":      {"internal/facts", "internal/pattern"},
+	"drivers/modules":       {"drivers/hardware", "internal/converge", "internal/facts", "internal/host", "internal/pattern", "internal/things", "internal/trouble"},
 	"mig":                   {"internal/converge", "internal/facts", "internal/host", "internal/nearest", "internal/spec", "internal/things", "internal/trouble"},
 	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/jsonedit", "internal/mask", "internal/packages", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},
 	"cloud":                 {"cloud/aks", "cloud/eks", "cloud/gke", "cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -120,7 +120,7 @@ func copyFile(from, to string) error {
 var options = regexp.MustCompile(`(?m)^options nvidia (\S+)$`)
 
 func parameters(root string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, drivers.ModprobeFile))
+	text, err := os.ReadFile(filepath.Join(root, modules.ModprobeFile))
 	if err != nil {
 		return "", err
 	}
@@ -129,7 +129,7 @@ func parameters(root string) (string, error) {
 		all = append(all, m[1])
 	}
 	if len(all) == 0 {
-		return "", fmt.Errorf("%s has no parameter, so the kernel could not be seen to get it", drivers.ModprobeFile)
+		return "", fmt.Errorf("%s has no parameter, so the kernel could not be seen to get it", modules.ModprobeFile)
 	}
 	return strings.Join(all, " "), nil
 }

@@ -12,7 +12,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -46,7 +46,7 @@ func load(ctx context.Context) error {
 		return err
 	}
 	h := bare{live}
-	m := things.Module(strings.TrimSpace(string(kernel)), []string{drivers.ModprobeFile, drivers.ModulesLoadFile}, drivers.OnDisk, false, "")
+	m := things.Module(strings.TrimSpace(string(kernel)), []string{modules.ModprobeFile, modules.LoadFile}, modules.OnDisk, false, "")
 	state, err := m.Look(ctx, h)
 	if err != nil {
 		return err

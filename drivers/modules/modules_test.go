@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+package modules
 
 import (
 	"bytes"
@@ -100,7 +100,7 @@ func kernelSide() KernelSide {
 }
 
 func TestSecureBootIsReadFirst(t *testing.T) {
-	wants, err := SettingsWants(kernelSide())
+	wants, err := Settings(kernelSide())
 	if err != nil || wants[0].Ref().Kind != "check" {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestSecureBootIsReadFirst(t *testing.T) {
 	}
 	signed := kernelSide()
 	signed.Build = "precompiled"
-	wants, _ = SettingsWants(signed)
+	wants, _ = Settings(signed)
 	if p := drivertest.Problems(t, wants, drivertest.Node(t, secured)); p != "" {
 		t.Error(p)
 	}
@@ -153,7 +153,7 @@ func TestEnrolment(t *testing.T) {
 
 func TestModuleWantsInAFolder(t *testing.T) {
 	m := facts.Modules{Trust: facts.Trust{Generated: true, BuildKey: "/var/lib/dkms/mok.key"}}
-	wants := must.Get(ModuleWants(kernelSide(), facts.Facts{}, m))(t)
+	wants := must.Get(Wants(kernelSide(), facts.Facts{}, m))(t)
 	n := drivertest.Node(t, "-- sim.toml --\nlive = false\n-- var/lib/dkms/mok.key --\nsecret\n")
 	for _, w := range wants {
 		state, err := w.Look(t.Context(), n)
@@ -177,7 +177,7 @@ func TestModuleWantsInAFolder(t *testing.T) {
 
 func TestOrderOfWhatSettles(t *testing.T) {
 	f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: "6.8.0"}, GPUs: []facts.PCI{{Vendor: "10de", Class: "030200"}}}
-	wants, err := ModuleWants(kernelSide(), f, facts.Modules{})
+	wants, err := Wants(kernelSide(), f, facts.Modules{})
 	must.OK(t, err)
 	var kinds []string
 	for _, w := range wants {
@@ -187,9 +187,9 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		t.Error(got)
 	}
 	side := kernelSide()
-	side.Companions = append(slices.Clone(side.Companions), storage) // built against the driver's, and loaded with it
+	side.Companions = append(slices.Clone(side.Companions), Storage) // built against the driver's, and loaded with it
 	kinds = nil
-	if wants, err = ModuleWants(side, f, facts.Modules{}); err != nil {
+	if wants, err = Wants(side, f, facts.Modules{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range wants {
@@ -199,10 +199,10 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		t.Error(got)
 	}
 	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
-	if wants, _ = ModuleWants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Ref().Kind != "initramfs" {
+	if wants, _ = Wants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Ref().Kind != "initramfs" {
 		t.Error("a module is loaded into a kernel that it is not for")
 	}
-	if _, err := ModuleWants(KernelSide{}, f, facts.Modules{}); err == nil {
+	if _, err := Wants(KernelSide{}, f, facts.Modules{}); err == nil {
 		t.Error("no kernel, and no refusal")
 	}
 }
@@ -210,7 +210,7 @@ func TestOrderOfWhatSettles(t *testing.T) {
 // signedFile is a module with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
 func signedFile(t *testing.T, path, version, record string) string {
 	t.Helper()
-	signature := must.Get(os.ReadFile("../internal/facts/testdata/modules/" + record))(t)
+	signature := must.Get(os.ReadFile("../../internal/facts/testdata/modules/" + record))(t)
 	size := binary.BigEndian.AppendUint32([]byte{0, 0, 2, 0, 0, 0, 0, 0}, uint32(len(signature)))
 	return drivertest.File(path, bytes.Join([][]byte{drivertest.Module(version, "Dual MIT/GPL", "6.8.0"), signature, size, []byte("~Module signature appended~\n")}, nil))
 }
@@ -282,7 +282,7 @@ func TestImageBesideSignedBy(t *testing.T) {
 	n, k := drivertest.Node(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
 	for key, fits := range map[string]bool{signedA: false, signedB: true} {
 		k.Image = secure(t, key)
-		if _, state, err := k.builtBeside(n, storage, "6.8.0"); err != nil || (state == things.BesideFits) != fits {
+		if _, state, err := k.builtBeside(n, Storage, "6.8.0"); err != nil || (state == things.BesideFits) != fits {
 			t.Errorf("%s: %q, %v", key, state, err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestImageNeedsKey(t *testing.T) {
 		{"a key", "dkms", secure(t, signedA), false},
 		{"signed by the distribution", "precompiled", secure(t, ""), false},
 	} {
-		wants := must.Get(SettingsWants(KernelSide{Version: "580.95.05", Flavour: "open", Build: x.build, Image: x.image}))(t)
+		wants := must.Get(Settings(KernelSide{Version: "580.95.05", Flavour: "open", Build: x.build, Image: x.image}))(t)
 		p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\nlive = false\n"))
 		if strings.Contains(p, "bake has no key to sign them with") != x.refused || (p != "") != x.refused {
 			t.Errorf("%s: %q", x.name, p)
@@ -324,7 +324,7 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 	} {
 		k := kernelSide()
 		k.Version = x.version
-		wants := must.Get(SettingsWants(k))(t)
+		wants := must.Get(Settings(k))(t)
 		if p := drivertest.Problems(t, wants, drivertest.Node(t, secured+x.archive)); strings.Contains(p, "cannot use modules built here") != x.refused {
 			t.Errorf("%s: %q", x.name, p)
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers_test
+package modules_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -60,7 +60,7 @@ func TestUndoReloadsModule(t *testing.T) {
 				drivertest.Lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})
 		must.Get(n.Do(context.Background(), "seed"))(t)
-		side := drivers.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
+		side := modules.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
 		e := &converge.Engine{
 			Spec: spec.Spec{Sections: []string{"packages", "modules"}},
 			ThingOf: func(ref converge.Ref) (converge.Thing, error) {
@@ -74,7 +74,7 @@ func TestUndoReloadsModule(t *testing.T) {
 					return []converge.Want{{Thing: brought{name: name}, To: func(converge.State) (converge.State, error) { return converge.State(side.Version), nil }}}, nil
 				}},
 				{Name: "modules", Proves: "packages", Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
-					return drivers.ModuleWants(side, f, facts.Modules{})
+					return modules.Wants(side, f, facts.Modules{})
 				}},
 			},
 		}

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+// Package modules wants the driver's kernel modules and those that are loaded beside them, for each kernel, proven by their files;
+// and the libraries and programs that a node needs of a driver.
+package modules
 
 import (
 	"context"
@@ -23,8 +25,8 @@ import (
 
 // Files of gpuadm's that modprobe(8) and systemd-modules-load.service(8) read.
 const (
-	ModprobeFile    = "/etc/modprobe.d/gpuadm.conf"
-	ModulesLoadFile = "/etc/modules-load.d/gpuadm.conf"
+	ModprobeFile = "/etc/modprobe.d/gpuadm.conf"
+	LoadFile     = "/etc/modules-load.d/gpuadm.conf"
 )
 
 // KernelSide is what is wanted of the driver's kernel modules.
@@ -41,9 +43,9 @@ type KernelSide struct {
 	Remade     bool               // the spec has the GPUs partitioned again once the module is loaded again
 }
 
-// SettingsWants are what must be there before the driver's packages come: nouveau blacklisted, parameters set, and no build
+// Settings are what must be there before the driver's packages come: nouveau blacklisted, parameters set, and no build
 // begun that the kernel would refuse.
-func SettingsWants(k KernelSide) ([]converge.Want, error) {
+func Settings(k KernelSide) ([]converge.Want, error) {
 	conf, err := ModprobeConf(k.Parameters)
 	if err != nil {
 		return nil, err
@@ -56,13 +58,13 @@ func SettingsWants(k KernelSide) ([]converge.Want, error) {
 	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
 	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and sets the parameters of the module nvidia"))
 	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
-	return append(wants, things.Exact(ModulesLoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
+	return append(wants, things.Exact(LoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
 }
 
-// ModuleWants are what must be there once the driver's packages are there: modules of the one version for every kernel,
+// Wants are what must be there once the driver's packages are there: modules of the one version for every kernel,
 // proven by their files, the initial file systems without nouveau, and the module loaded. The order of
 // what settles matters: a module that waits for a reboot must not keep the initial file system from being made first.
-func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
+func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
 		return nil, &trouble.Error{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
 	}
@@ -84,8 +86,8 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 		wants = append(wants, bakedKey(m.Trust.BuildKey))
 	}
 	for _, kernel := range k.Kernels {
-		if slices.Contains(k.Companions, storage) && k.Build == "dkms" {
-			wants = append(wants, things.DKMSBeside(storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
+		if slices.Contains(k.Companions, Storage) && k.Build == "dkms" {
+			wants = append(wants, things.DKMSBeside(Storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
 		}
 	}
 	for _, kernel := range k.Kernels {
@@ -99,14 +101,14 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 	}
 	return append(wants,
 		served(k),
-		loaded(f, k),
+		Loaded(f, k),
 		things.Resumed(),
 	), nil
 }
 
-// loaded wants the module to run as it lies on disk, whichever version that is.
-func loaded(f facts.Facts, k KernelSide) converge.Want {
-	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
+// Loaded wants the module to run as it lies on disk, whichever version that is.
+func Loaded(f facts.Facts, k KernelSide) converge.Want {
+	return things.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
 }
 
 // orFirstBoot defers to the first boot what is not converged in a root folder, where it cannot be made.
@@ -378,7 +380,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 		return "", err
 	}
 	for _, name := range files {
-		if strings.HasPrefix(path.Base(name), storage+".") { // built by itself: builtBeside
+		if strings.HasPrefix(path.Base(name), Storage+".") { // built by itself: builtBeside
 			continue
 		}
 		m, err := k.Files.Read(v, name)

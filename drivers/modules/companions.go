@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+package modules
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -20,13 +21,13 @@ import (
 // Modules that a spec may ask for beside the driver's. The first is one of the driver's own, of its version; the second is
 // built by DKMS from a package with a version of its own.
 const (
-	peermem = "nvidia-peermem"
-	storage = "nvidia-fs"
+	Peermem = "nvidia-peermem"
+	Storage = "nvidia-fs"
 )
 
 // beside says whether a module is no part of the driver that every installation of it has.
 func beside(module string) bool {
-	return module == peermem || module == storage || slices.Contains(facts.InfinibandModules(), module)
+	return module == Peermem || module == Storage || slices.Contains(facts.InfinibandModules(), module)
 }
 
 // companionFiles proves by their files that each kernel which has the driver's modules has the companions that are asked for:
@@ -44,7 +45,7 @@ func companionFiles(k KernelSide) converge.Want {
 			if driver == nil || driver.Version != k.Version {
 				continue
 			}
-			for _, name := range []string{peermem, storage} {
+			for _, name := range []string{Peermem, Storage} {
 				if !slices.Contains(k.Companions, name) {
 					continue
 				}
@@ -65,9 +66,9 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if err != nil {
 		return "", err
 	}
-	if file == "" && name == storage && !sourced(v) {
+	if file == "" && name == Storage && !sourced(v) {
 		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
-	} else if file == "" && name == storage && k.Build == "dkms" {
+	} else if file == "" && name == Storage && k.Build == "dkms" {
 		return "", nil // it is built when all else is there: things.DKMSBeside
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
@@ -76,7 +77,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if err != nil {
 		return "", err
 	}
-	if name == peermem && m.Version != k.Version {
+	if name == Peermem && m.Version != k.Version {
 		return fmt.Sprintf("cannot load %s: %[1]s of kernel %s is %s, and the driver %s", name, kernel, m.Version, k.Version), nil
 	}
 	if why, err := k.fault(v, kernel, m); k.Image == nil && (err != nil || why != "") { // an image's are built again
@@ -139,13 +140,13 @@ func (k KernelSide) builtBeside(v host.View, name, kernel string) (version strin
 
 // sourced says whether a package has brought nvidia-fs's source, that DKMS builds. Before that its absence is no fault: on a
 // machine that has the driver, gds may be asked for since today, and its package comes in the stage before.
-func sourced(v host.View) bool { return sourceVersion(v, storage) != "" }
+func sourced(v host.View) bool { return sourceVersion(v, Storage) != "" }
 
 // sourceVersion is the version of the source of a module that a package has brought, "" if none has.
 func sourceVersion(v host.View, name string) (version string) {
 	names, _ := v.ReadDir("/usr/src") // none where it is not there
 	for _, n := range names {
-		if of, ok := strings.CutPrefix(n, name+"-"); ok && (version == "" || Compare(of, version) > 0) {
+		if of, ok := strings.CutPrefix(n, name+"-"); ok && (version == "" || hardware.Compare(of, version) > 0) {
 			version = of
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers_test
+package modules_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -87,17 +87,17 @@ PCI_ID=10DE:2330
 func TestModulesThereAndBack(t *testing.T) {
 	n := machine(t)
 	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
-	side := drivers.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+	side := modules.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
 	_, thingOf := stages.Run(new(node.Session))
 	e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			settings, err := drivers.SettingsWants(side)
+			settings, err := modules.Settings(side)
 			if err != nil {
 				return nil, err
 			}
-			modules, err := drivers.ModuleWants(side, f, facts.Modules{})
-			return append(settings, modules...), err
+			loaded, err := modules.Wants(side, f, facts.Modules{})
+			return append(settings, loaded...), err
 		},
 	}}}
 	plan, err := e.Plan(context.Background(), n.View())

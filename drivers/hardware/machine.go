@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+// Package hardware says what the choice of a driver depends on: the machine's GPUs and system, and how versions compare.
+package hardware
 
 import (
 	"strings"

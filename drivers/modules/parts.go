@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+package modules
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// parts verifies what a node needs of a driver beside its modules, by the files themselves: NVML, CUDA, nvidia-smi, and the
+// Parts verifies what a node needs of a driver beside its modules, by the files themselves: NVML, CUDA, nvidia-smi, and the
 // persistence daemon where it is asked for. Which packages bring them differs by repository and branch, and a repository may
 // have moved one; a node without it must not count as converged. installed says whether the driver's packages are converged:
 // while they are not, they still have to bring what is missing. nil where there are no packages.
-func parts(version string, persistenced bool, m facts.Modules, installed func(context.Context, host.View) (bool, error)) converge.Want {
+func Parts(version string, persistenced bool, m facts.Modules, installed func(context.Context, host.View) (bool, error)) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		found, missing := 0, []string(nil)
 		for _, name := range []string{"libnvidia-ml.so", "libcuda.so"} {

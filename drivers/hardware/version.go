@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+package hardware
 
 import (
 	"slices"
@@ -12,16 +12,16 @@ import (
 // Compare compares two driver versions by their numbers: below 0 if a is older. What is no version comes before what is
 // one. Package versions have rules of their own, which only their packager knows.
 func Compare(a, b string) int {
-	as, bs := numbers(a), numbers(b)
+	as, bs := Numbers(a), Numbers(b)
 	if as == nil && bs == nil {
 		return strings.Compare(a, b)
 	}
 	return slices.Compare(as, bs)
 }
 
-// numbers are a version's, without zeros at its end: 580.0 is 580. They are nil for all but numbers with dots between them:
+// Numbers are a version's, without zeros at its end: 580.0 is 580. They are nil for all but numbers with dots between them:
 // go-version takes much more, and an expression for it.
-func numbers(version string) (all []uint64) {
+func Numbers(version string) (all []uint64) {
 	end := 1
 	for part := range strings.SplitSeq(version, ".") {
 		n, err := strconv.ParseUint(part, 10, 63)
@@ -40,9 +40,9 @@ func InBranch(version, branch string) bool {
 	return branch != "" && (version == branch || strings.HasPrefix(version, branch+"."))
 }
 
-// leadingNumbers returns the numbers with dots that a text begins with, such as a kernel's release: 6.6.15 of
+// LeadingNumbers returns the numbers with dots that a text begins with, such as a kernel's release: 6.6.15 of
 // 6.6.15-x64v3; "" if there are none.
-func leadingNumbers(s string) string {
+func LeadingNumbers(s string) string {
 	end := strings.IndexFunc(s, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
 	if end >= 0 {
 		s = s[:end]

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package drivers
+package modules
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
 	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
 	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
-	w := parts("580.95.05", true, m, func(context.Context, host.View) (bool, error) { return false, nil })
+	w := Parts("580.95.05", true, m, func(context.Context, host.View) (bool, error) { return false, nil })
 	found, err := w.Look(context.Background(), h)
 	if err != nil {
 		return // deferred until its packages are installed
