@@ -215,19 +215,9 @@ func (d *nvmlDoor) DestroyInstance(ctx context.Context, gpu string, id int) erro
 
 func (d *nvmlDoor) CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error) {
 	const plainly, placed = "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
-	err = d.session(ctx, func(s nvmlSession) error {
-		if !s.has(plainly) {
-			return refusal(plainly, gpu, nvml.ERROR_FUNCTION_NOT_FOUND)
-		}
-		device, err := s.gpu(gpu)
-		if err != nil {
-			return err
-		}
+	err = d.change(ctx, gpu, plainly, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
-			return err
-		}
-		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		info := nvml.ComputeInstanceProfileInfo{Id: uint32(profile)}

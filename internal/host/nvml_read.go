@@ -6,6 +6,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -59,10 +60,7 @@ func (d *nvmlDoor) nameLost(gpus []GPU) {
 
 // comparePCI orders addresses as numbers: a domain may have more than four digits.
 func comparePCI(a, b string) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	return strings.Compare(a, b)
+	return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 }
 
 func (s nvmlSession) versions() Driver {

@@ -57,26 +57,17 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 		return fmt.Errorf("its unit file is not there: %w", fs.ErrNotExist)
 	}
 	made := 0
-	for _, by := range []struct{ key, kind string }{{"WantedBy", ".wants"}, {"RequiredBy", ".requires"}, {"UpheldBy", ".upholds"}} {
+	for _, by := range []struct{ key, in string }{{"WantedBy", ".wants/" + name}, {"RequiredBy", ".requires/" + name}, {"UpheldBy", ".upholds/" + name}, {"Alias", ""}} {
 		for _, other := range found.install[by.key] {
-			folder := path.Join(unitFolder, other+by.kind)
-			if err := u.mkdir(folder); err != nil {
+			link := path.Join(unitFolder, other+by.in)
+			if err := u.mkdir(path.Dir(link)); err != nil {
 				return err
 			}
-			if err := u.Symlink(path.Join(folder, name), found.link); err != nil {
+			if err := u.Symlink(link, found.link); err != nil {
 				return err
 			}
 			made++
 		}
-	}
-	for _, alias := range found.install["Alias"] {
-		if err := u.mkdir(unitFolder); err != nil {
-			return err
-		}
-		if err := u.Symlink(path.Join(unitFolder, alias), found.link); err != nil {
-			return err
-		}
-		made++
 	}
 	for _, other := range found.install["Also"] {
 		err := u.enable(other, done)

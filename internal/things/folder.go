@@ -76,14 +76,13 @@ func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	}
 	var mode string
 	var a host.Attr
-	if _, err := fmt.Sscanf(string(to), "%s %d:%d", &mode, &a.UID, &a.GID); err != nil {
-		return fmt.Errorf("cannot read state %q: not one of a folder", to)
+	_, err := fmt.Sscanf(string(to), "%s %d:%d", &mode, &a.UID, &a.GID)
+	if err == nil {
+		a.Mode, err = parseMode(mode)
 	}
-	m, err := parseMode(mode)
 	if err != nil {
 		return fmt.Errorf("cannot read state %q: not one of a folder", to)
 	}
-	a.Mode = m
 	if _, err := h.Stat(string(f)); missing(err) {
 		return h.Mkdir(string(f), a)
 	}

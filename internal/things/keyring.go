@@ -82,7 +82,7 @@ func packet(b []byte) (tag int, body, rest []byte, err error) {
 		case l < 224 && len(b) > 2:
 			head, size = 3, (int(l)-192)<<8+int(b[2])+192
 		case l == 255 && len(b) > 5:
-			head, size = 6, big(b[2:6])
+			head, size = 6, length(b[2:6])
 		default:
 			return 0, nil, nil, errTorn
 		}
@@ -92,7 +92,7 @@ func packet(b []byte) (tag int, body, rest []byte, err error) {
 		if n == 8 || len(b) < 1+n {
 			return 0, nil, nil, errTorn
 		}
-		head, size = 1+n, big(b[1:1+n])
+		head, size = 1+n, length(b[1:1+n])
 	}
 	if size > len(b)-head {
 		return 0, nil, nil, errTorn
@@ -100,7 +100,7 @@ func packet(b []byte) (tag int, body, rest []byte, err error) {
 	return tag, b[head : head+size], b[head+size:], nil
 }
 
-func big(b []byte) (n int) {
+func length(b []byte) (n int) {
 	for _, c := range b {
 		n = n<<8 | int(c)
 	}

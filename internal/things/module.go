@@ -4,6 +4,7 @@
 package things
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,7 @@ type OnDiskFunc func(v host.View, kernel string) (string, error)
 // the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
 // that the spec has the GPUs partitioned, so that no partition is lost with it.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
-	m := module{kernel, files, onDisk, remade}
-	return settles(m, why)
+	return settles(module{kernel, files, onDisk, remade}, why)
 }
 
 // NewModule builds the thing again.
@@ -70,13 +70,7 @@ func (s moduleState) State() converge.State {
 	case s.loaded == s.disk:
 		return moduleSettled
 	}
-	word := func(s string) string {
-		if s == "" {
-			return "nothing"
-		}
-		return s
-	}
-	return converge.State(word(s.loaded) + moduleOnDisk + word(s.disk))
+	return converge.State(cmp.Or(s.loaded, "nothing") + moduleOnDisk + cmp.Or(s.disk, "nothing"))
 }
 
 // Look compares what is loaded with what modprobe would load.
@@ -243,10 +237,7 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 	if found == "" || found == moduleSettled || strings.Contains(loaded, moduleWithout) {
 		loaded = "the one before"
 	}
-	if brought == "" {
-		brought = "nothing"
-	}
-	return converge.State(loaded + moduleOnDisk + brought)
+	return converge.State(loaded + moduleOnDisk + cmp.Or(brought, "nothing"))
 }
 
 // bringsModule says whether a change replaces what lies on disk by itself, as scripts of packages and NVIDIA's installer do:

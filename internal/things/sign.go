@@ -15,6 +15,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"slices"
 	"strings"
 	"time"
 )
@@ -71,12 +73,12 @@ func (s Signer) Fingerprint() string {
 func (s Signer) Public() ([]byte, error) {
 	key := s.packet()
 	name := []byte(signerName)
-	about := slicesOf([]byte{0x99}, number(2, len(key)), key, []byte{0xb4}, number(4, len(name)), name)
+	about := slices.Concat([]byte{0x99}, number(2, len(key)), key, []byte{0xb4}, number(4, len(name)), name)
 	signature, err := s.sign(ofKey, about, signerMade)
 	if err != nil {
 		return nil, err
 	}
-	return armor(slicesOf(framed(6, key), framed(13, name), framed(2, signature))), nil
+	return armor(slices.Concat(framed(6, key), framed(13, name), framed(2, signature))), nil
 }
 
 // Clearsign signs a text, each line of which ends in a newline, and none begins with "-" or ends in a space.
@@ -100,7 +102,7 @@ func (s Signer) Detached(data []byte, at time.Time) ([]byte, error) {
 
 // packet is the body of the public key: RFC 9580, section 5.5.5.1 for RSA.
 func (s Signer) packet() []byte {
-	return slicesOf([]byte{4}, number(4, signerMade), []byte{1}, mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
+	return slices.Concat([]byte{4}, number(4, signerMade), []byte{1}, mpi(s.key.N.Bytes()), mpi(number(4, s.key.E)))
 }
 
 // sign returns the body of a signature by RSA with SHA-512: RFC 9580, section 5.2.4 says what is hashed.
@@ -109,21 +111,19 @@ func (s Signer) sign(kind byte, data []byte, at int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	hashed := slicesOf(subpacket(subMade, number(4, int(at))), subpacket(subV, append([]byte{4}, print...)))
+	hashed := slices.Concat(subpacket(subMade, number(4, int(at))), subpacket(subV, append([]byte{4}, print...)))
 	if kind == ofKey {
 		hashed = append(hashed, subpacket(subFlags, []byte{0x03})...) // it certifies and signs
 	}
-	head := slicesOf([]byte{4, kind, 1, 10}, number(2, len(hashed)), hashed)
-	sum := sha512.Sum512(slicesOf(data, head, []byte{4, 0xff}, number(4, len(head))))
+	head := slices.Concat([]byte{4, kind, 1, 10}, number(2, len(hashed)), hashed)
+	sum := sha512.Sum512(slices.Concat(data, head, []byte{4, 0xff}, number(4, len(head))))
 	signature, err := rsa.SignPKCS1v15(nil, s.key, crypto.SHA512, sum[:])
 	if err != nil {
 		return nil, err
 	}
 	issuer := subpacket(subIssuer, print[len(print)-8:])
-	return slicesOf(head, number(2, len(issuer)), issuer, sum[:2], mpi(signature)), nil
+	return slices.Concat(head, number(2, len(issuer)), issuer, sum[:2], mpi(signature)), nil
 }
-
-func slicesOf(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 // number is n in so many bytes, the highest first.
 func number(size, n int) []byte {
@@ -132,23 +132,17 @@ func number(size, n int) []byte {
 
 // mpi is a number with its length in bits: RFC 9580, section 3.2.
 func mpi(b []byte) []byte {
-	for len(b) > 1 && b[0] == 0 {
-		b = b[1:]
-	}
-	bits := len(b) * 8
-	for mask := byte(0x80); mask > 1 && b[0]&mask == 0; mask >>= 1 {
-		bits--
-	}
-	return append(number(2, bits), b...)
+	n := new(big.Int).SetBytes(b)
+	return append(number(2, n.BitLen()), n.Bytes()...)
 }
 
 func subpacket(kind byte, body []byte) []byte {
-	return slicesOf([]byte{byte(len(body) + 1), kind}, body)
+	return slices.Concat([]byte{byte(len(body) + 1), kind}, body)
 }
 
 // framed is a packet: RFC 9580, section 4.2.1.
 func framed(tag byte, body []byte) []byte {
-	return slicesOf([]byte{0xc0 | tag, 0xff}, number(4, len(body)), body)
+	return slices.Concat([]byte{0xc0 | tag, 0xff}, number(4, len(body)), body)
 }
 
 func signatureBlock(packets []byte) []byte {

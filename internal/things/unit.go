@@ -178,8 +178,7 @@ type unitFiles string
 
 // UnitFilesRead wants systemd to have read the files of these units.
 func UnitFilesRead(why string, units ...string) converge.Want {
-	f := unitFiles(strings.Join(units, " "))
-	return settles(f, why)
+	return settles(unitFiles(strings.Join(units, " ")), why)
 }
 
 // NewUnitFiles builds the thing again from its name.
