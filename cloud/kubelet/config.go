@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -188,4 +189,77 @@ func Reserved(f facts.Facts, pods int) table {
 	cores := func(from, to int) int { return max(0, min(f.CPUs, to)-from) }
 	hundredths := 6000*cores(0, 1) + 1000*cores(1, 2) + 500*cores(2, 4) + 250*cores(4, f.CPUs) // of a millicore
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
+}
+
+// askedDriver is the cgroup driver that a running engine says it uses, "" where none answers that: containerd can from 2.0 on.
+// Kubelets from 1.34 on ask the same. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api, api.proto: SYSTEMD
+// is 0, which is not Written, and CGROUPFS is 1.
+func askedDriver(ctx context.Context, v host.View, endpoint string) string {
+	answer, err := v.Call(ctx, strings.TrimPrefix(endpoint, "unix://"), "/runtime.v1.RuntimeService/RuntimeConfig", nil)
+	if err != nil {
+		return ""
+	}
+	driver := ""
+	err = host.ProtoFields(answer, func(n int, linux []byte) error {
+		if n != 1 {
+			return nil
+		}
+		driver = "systemd"
+		return host.ProtoAll(linux, func(field int, _ []byte, value uint64) error {
+			if field == 1 && value != 0 {
+				driver = "cgroupfs"
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return ""
+	}
+	return driver
+}
+
+// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says: what is known without asking it.
+// Kubelet must have the same.
+func cgroupDriver(e facts.Engine) string {
+	if e.Name == "crio" {
+		for _, f := range e.Files {
+			var c struct {
+				Crio struct {
+					Runtime struct {
+						Manager string `toml:"cgroup_manager"`
+					}
+				}
+			}
+			if toml.Unmarshal(f.Data, &c) == nil && c.Crio.Runtime.Manager == "cgroupfs" {
+				return "cgroupfs"
+			}
+		}
+		return "systemd" // CRI-O's default
+	}
+	driver := "cgroupfs" // containerd's default
+	for _, f := range e.Files {
+		var t table
+		if toml.Unmarshal(f.Data, &t) != nil {
+			continue
+		}
+		// The first name is that of format 2 and before, the second that of format 3: containerd, docs/cri/config.md.
+		for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
+			switch at(t, "plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup") {
+			case true:
+				driver = "systemd"
+			case false:
+				driver = "cgroupfs"
+			}
+		}
+	}
+	return driver
+}
+
+// at is what a table holds deep inside, nil if there is nothing.
+func at(t any, keys ...string) any {
+	for _, key := range keys {
+		is, _ := t.(table)
+		t = is[key]
+	}
+	return t
 }

@@ -210,7 +210,7 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) m
 
 // PodsMIGLabel is the label as the DaemonSet's pod reads it of its own Node, by its ServiceAccount and from the API server's cache.
 func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
-	c, err := kube.Ask(pod, kube.From{Pod: true})
+	c, err := new(kube.Clients).Ask(pod, kube.From{Pod: true})
 	if err != nil {
 		return "", err
 	}

@@ -6,6 +6,8 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
@@ -23,7 +25,7 @@ const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 // deny. It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more
 // than a kubelet gives a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
 func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
-	c, err := kube.Do(pod, kube.From{Pod: true})
+	c, err := new(kube.Clients).Do(pod, kube.From{Pod: true})
 	if err != nil {
 		return nil, err
 	}
@@ -66,4 +68,31 @@ func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 		t.Because = append(t.Because, "the API server is Kubernetes "+version+"; the policy needs 1.30 or newer")
 	}
 	return t
+}
+
+// PodKubeconfig is where the DaemonSet's pod lends its ServiceAccount to the machine. It is used where [node] kubeconfig names
+// no other.
+const PodKubeconfig = "/run/gpuadm/kubeconfig"
+
+// TokenKubeconfig is a kubeconfig of a server, the file with its CA, and the file with a token, which is read again as it is
+// renewed.
+func TokenKubeconfig(name, port, ca, token string) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: pod
+clusters:
+- name: cluster
+  cluster:
+    server: https://%s
+    certificate-authority: %s
+users:
+- name: account
+  user:
+    tokenFile: %s
+contexts:
+- name: pod
+  context:
+    cluster: cluster
+    user: account
+`, net.JoinHostPort(name, port), ca, token)
 }

@@ -74,7 +74,7 @@ func (m *Machine) Registration() (registration, bool) {
 		ctx, end := context.WithTimeoutCause(kube.Within(m.ctx, 0), nodePatience, fmt.Errorf("no answer within %v", nodePatience))
 		defer end()
 		r := registration{name: k.NodeName}
-		c, err := kube.Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
+		c, err := new(kube.Clients).Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
 		if err != nil {
 			return r, err
 		}

@@ -70,7 +70,7 @@ func fixture(t *testing.T) (*Client, *kubesim.Server, *naps) {
 	sim.AddNode("gpu-1", map[string]string{"a": "b"}, kubesim.Object{"key": "k", "effect": "NoSchedule"})
 	n := machine(t, "-- etc/k --\n"+withUser(`{token: "`+planted+`"}`))
 	n.Serve("api.example:6443", sim)
-	c, err := Do(n, From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Do(n, From{Kubeconfig: "/etc/k"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestLooksOnly(t *testing.T) {
 	sim.AddNode("gpu-1", nil)
 	n := machine(t, "-- etc/k --\n"+withUser("{}"))
 	n.Serve("api.example:6443", sim)
-	c, err := Ask(n.View(), From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Ask(n.View(), From{Kubeconfig: "/etc/k"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestLooksOnly(t *testing.T) {
 
 func TestRootFolder(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser("{}")+"-- sim.toml --\nlive = false\n")
-	_, err := Do(n, From{Kubeconfig: "/etc/k"})
+	_, err := new(Clients).Do(n, From{Kubeconfig: "/etc/k"})
 	if later := (host.Later{}); !errors.As(err, &later) || later.Until != "first boot" {
 		t.Errorf("got %v", err)
 	}

@@ -68,7 +68,7 @@ func TestExec(t *testing.T) {
 					return []byte(tt.out), tt.fails
 				},
 			})
-			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
 			for range 2 {
 				is, err := c.Whoami(t.Context())
@@ -98,7 +98,7 @@ func TestExecAgain(t *testing.T) {
 			return []byte(credentials("v1", map[string]any{"token": fmt.Sprint("token-", asked), "expirationTimestamp": simNow().Add(time.Duration(asked) * time.Hour)})), nil
 		},
 	})
-	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 	must.OK(t, err)
 	for i, want := range []string{"one", "two"} {
 		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
@@ -141,7 +141,7 @@ func TestExecInfo(t *testing.T) {
 func TestExecMissing(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, installHint: "apt install \nawscli"}}`))
 	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
-	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 	must.OK(t, err)
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "no credentials: cannot run aws", "apt install awscli")
@@ -202,7 +202,7 @@ func TestExecOfEKS(t *testing.T) {
 					Run:   func(*host.Files, []string) ([]byte, error) { ran = true; return nil, errors.New("it was run") },
 				})
 			}
-			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			must.OK(t, err)
 			if _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {
 				t.Errorf("a program was run: %t, and then: %v", ran, err)

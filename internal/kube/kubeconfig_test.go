@@ -46,7 +46,7 @@ func TestForms(t *testing.T) {
 			sim.Token(planted, kubesim.User{Name: "known"})
 			n := machine(t, tt.files)
 			n.Serve("api.example:6443", sim)
-			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,11 +110,11 @@ func TestUnusable(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Ask(machine(t, tt.files), From{Kubeconfig: "/etc/k"})
+			_, err := new(Clients).Ask(machine(t, tt.files), From{Kubeconfig: "/etc/k"})
 			wants(t, err, tt.why, tt.words, "kubeconfig /etc/k")
 		})
 	}
-	_, err := Ask(machine(t, ""), From{})
+	_, err := new(Clients).Ask(machine(t, ""), From{})
 	wants(t, err, Broken, "none is named")
 }
 
@@ -155,7 +155,7 @@ func TestCredentials(t *testing.T) {
 			sim := kubesim.New(kubesim.Admin())
 			n := machine(t, tt.files)
 			n.Serve("api.example:6443", sim)
-			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestRotation(t *testing.T) {
 	sim.Token("old-token", kubesim.User{Name: "old"})
 	n := machine(t, "-- etc/k --\n"+withUser(`{tokenFile: /t}`)+"-- t --\nold-token\n")
 	n.Serve("api.example:6443", sim)
-	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestUnauthorized(t *testing.T) {
 	cert, key := ca.client(t, "system:node:gpu-1", simNow().Add(-time.Hour), simNow().Add(time.Hour))
 	n := machine(t, "-- etc/k --\n"+withUser(`{client-certificate: c.pem, client-key: c.pem}`)+"-- etc/c.pem --\n"+string(cert)+string(key))
 	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
-	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,16 +220,16 @@ func TestPod(t *testing.T) {
 		podFolder[1:], ca.pem, planted)
 	n := machine(t, files)
 	n.Serve("[fd00::1]:443", sim)
-	c, err := Do(n, From{Pod: true})
+	c, err := new(Clients).Do(n, From{Pod: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if is, err := c.Whoami(t.Context()); err != nil || is.Username != "system:serviceaccount:gpuadm:gpuadm" {
 		t.Errorf("%q, %v", is.Username, err)
 	}
-	_, err = Do(machine(t, "-- proc/self/environ --\nA=b\n"), From{Pod: true})
+	_, err = new(Clients).Do(machine(t, "-- proc/self/environ --\nA=b\n"), From{Pod: true})
 	wants(t, err, Broken, "this is no pod")
-	_, err = Do(machine(t, strings.Replace(files, "/ca.crt", "/x", 1)), From{Pod: true})
+	_, err = new(Clients).Do(machine(t, strings.Replace(files, "/ca.crt", "/x", 1)), From{Pod: true})
 	wants(t, err, Broken, "ca.crt", "automountServiceAccountToken")
 }
 

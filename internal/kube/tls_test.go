@@ -53,7 +53,7 @@ func TestTLS(t *testing.T) {
 		for name, data := range map[string]string{"k": text, "c.pem": string(cert) + string(key)} {
 			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 		}
-		c, err := Do(h, From{Kubeconfig: config})
+		c, err := new(Clients).Do(h, From{Kubeconfig: config})
 		must.OK(t, err)
 		(&naps{}).in(c)
 		_, err = c.Node(t.Context(), "gpu-1")
