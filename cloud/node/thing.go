@@ -31,8 +31,8 @@ type nodePart struct {
 	must func(context.Context, host.View, *kube.Node) error
 }
 
-// NewPart builds the thing again from its name. With the session of the run's stages it sees what they see, and the cluster
-// is not asked again for each of what may be dozens; with none it asks at each look.
+// NewPart builds the thing again from its name. By the session of the run's stages it sees what they see, and the cluster
+// is not asked again for each of what may be dozens.
 func NewPart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
 	p := nodePart{what: what, key: rest, session: s, rebuilt: true}

@@ -5,9 +5,11 @@ package node
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
@@ -125,5 +127,13 @@ func TestRecordedLabels(t *testing.T) {
 	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
 	if shown := a.shown(); !strings.Contains(shown, "example.com/rack=r7") || !strings.Contains(shown, "theirs.example/x=1") {
 		t.Errorf("undo took off what kubelet had registered:\n%s", shown)
+	}
+}
+
+// TestRecordedTaintsForm: other clients may write the record: what is no taint, or another owner's, is not gpuadm's.
+func TestRecordedTaintsForm(t *testing.T) {
+	got := recordedTaints("a b:NoSchedule,a=b c:NoSchedule,a=b:Never,a=b,node.kubernetes.io/not-ready:NoExecute,example.com/a=b:NoSchedule")
+	if want := []spec.Taint{{Key: "example.com/a", Value: "b", Effect: "NoSchedule"}}; !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
 	}
 }
