@@ -63,6 +63,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 
 // Status looks at everything and touches nothing.
 func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
+	v = host.Snapshot(v)
 	s, err := e.Pending(ctx, v)
 	if err != nil {
 		return s, err

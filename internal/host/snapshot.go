@@ -22,8 +22,15 @@ type snapshot struct {
 	dirs  map[string]said[[]string]
 	links map[string]said[string]
 	leads map[string]said[string] // what Resolve said
+	*driverOnce
 	// kernel is what files of the kernel's own said, for a snapshot that reads these once, too; nil for others.
 	kernel map[string]said[[]byte]
+}
+
+// driverOnce is the driver's first answer that was no error, shared by all that come from one snapshot.
+type driverOnce struct {
+	driverMu sync.Mutex
+	driver   *Driver
 }
 
 // said is what a View said.
@@ -33,7 +40,7 @@ type said[T any] struct {
 }
 
 // Snapshot returns a View of the same machine that reads each file, folder and unit once, however many facts and things want to know. It is
-// for what changes nothing, since under it the files stay what they were. What it returns must not be written to. Commands, the driver, parts
+// for what changes nothing, since under it the files stay what they were. What it returns must not be written to. Commands, parts
 // of files (ReadAt) and what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all of its files. What is
 // kept for longer than the snapshot is read of Machine.
 func Snapshot(v View) View {
@@ -44,6 +51,7 @@ func Snapshot(v View) View {
 		View: v, mu: new(sync.Mutex),
 		stats: map[string]said[Info]{}, lstat: map[string]said[Info]{}, files: map[string]said[[]byte]{},
 		dirs: map[string]said[[]string]{}, links: map[string]said[string]{}, leads: map[string]said[string]{},
+		driverOnce: new(driverOnce),
 	}
 	s.moment = newMoment(s.ReadDir)
 	return s
@@ -122,6 +130,20 @@ func (s *snapshot) Readlink(name string) (string, error) {
 
 func (s *snapshot) Resolve(name string) (string, error) {
 	return readOnce(s, s.leads, name, s.View.Resolve)
+}
+
+// Driver asks the driver once, since each answer opens it and reads all GPUs.
+func (s *snapshot) Driver(ctx context.Context) (Driver, error) {
+	s.driverMu.Lock()
+	defer s.driverMu.Unlock()
+	if s.driver == nil {
+		d, err := s.View.Driver(ctx)
+		if err != nil {
+			return d, err
+		}
+		s.driver = &d
+	}
+	return *s.driver, nil
 }
 
 func (s *snapshot) Unit(ctx context.Context, name string) (Unit, error) {

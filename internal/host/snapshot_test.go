@@ -128,3 +128,30 @@ func TestSnapshotOfKernel(t *testing.T) {
 		}
 	}
 }
+
+// asked counts how often its driver was asked, and fails once.
+type asked struct {
+	View
+	times *int
+}
+
+func (a asked) Driver(context.Context) (Driver, error) {
+	if *a.times++; *a.times == 1 {
+		return Driver{}, errors.New("not yet")
+	}
+	return Driver{Version: "580.95.05"}, nil
+}
+
+// TestSnapshotDriver: the driver is asked until it answers, and then no more, by facts neither.
+func TestSnapshotDriver(t *testing.T) {
+	times := 0
+	v := Snapshot(asked{must.Get(Open(t.TempDir()))(t), &times})
+	if _, err := v.Driver(t.Context()); err == nil {
+		t.Error("an error is kept from the caller")
+	}
+	for _, v := range []View{v, Gathering(v), v} {
+		if d := must.Get(v.Driver(t.Context()))(t); d.Version != "580.95.05" || times != 2 {
+			t.Errorf("%s, asked %d times", d.Version, times)
+		}
+	}
+}

@@ -310,4 +310,7 @@ func TestLabMIGBeside(t *testing.T) {
 			t.Errorf("%s: %+v, mig-parted's %+v", row.name, got, theirs)
 		}
 	}
+	if got := n.measured(func() { n.Exec("gpuadm", "status") }); got.sessions != 1 { // with one for each GPU, the calls grow by the square
+		t.Errorf("status: %+v, not one session", got)
+	}
 }
