@@ -32,28 +32,6 @@ type File struct {
 // ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
 type Daemon struct{ Version string }
 
-// Handler is the desired state of a CRI runtime handler.
-type Handler struct {
-	Name    string // "nvidia"
-	Binary  string // "/usr/bin/nvidia-container-runtime"
-	Default bool   // make it default_runtime_name; false leaves the default alone
-	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
-
-	Overrides bool // CDI counts more than an enable_cdi = false that is there
-
-	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
-	// GPU Operator's.
-	Programs []string
-
-	// Owned says that the file's owner has the handler: where that works, nothing is added to it.
-	Owned bool
-}
-
-// runs says whether an entry that runs program is right.
-func (h Handler) runs(program string) bool {
-	return program == h.Binary || slices.Contains(h.Programs, program)
-}
-
 // dropIn is the name of our file in a folder that the root imports.
 const dropIn = "99-gpuadm.toml"
 
@@ -69,7 +47,7 @@ func Target(t Tree, d Daemon, h Handler) (string, error) {
 
 // targetPath is Target of a configuration that has been read.
 func (c *criTree) targetPath(h Handler) (string, error) {
-	if err := h.check(); err != nil {
+	if err := validHandler(h); err != nil {
 		return "", err
 	}
 	if i := c.target(h); i >= 0 {
@@ -82,7 +60,7 @@ func (c *criTree) targetPath(h Handler) (string, error) {
 // Edit returns the new bytes of the file at path, of which found are the present ones (nil: not there), so that the
 // whole tree has the handler. It proves that nothing else changes. Edit(Edit(x)) == Edit(x).
 func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error) {
-	if err := h.check(); err != nil {
+	if err := validHandler(h); err != nil {
 		return nil, err
 	}
 	t = t.with(path, found)
@@ -243,8 +221,8 @@ func (f configFile) imports() ([]string, error) {
 	return facts.Absolute(f.path, out, f.globs), nil
 }
 
-// check says what is wrong with a handler before anything is read.
-func (h Handler) check() error {
+// validHandler says what is wrong with a handler before anything is read.
+func validHandler(h Handler) error {
 	if h.Name == "" || h.Binary == "" || !utf8.ValidString(h.Name+h.Binary) {
 		return fmt.Errorf("cannot edit containerd's configuration: a handler needs a name and a binary, not %q and %q", h.Name, h.Binary)
 	}

@@ -31,9 +31,9 @@ func (f configFile) checkSpelling(r criReader) error {
 	read(f.tree, "version", "imports", "plugins", "disabled_plugins")
 	cri := f.plugin(criV2)
 	read(cri, "containerd", "enable_cdi")
-	containerd := sub(cri, "containerd")
+	containerd := toml.Sub(cri, "containerd")
 	read(containerd, "runtimes", "default_runtime_name", "default_runtime")
-	for _, entry := range sub(containerd, "runtimes") {
+	for _, entry := range toml.Sub(containerd, "runtimes") {
 		table, _ := entry.(map[string]any)
 		read(table, "runtime_type", "runtime_engine", "runtime_root", "options")
 	}

@@ -115,7 +115,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 		if err != nil {
 			return err
 		}
-		if text(old, "runtime_type") != "" {
+		if toml.String(old, "runtime_type") != "" {
 			return f.refuse(RefusedShape, append(at, key), "default_runtime is how containerd 1.2 named the default", "write it as a table in runtimes, and its name as default_runtime_name")
 		}
 	}
@@ -207,7 +207,7 @@ func (f configFile) checkDisabled(r criReader) error {
 // without a version is read as the root is, but for what it says of [plugins.cri].
 func (f configFile) checkVersion(r criReader, root bool) error {
 	key, _ := toml.Field(f.tree, "version")
-	switch _, short := sub(f.tree, "plugins")[criV1]; {
+	switch _, short := toml.Sub(f.tree, "plugins")[criV1]; {
 	case f.version > r.max:
 		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")

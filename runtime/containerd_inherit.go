@@ -15,7 +15,7 @@ import (
 // annotations stay the same and only the binary differs.
 func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 	like := c.template(h)
-	kind := text(like, "runtime_type")
+	kind := toml.String(like, "runtime_type")
 	options := toml.Table{}.With("BinaryName", h.Binary)
 	entry := toml.Table{}.With("runtime_type", runcV2)
 	for _, p := range toml.Sorted(like) {
@@ -27,7 +27,7 @@ func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 		}
 	}
 	if isRunc(kind) {
-		for _, p := range toml.Sorted(sub(like, "options")) {
+		for _, p := range toml.Sorted(toml.Sub(like, "options")) {
 			// What is empty is the daemon's default; SystemdCgroup is worth seeing even so.
 			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
 				options = append(options, p)
@@ -40,10 +40,10 @@ func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 // template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options.
 // Only if there is none, it is a foreign default such as kata.
 func (c *criTree) template(h Handler) map[string]any {
-	runtimes := sub(c.cri, "containerd", "runtimes")
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
 	fits := func(name string) bool {
 		entry, ok := runtimes[name].(map[string]any)
-		return ok && name != h.Name && isRunc(text(entry, "runtime_type"))
+		return ok && name != h.Name && isRunc(toml.String(entry, "runtime_type"))
 	}
 	names := []string{c.defaultName(), "runc", "crun"}
 	if i := slices.IndexFunc(names, fits); i >= 0 {

@@ -6,7 +6,6 @@ package runtime
 import (
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -84,24 +83,6 @@ func unknownReader(files []configFile) criReader {
 		r.merge, r.cdi = migrateThenMerge, cdiOn
 	}
 	return r
-}
-
-// parseVersion reads major and minor off "1.7.24", "v2.1.5", "2.1.5~ds1".
-func parseVersion(s string) (major, minor int, ok bool) {
-	parts := strings.SplitN(strings.TrimPrefix(strings.TrimSpace(s), "v"), ".", 3)
-	if len(parts) < 2 {
-		return 0, 0, false
-	}
-	digits := strings.IndexFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' })
-	if digits >= 0 {
-		parts[1] = parts[1][:digits]
-	}
-	major, err := strconv.Atoi(parts[0])
-	if err != nil {
-		return 0, 0, false
-	}
-	minor, err = strconv.Atoi(parts[1])
-	return major, minor, err == nil
 }
 
 // mergeAll returns the merged tree, the plugins in it before migration, and the version that counted in the end.

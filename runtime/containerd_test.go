@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -126,24 +127,24 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
 	c := must.Get(readCRI(tree, d))(t)
-	containerd := sub(c.cri, "containerd")
+	containerd := toml.Sub(c.cri, "containerd")
 	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) {
-		if _, ok := sub(containerd, "runtimes")[name]; !ok {
+		if _, ok := toml.Sub(containerd, "runtimes")[name]; !ok {
 			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
 		}
 	}
 	whole := must.Get(effective(tree, d))(t)
 	for _, name := range []string{criV3, criV2} {
-		cri, _ := sub(whole, "plugins")[name].(map[string]any)
-		entry, ok := sub(cri, "containerd", "runtimes")[h.Name].(map[string]any)
+		cri, _ := toml.Sub(whole, "plugins")[name].(map[string]any)
+		entry, ok := toml.Sub(cri, "containerd", "runtimes")[h.Name].(map[string]any)
 		if !ok {
 			continue
 		}
-		binaries := binaryNames(sub(entry, "options"))
-		if len(binaries) == 0 || sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(text(entry, "runtime_type")) {
+		binaries := binaryNames(toml.Sub(entry, "options"))
+		if len(binaries) == 0 || toml.Sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(toml.String(entry, "runtime_type")) {
 			t.Fatalf("containerd %q: the entry is not right: %v", d.Version, entry)
 		}
-		if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name {
+		if h.Default && toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") != h.Name {
 			t.Fatalf("containerd %q: %s is not the default", d.Version, h.Name)
 		}
 		return
@@ -229,17 +230,5 @@ func TestEditElsewhere(t *testing.T) {
 	var r Refused
 	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r != RefusedSize {
 		t.Errorf("got %v, want %s", err, RefusedSize)
-	}
-}
-
-func TestParseVersion(t *testing.T) {
-	for in, want := range map[string]string{
-		"1.7.24": "1 7 true", "v2.1.5": "2 1 true", "2.1.5~ds1": "2 1 true", "2.3-rc.1": "2 3 true", "1.7.24-0ubuntu1": "1 7 true",
-		"": "0 0 false", "two": "0 0 false", "2": "0 0 false", "x.1": "0 0 false",
-	} {
-		major, minor, ok := parseVersion(in)
-		if got := fmt.Sprint(major, minor, ok); ok && got != want || !ok && !strings.HasSuffix(want, "false") {
-			t.Errorf("%q: got %s, want %s", in, got, want)
-		}
 	}
 }

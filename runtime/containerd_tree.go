@@ -129,24 +129,15 @@ func (c *criTree) fixName(name string) string {
 	return fmt.Sprintf("write [plugins.%q] for [plugins.%q]", criV3, name)
 }
 
-// sub follows tables down from t; the daemon's own field names in any case.
-func sub(t map[string]any, names ...string) map[string]any {
-	for _, name := range names {
-		_, v := toml.Field(t, name)
-		t, _ = v.(map[string]any)
-	}
-	return t
-}
-
 func (f configFile) plugin(name string) map[string]any {
-	t, _ := sub(f.tree, "plugins")[name].(map[string]any)
+	t, _ := toml.Sub(f.tree, "plugins")[name].(map[string]any)
 	return t
 }
 
 // has says whether a file states a thing below one of the plugin's names.
 func (c *criTree) has(f configFile, names ...string) bool {
 	for _, plugin := range c.namesIn(f) {
-		at := sub(f.plugin(plugin), names[:len(names)-1]...)
+		at := toml.Sub(f.plugin(plugin), names[:len(names)-1]...)
 		if _, v := toml.Field(at, names[len(names)-1]); v != nil {
 			return true
 		}
@@ -156,7 +147,7 @@ func (c *criTree) has(f configFile, names ...string) bool {
 
 func (c *criTree) hasEntry(f configFile, handler string) bool {
 	for _, plugin := range c.namesIn(f) {
-		if _, ok := sub(f.plugin(plugin), "containerd", "runtimes")[handler]; ok {
+		if _, ok := toml.Sub(f.plugin(plugin), "containerd", "runtimes")[handler]; ok {
 			return true
 		}
 	}

@@ -4,9 +4,13 @@
 package runtime
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -20,7 +24,7 @@ const (
 func (c *criTree) ops(i int, h Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)
-	if entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
+	if entry, there := toml.Sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
 		ops = append(ops, c.fixEntry(f, h, entry)...)
 	} else {
 		ops = append(ops, c.newEntry(f, h)...)
@@ -61,9 +65,9 @@ func (c *criTree) newEntry(f configFile, h Handler) []toml.Op {
 // does not load when its default runtime is not named. nvidia-ctk leaves nodes down that way
 // (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
 func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
-	containerd := sub(c.cri, "containerd")
+	containerd := toml.Sub(c.cri, "containerd")
 	_, stated := toml.Field(containerd, "runtimes")
-	_, runc := sub(containerd, "runtimes")["runc"]
+	_, runc := toml.Sub(containerd, "runtimes")["runc"]
 	if c.reader.merge != mergeWhole || runc || h.Name == "runc" {
 		return nil
 	}
@@ -77,10 +81,10 @@ func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
 // fixEntry keeps what an operator wrote for the handler and sets the keys that gpuadm needs.
 func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml.Op {
 	at := append(c.at(f, "containerd", "runtimes"), h.Name)
-	own := sub(f.plugin(at[1]), "containerd", "runtimes")
+	own := toml.Sub(f.plugin(at[1]), "containerd", "runtimes")
 	stated, _ := own[h.Name].(map[string]any)
 	v1 := c.reader.merge == mergeWhole
-	kind := text(entry, "runtime_type")
+	kind := toml.String(entry, "runtime_type")
 	var ops []toml.Op
 	if kind != runcV2 && !(v1 && kind == runcV1) {
 		key, _ := toml.Field(entry, "runtime_type")
@@ -99,7 +103,7 @@ func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml
 func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler) []toml.Op {
 	key, _ := toml.Field(entry, "options")
 	at = append(slices.Clone(at), key)
-	spellings, own := binaryNames(sub(entry, "options")), binaryNames(sub(stated, "options"))
+	spellings, own := binaryNames(toml.Sub(entry, "options")), binaryNames(toml.Sub(stated, "options"))
 	name := "BinaryName"
 	if len(spellings) > 0 {
 		name = spellings[len(spellings)-1] // go-toml v2 decodes in sorted order, the last stays
@@ -115,7 +119,7 @@ func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler
 			}
 		}
 	}
-	if v, _ := sub(entry, "options")[name].(string); !h.runs(v) {
+	if v, _ := toml.Sub(entry, "options")[name].(string); !h.runs(v) {
 		ops = append(ops, toml.Set(append(slices.Clone(at), name), h.Binary))
 	}
 	return ops
@@ -134,7 +138,7 @@ func binaryNames(options map[string]any) []string {
 // defaultOps makes the handler the default one.
 func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 	var ops []toml.Op
-	if text(sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
+	if toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
 		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
 	}
 	return ops
@@ -168,9 +172,9 @@ func (c *criTree) at(f configFile, names ...string) []string {
 // nameFor is the plugin name under which something takes effect when it is written into a file.
 func (c *criTree) nameFor(f configFile, names []string) string {
 	read := c.namesIn(f)
-	scopes := []map[string]any{sub(f.tree, "plugins")}
+	scopes := []map[string]any{toml.Sub(f.tree, "plugins")}
 	for _, other := range c.files {
-		scopes = append(scopes, sub(other.tree, "plugins"))
+		scopes = append(scopes, toml.Sub(other.tree, "plugins"))
 	}
 	if c.reader.merge == mergeThenMigrate {
 		scopes = []map[string]any{c.raw} // migration looks at all files as one
@@ -179,7 +183,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	for _, plugins := range scopes {
 		for _, name := range read {
 			table, _ := plugins[name].(map[string]any)
-			if _, v := toml.Field(sub(table, up...), names[len(names)-1]); v != nil {
+			if _, v := toml.Field(toml.Sub(table, up...), names[len(names)-1]); v != nil {
 				return name
 			}
 		}
@@ -209,9 +213,9 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 // migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
 func sleeps(plugins map[string]any) bool {
 	cri, _ := plugins[criV2].(map[string]any)
-	containerd := sub(cri, "containerd")
+	containerd := toml.Sub(cri, "containerd")
 	for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
-		if _, set := toml.Field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
+		if _, set := toml.Field(containerd, key); set != nil && toml.Sub(containerd, "runtimes") == nil {
 			return true
 		}
 	}
@@ -219,15 +223,68 @@ func sleeps(plugins map[string]any) bool {
 }
 
 func (c *criTree) defaultName() string {
-	if name := text(sub(c.cri, "containerd"), "default_runtime_name"); name != "" {
+	if name := toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name"); name != "" {
 		return name
 	}
 	return "runc"
 }
 
-// text is a string field, "" when it is missing.
-func text(t map[string]any, name string) string {
-	_, v := toml.Field(t, name)
-	s, _ := v.(string)
-	return s
+// programOf is what an entry runs, "" if it does not say.
+func programOf(entry map[string]any) string {
+	options := toml.Sub(entry, "options")
+	if names := binaryNames(options); len(names) > 0 {
+		program, _ := options[names[len(names)-1]].(string)
+		return program
+	}
+	return toml.String(entry, "runtime_engine")
+}
+
+// lacking says what a configuration lacks of a handler, "" if nothing.
+func lacking(e facts.Engine, h Handler) string {
+	c, err := asRead(e)
+	if err != nil {
+		return err.Error()
+	}
+	return c.lacks(h)
+}
+
+// lacks is lacking of a configuration that has been read.
+func (c *criTree) lacks(h Handler) string {
+	config := c.files[0].path
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
+	entry, found := runtimes[h.Name].(map[string]any)
+	switch program := programOf(entry); {
+	case !found:
+		return fmt.Sprintf("%s has no such handler, only %s", config, listed(runtimes))
+	case program == "":
+		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
+	case !slices.Contains(h.Programs, program):
+		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", config, program)
+	case h.Default && c.defaultName() != h.Name:
+		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
+	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
+		return fmt.Sprintf("CDI is off in %s", config)
+	}
+	return ""
+}
+
+// listed are the names of handlers, for a message.
+func listed(runtimes map[string]any) string {
+	var names []string
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
+	}
+	if len(names) == 0 {
+		return "the built-in runc"
+	}
+	return strings.Join(names, ", ")
+}
+
+// asDefault is defaultRuns for containerd: an entry of the owner's may run another program.
+func asDefault(s spec.Spec, f facts.Facts, c *criTree, h Handler) (Handler, []converge.Want) {
+	program := h.Binary
+	if p := programOf(toml.Sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
+		program = p
+	}
+	return defaultRuns(s, f, h, program, c.lacks(h) != "")
 }

@@ -57,8 +57,8 @@ func readCRIO(files []facts.File, version string) (crioConfig, error) {
 				Try:  []string{"fix the line; crio config says the same of it"}, Err: err,
 			}
 		}
-		settings := sub(tree, "crio", "runtime")
-		for name, entry := range sub(settings, "runtimes") {
+		settings := toml.Sub(tree, "crio", "runtime")
+		for name, entry := range toml.Sub(settings, "runtimes") {
 			table, ok := entry.(map[string]any)
 			if !ok {
 				return c, &trouble.Error{
@@ -138,7 +138,7 @@ const crioInherits = "inherit_default_runtime"
 func (c crioConfig) entry(h Handler) toml.Table {
 	base := c.runtimes[c.byDefault]
 	for _, name := range []string{"crun", "runc", c.builtin} {
-		if base == nil || c.byDefault == h.Name || text(base, "runtime_type") == "vm" || base[crioInherits] == true {
+		if base == nil || c.byDefault == h.Name || toml.String(base, "runtime_type") == "vm" || base[crioInherits] == true {
 			base = c.runtimes[name]
 		}
 	}
@@ -224,17 +224,17 @@ func judgeCRIO(was, is []byte, h Handler) error {
 	for _, c := range toml.Diff(a, b, nil) {
 		switch {
 		case toml.HasPrefix(c.Path, append(slices.Clone(runtimes), h.Name)):
-		case len(c.Path) > 3 && toml.HasPrefix(c.Path, runtimes) && c.Old == nil && sub(a, append(slices.Clone(runtimes), c.Path[3])...) == nil:
+		case len(c.Path) > 3 && toml.HasPrefix(c.Path, runtimes) && c.Old == nil && toml.Sub(a, append(slices.Clone(runtimes), c.Path[3])...) == nil:
 		case h.Default && strings.Join(c.Path, ".") == "crio.runtime.default_runtime" && c.New == h.Name:
 		default:
 			return fmt.Errorf("it would change %s from %s to %s", toml.ShowPath(c.Path), toml.Show(c.Old), toml.Show(c.New))
 		}
 	}
-	entry := sub(b, append(slices.Clone(runtimes), h.Name)...)
+	entry := toml.Sub(b, append(slices.Clone(runtimes), h.Name)...)
 	if entry == nil {
 		return fmt.Errorf("the handler %s would not be there", h.Name)
 	}
-	if text(entry, "runtime_path") == "" || entry[crioInherits] == true {
+	if toml.String(entry, "runtime_path") == "" || entry[crioInherits] == true {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
 	return nil

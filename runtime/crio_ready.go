@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
@@ -27,8 +29,8 @@ func crioMustBy(v host.View, dropIn string) (m crioMust) {
 		return m
 	}
 	tree, _ := toml.Values(data) // CRI-O judges it
-	settings := sub(tree, "crio", "runtime")
-	return crioMust{slices.Sorted(maps.Keys(sub(settings, "runtimes"))), text(settings, "default_runtime")}
+	settings := toml.Sub(tree, "crio", "runtime")
+	return crioMust{slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))), toml.String(settings, "default_runtime")}
 }
 
 // crioReady waits until CRI-O answers CRI, then has it say what it has loaded.
@@ -58,14 +60,31 @@ func crioLoaded(loaded []byte, must crioMust) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration that CRI-O has loaded: %w", err)
 	}
-	settings := sub(tree, "crio", "runtime")
+	settings := toml.Sub(tree, "crio", "runtime")
 	for _, name := range must.handlers {
-		if sub(settings, "runtimes")[name] == nil {
+		if toml.Sub(settings, "runtimes")[name] == nil {
 			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
 		}
 	}
-	if is := text(settings, "default_runtime"); must.byDefault != "" && is != must.byDefault {
+	if is := toml.String(settings, "default_runtime"); must.byDefault != "" && is != must.byDefault {
 		return fmt.Errorf("CRI-O has loaded its configuration with the default runtime %q, not %q", is, must.byDefault)
 	}
 	return nil
+}
+
+// crioServes waits until CRI-O answers with what gpuadm's drop-in asks for.
+func crioServes(ctx context.Context, v host.View, e facts.Engine) error {
+	return crioReady(ctx, v, crioSocket(e), crioMustBy(v, path.Join(e.Folder, crioDropIn)))
+}
+
+// crioAnswers says whether CRI-O answers now, and has loaded the handler if it has a name.
+func crioAnswers(ctx context.Context, v host.View, e facts.Engine, h Handler) error {
+	must := crioMust{}
+	if h.Name != "" {
+		must.handlers = []string{h.Name}
+	}
+	if h.Default {
+		must.byDefault = h.Name
+	}
+	return crioReady(ctx, v, crioSocket(e), must)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -32,8 +33,12 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 	var wants []converge.Want
 	program := h.Binary
 	if entry, file := state.owners(h.Name, target); entry != nil {
-		program = text(entry, "runtime_path")
-		wants = append(wants, ownersProgram(h.Name, file, program, entry[crioInherits] == true))
+		program = toml.String(entry, "runtime_path")
+		wrong := ""
+		if entry[crioInherits] == true {
+			wrong = crioInherits + " has it run the default runtime's program"
+		}
+		wants = append(wants, ownersProgram(h.Name, file, program, wrong))
 	}
 	h, works := defaultRuns(sp, f, h, program, crioLacks(e, h) != "")
 	wants = append(wants, works...)
@@ -46,9 +51,9 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return proveCRIO(ctx, v, e, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, handlerWhy(h)))
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, h.Why()))
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
-		return crioReady(ctx, v, crioSocket(e), crioMustBy(v, target))
+		return crioServes(ctx, v, e)
 	}
 	return append(wants, restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")), nil
 }
@@ -97,4 +102,17 @@ func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, targ
 		}
 	}
 	return nil
+}
+
+// crioConfigured reads CRI-O's configuration.
+func crioConfigured(e facts.Engine) (c Configured) {
+	state, err := readCRIO(e.Files, e.Version)
+	if err != nil {
+		return Configured{Unreadable: err}
+	}
+	c.Default, c.Programs = state.byDefault, map[string]string{}
+	for name, entry := range state.runtimes {
+		c.Programs[name] = toml.String(entry, "runtime_path")
+	}
+	return c
 }

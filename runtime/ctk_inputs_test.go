@@ -134,7 +134,7 @@ func dockerInputs(t *testing.T) []ctkInput {
 }
 `},
 	} {
-		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: daemonJSON, Data: []byte(c[1])}}})
+		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: ctkDaemonJSON, Data: []byte(c[1])}}})
 	}
 	for i := range all {
 		all[i].version = "26.1.5"

@@ -121,7 +121,7 @@ func crioWrong(in ctkInput, files map[string][]byte, h Handler) (wrong []string)
 		b, _ := toml.Values(f.Data)
 		a, _ := toml.Values(files[f.Path])
 		for _, m := range []map[string]any{b, a} {
-			if settings := sub(m, "crio", "runtime"); settings != nil {
+			if settings := toml.Sub(m, "crio", "runtime"); settings != nil {
 				delete(settings, "runtimes")
 				delete(settings, "default_runtime")
 			}

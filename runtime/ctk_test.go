@@ -21,6 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
+// ctkDaemonJSON is Docker's file.
+const ctkDaemonJSON = "/etc/docker/daemon.json"
+
 // ctkResult is what a tool made of an input.
 type ctkResult struct {
 	refused string // the error
@@ -75,7 +78,7 @@ func TestBesideCTK(t *testing.T) {
 // gpuadmResult edits as the runtime stage does, and takes the edit out.
 func gpuadmResult(t *testing.T, engine string, in ctkInput, h Handler) (r ctkResult) {
 	t.Helper()
-	target, takeOut := daemonJSON, TakeOutDocker
+	target, takeOut := ctkDaemonJSON, TakeOutDocker
 	if engine == "crio" {
 		target, takeOut = crioFolder+"/"+crioDropIn, TakeOut
 	}
@@ -119,7 +122,7 @@ func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h H
 	}
 	switch {
 	case engine == "docker":
-		flags = append(flags, "--config="+root+daemonJSON)
+		flags = append(flags, "--config="+root+ctkDaemonJSON)
 	case in.ownFile:
 		flags = append(flags, "--config="+root+"/etc/crio/crio.conf", "--drop-in-config=")
 	default:
@@ -172,7 +175,7 @@ func (r *ctkResult) judge(engine string, in ctkInput, h Handler) {
 	} else if r.refused == "" && engine == "crio" {
 		r.wrong = crioWrong(in, r.files, h)
 	} else if r.refused == "" {
-		r.wrong = dockerWrong(before[daemonJSON], r.files[daemonJSON], h)
+		r.wrong = dockerWrong(before[ctkDaemonJSON], r.files[ctkDaemonJSON], h)
 	}
 }
 

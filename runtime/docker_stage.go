@@ -29,7 +29,7 @@ func dockerWants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, e
 	program := h.Binary
 	if d, err := jsonedit.Parse(found); err == nil {
 		if owners, shim := dockerProgram(d, h.Name); owners != "" && !shim && owners != h.Binary {
-			wants, program = append(wants, ownersProgram(h.Name, e.Config, owners, false)), owners
+			wants, program = append(wants, ownersProgram(h.Name, e.Config, owners, "")), owners
 		}
 	}
 	h, works := defaultRuns(s, f, h, program, dockerLacksOf(e, h) != "")
@@ -43,7 +43,7 @@ func dockerWants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, e
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return proveDocker(ctx, v, e, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOutDocker).Formed(FormDocker).Proven(judge), edit, handlerWhy(h)))
+	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOutDocker).Formed(FormDocker).Proven(judge), edit, h.Why()))
 	restart := things.Restart(unitOf(e), []string{e.Config}, dockerReady, "Docker runs with its configuration")
 	restart.Thing = dockerRestart{restart.Thing.(converge.Settler), edited}
 	return append(wants, restart), nil
@@ -93,4 +93,19 @@ func dockerNotes(e facts.Engine, k facts.Kubelet, h Handler) (notes []string) {
 			fmt.Sprintf("%s switches CDI off by features.cdi, and keeps it off: containers get GPUs by --runtime %s only", e.Config, h.Name))
 	}
 	return notes
+}
+
+// dockerReread wants Docker to run with its present configuration.
+func dockerReread(e facts.Engine, why string) converge.Want {
+	w := things.Restart(unitOf(e), []string{e.Config}, dockerReady, why)
+	w.Thing = dockerRestart{Settler: w.Thing.(converge.Settler)}
+	return w
+}
+
+// dockerConfigured reads Docker's daemon.json.
+func dockerConfigured(e facts.Engine) (c Configured) {
+	if len(e.Files) > 0 && len(e.Files[0].Data) > 0 {
+		_, c.Unreadable = jsonedit.Parse(e.Files[0].Data)
+	}
+	return c
 }

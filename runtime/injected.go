@@ -30,26 +30,16 @@ func injected(e facts.Engine) converge.Want {
 }
 
 // withoutCDI says why an engine does not give containers CDI devices; "" if it does.
-// Sources: containerd, pkg/cri/config/config_unix.go (v1.7.0) and internal/cri/config/config_unix.go (v2.0.0); prerequisites.md of
-// kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version too; Docker has no CRI.
+// Source: prerequisites.md of kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version; Docker has no CRI.
 func withoutCDI(e facts.Engine) string {
 	major, minor, known := parseVersion(e.Version)
 	switch {
-	case e.Name == "crio" && known && (major < 1 || major == 1 && minor < 27):
-		return fmt.Sprintf("CRI-O %s has no CDI by default: 1.27 is the first", e.Version)
-	case e.Name == "crio":
-		return ""
-	case e.Name != "containerd":
+	case e.Name == "containerd":
+		return containerdWithoutCDI(e)
+	case e.Name != "crio":
 		return e.Name + " is not what kubelet runs containers with"
-	case known && (major < 1 || major == 1 && minor < 7):
-		return fmt.Sprintf("containerd %s has no CDI: 1.7 is the first", e.Version)
-	}
-	c, err := asRead(e)
-	if err != nil {
-		return "its configuration cannot be read: " + err.Error()
-	}
-	if len(c.cdiOps(c.files[0], Handler{Overrides: true})) > 0 {
-		return fmt.Sprintf("CDI is off in %s: write enable_cdi = true into its CRI plugin, and restart containerd", e.Config)
+	case known && (major < 1 || major == 1 && minor < 27):
+		return fmt.Sprintf("CRI-O %s has no CDI by default: 1.27 is the first", e.Version)
 	}
 	return ""
 }

@@ -4,11 +4,8 @@
 package runtime
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -73,35 +70,6 @@ func handlerOf(s spec.Spec, f facts.Facts, e facts.Engine) Handler {
 	return h
 }
 
-// HandlerOf is the handler of the engine that kubelet uses, and who else writes it.
-type HandlerOf struct {
-	Engine     facts.Engine
-	Name       string // "" where no handler is needed
-	Owner, Why string // "" where the stage edits the configuration
-}
-
-// HandlerOwner says who writes the handler.
-func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
-	s.Runtime.Engine, s.Runtime.Handler = cmp.Or(s.Runtime.Engine, "auto"), cmp.Or(s.Runtime.Handler, "auto")
-	e, err := engine(s.Runtime, f)
-	if err != nil {
-		return HandlerOf{}, err
-	}
-	h := HandlerOf{Engine: e, Name: handlerOf(s, f, e).Name}
-	switch {
-	case s.Runtime.Inject == "cdi":
-		h.Name = ""
-	case s.Runtime.Owner == "other" && e.Owner == "":
-		h.Owner, h.Why = "another program", `owner = "other" in [runtime]`
-	case e.Owner == "k3s" || e.Owner == "rke2":
-		h.Owner, h.Why = e.Owner, e.Why
-	case s.Runtime.Owner == "gpuadm", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != aksHandler:
-	default:
-		h.Owner, h.Why = e.Owner, e.Why
-	}
-	return h, nil
-}
-
 func itsNvidia(facts.Engine, []string) string { return "nvidia" }
 func itsNone(facts.Engine, []string) string   { return "" }
 
@@ -113,7 +81,7 @@ func itsEntry(e facts.Engine, programs []string) string {
 	if err != nil {
 		return "nvidia"
 	}
-	runtimes := sub(c.cri, "containerd", "runtimes")
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
 	names := []string{c.defaultName(), "nvidia"}
 	for _, p := range toml.Sorted(runtimes) {
 		names = append(names, p.Key)
@@ -124,16 +92,6 @@ func itsEntry(e facts.Engine, programs []string) string {
 		}
 	}
 	return "nvidia"
-}
-
-// programOf is what an entry runs, "" if it does not say.
-func programOf(entry map[string]any) string {
-	options := sub(entry, "options")
-	if names := binaryNames(options); len(names) > 0 {
-		program, _ := options[names[len(names)-1]].(string)
-		return program
-	}
-	return text(entry, "runtime_engine")
 }
 
 func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
@@ -157,7 +115,7 @@ const aksHandler = "nvidia-container-runtime"
 // an entry of any other name.
 func entryOfAKS(e facts.Engine, programs []string) string {
 	if c, err := asRead(e); err == nil {
-		entry, _ := sub(c.cri, "containerd", "runtimes")[aksHandler].(map[string]any)
+		entry, _ := toml.Sub(c.cri, "containerd", "runtimes")[aksHandler].(map[string]any)
 		if slices.Contains(programs, programOf(entry)) {
 			return aksHandler
 		}
@@ -196,67 +154,4 @@ func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converg
 		w.Why = "nodeadm writes it when it runs next, and the handler into it"
 	}
 	return []converge.Want{w}, nil
-}
-
-// verify wants a configuration that another owner writes again to have the handler. lacks says what it lacks, "" if nothing.
-func verify(e facts.Engine, h Handler, lacks string) converge.Want {
-	owner, because := e.Owner, ""
-	if owner == "" {
-		owner = "another program" // the spec says so
-	}
-	if e.Why != "" {
-		because = " (" + e.Why + ")"
-	}
-	look := func(context.Context, host.View) (string, error) {
-		if lacks == "" {
-			return "", nil
-		}
-		return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, lacks, owner), nil
-	}
-	why := fmt.Sprintf("%s writes %s%s, so gpuadm verifies and does not edit", owner, e.Config, because)
-	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
-		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
-	w.Releases = true
-	return w
-}
-
-// lacking says what a configuration lacks of a handler, "" if nothing.
-func lacking(e facts.Engine, h Handler) string {
-	c, err := asRead(e)
-	if err != nil {
-		return err.Error()
-	}
-	return c.lacks(h)
-}
-
-// lacks is lacking of a configuration that has been read.
-func (c *criTree) lacks(h Handler) string {
-	config := c.files[0].path
-	runtimes := sub(c.cri, "containerd", "runtimes")
-	entry, found := runtimes[h.Name].(map[string]any)
-	switch program := programOf(entry); {
-	case !found:
-		return fmt.Sprintf("%s has no such handler, only %s", config, listed(runtimes))
-	case program == "":
-		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
-	case !slices.Contains(h.Programs, program):
-		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", config, program)
-	case h.Default && c.defaultName() != h.Name:
-		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
-	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
-		return fmt.Sprintf("CDI is off in %s", config)
-	}
-	return ""
-}
-
-// listed are the names of handlers, for a message.
-func listed(runtimes map[string]any) string {
-	var names []string
-	for _, p := range toml.Sorted(runtimes) {
-		names = append(names, p.Key)
-	}
-	if len(names) == 0 {
-		return "the built-in runc"
-	}
-	return strings.Join(names, ", ")
 }

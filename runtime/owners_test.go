@@ -43,7 +43,7 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 				if got := bytes.Count(out, []byte("enable_cdi")); want == "" && got > 0 || want != "" && !bytes.Contains(out, []byte(want)) || got > 1 {
 					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
 				}
-				note := strings.Join(keepsCDI(s, f), "\n")
+				note := strings.Join(containerdNotes(s, f, e), "\n")
 				if kept := key && says == "enable_cdi = false" && text == ""; strings.Contains(note, e.Config+" says enable_cdi = false, which stays") != kept {
 					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
 				}
@@ -60,7 +60,7 @@ func TestImportsOfImports(t *testing.T) {
 		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
 	}}
 	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
-	all := must.Get(wants(s, f))(t)
+	all := must.Get(containerdWants(s, f, e))(t)
 	last := all[len(all)-1].Thing
 	got := strings.Join(last.Ref().Reads, " ")
 	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
@@ -78,17 +78,6 @@ func TestRelativeImportsMoved(t *testing.T) {
 		moved, err := relocate(f, Tree{Globs: facts.Globs(version)})
 		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
 			t.Errorf("%s: %v %s", version, err, moved)
-		}
-	}
-}
-
-// TestWrapper: where a program of the machine's own starts the engine, its configuration is edited only if the spec says which it is.
-func TestWrapper(t *testing.T) {
-	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: etc + "/config.toml"}
-	for text, refused := range map[string]bool{"": true, "config = \"/srv/c.toml\"\n": true, "config = \"/etc/containerd/config.toml\"\n": false} {
-		_, err := wants(parsed(t, text), facts.Facts{Engines: []facts.Engine{e}})
-		if (err != nil) != refused || refused && err.Error() != "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh" {
-			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

@@ -17,15 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// asDefault is defaultRuns for containerd: an entry of the owner's may run another program.
-func asDefault(s spec.Spec, f facts.Facts, c *criTree, h Handler) (Handler, []converge.Want) {
-	program := h.Binary
-	if p := programOf(sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
-		program = p
-	}
-	return defaultRuns(s, f, h, program, c.lacks(h) != "")
-}
-
 // defaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that the entry
 // is made now: then, and at boot, the program is run too. It returns the handler without the default where the packages that bring the
 // program are still to come.
@@ -67,4 +58,42 @@ func answersVersion(ctx context.Context, v host.View, handler, program string) (
 	}
 	return fmt.Sprintf("cannot make %s the default: %s --version fails: %v", handler, path.Base(program), err) +
 		things.OrTry("install runc where it looks for it, or see runtimes in /etc/nvidia-container-runtime/config.toml"), nil
+}
+
+// ownersProgram wants the program there that an entry of others runs; wrong says why the entry cannot be used, "" if it can. Such an entry is right as it is, whatever it is called: the
+// GPU Operator's runs one below /usr/local/nvidia.
+func ownersProgram(name, file, program, wrong string) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		cannot := fmt.Sprintf("cannot use the handler %s of %s: ", name, file)
+		switch {
+		case wrong != "":
+			return cannot + wrong, nil
+		case program == "":
+			return cannot + "it names no program", nil
+		}
+		if found, err := programAt(v, program); err != nil || found {
+			return "", err
+		}
+		return cannot + program + " is not there", nil
+	}
+	return things.Check(fmt.Sprintf("handler %s in %s", name, file), look, "it was there before gpuadm, and stays",
+		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
+}
+
+// programAt says whether a program is there, by its path or in the folders where engines search.
+func programAt(v host.View, program string) (bool, error) {
+	places := []string{program}
+	if !path.IsAbs(program) {
+		places = nil
+		for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+			places = append(places, path.Join(dir, program))
+		}
+	}
+	for _, p := range places {
+		info, err := v.Stat(p)
+		if err == nil && info.Mode.IsRegular() && info.Mode&0o111 != 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -112,34 +112,34 @@ func judge(was, is map[string]any, h Handler) error {
 		}
 	}
 	if !serves(cri) {
-		return fmt.Errorf("the default runtime %q would not be configured", text(sub(cri, "containerd"), "default_runtime_name"))
+		return fmt.Errorf("the default runtime %q would not be configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
 	}
-	if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name {
-		return fmt.Errorf("the default runtime would be %q", text(sub(cri, "containerd"), "default_runtime_name"))
+	if h.Default && toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") != h.Name {
+		return fmt.Errorf("the default runtime would be %q", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
 	}
-	return judgeEntry(sub(criWas, "containerd"), sub(cri, "containerd"), h)
+	return judgeEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
 }
 
 // judgeEntry looks at the handler's own table: it runs our binary, and has what the default runtime had if it is new.
 func judgeEntry(was, is map[string]any, h Handler) error {
-	entry := sub(is, "runtimes", h.Name)
+	entry := toml.Sub(is, "runtimes", h.Name)
 	if entry == nil {
 		return fmt.Errorf("the handler %s would not be there: %w", h.Name, errUnread)
 	}
-	options := sub(entry, "options")
+	options := toml.Sub(entry, "options")
 	for key, value := range options {
 		if program, _ := value.(string); strings.EqualFold(key, "BinaryName") && !h.runs(program) {
 			return fmt.Errorf("the handler %s would run %v", h.Name, value)
 		}
 	}
-	if !h.runs(text(options, "BinaryName")) {
+	if !h.runs(toml.String(options, "BinaryName")) {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
-	base := sub(was, "runtimes", text(was, "default_runtime_name"))
-	if sub(was, "runtimes", h.Name) != nil || text(base, "runtime_type") != runcV2 {
+	base := toml.Sub(was, "runtimes", toml.String(was, "default_runtime_name"))
+	if toml.Sub(was, "runtimes", h.Name) != nil || toml.String(base, "runtime_type") != runcV2 {
 		return nil
 	}
-	for key, value := range sub(base, "options") {
+	for key, value := range toml.Sub(base, "options") {
 		if _, got := toml.Field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
 			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, toml.Show(value))
 		}
@@ -151,7 +151,7 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 func criOf(dump map[string]any) (string, map[string]any) {
 	plugins, _ := dump["plugins"].(map[string]any)
 	for _, name := range []string{criV3, criV2} {
-		if cri, _ := plugins[name].(map[string]any); sub(cri, "containerd") != nil {
+		if cri, _ := plugins[name].(map[string]any); toml.Sub(cri, "containerd") != nil {
 			return name, cri
 		}
 	}
@@ -160,8 +160,8 @@ func criOf(dump map[string]any) (string, map[string]any) {
 
 // serves says whether the CRI plugin would load: its default runtime is configured.
 func serves(cri map[string]any) bool {
-	containerd := sub(cri, "containerd")
-	return sub(containerd, "runtimes", text(containerd, "default_runtime_name")) != nil
+	containerd := toml.Sub(cri, "containerd")
+	return toml.Sub(containerd, "runtimes", toml.String(containerd, "default_runtime_name")) != nil
 }
 
 // meant says whether a difference between the dumps is what was asked for.

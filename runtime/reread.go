@@ -7,23 +7,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Reread wants the engine that pods run on to have started after its configuration was changed. It edits nothing.
 func Reread(f facts.Facts) ([]converge.Want, error) {
-	e, err := engine(spec.Runtime{Engine: "auto"}, f)
+	e, err := chosen(spec.Runtime{Engine: "auto"}, f)
 	if err != nil {
 		return nil, err
 	}
-	files, why := reads(tree(e)), e.Name+" reads its configuration when it starts"
+	files, why := containerdReads(e), e.Name+" reads its configuration when it starts"
 	switch e.Name {
 	case "crio":
 		files = []string{e.Config, e.Folder}
 	case "docker":
-		w := things.Restart(unitOf(e), []string{e.Config}, dockerReady, why)
-		w.Thing = dockerRestart{Settler: w.Thing.(converge.Settler)}
-		return []converge.Want{w}, nil
+		return []converge.Want{dockerReread(e, why)}, nil
 	}
 	return []converge.Want{restart(f, e, files, Ready, why)}, nil
 }

@@ -7,9 +7,6 @@
 package runtime
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -19,7 +16,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -32,14 +28,11 @@ var Stage = converge.Stage{
 	Notes: notes,
 }
 
-// Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
-const Binary = facts.RuntimeOfPackages
-
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.Has("runtime") {
 		return nil, nil
 	}
-	e, err := engine(s.Runtime, f)
+	e, err := chosen(s.Runtime, f)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +45,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "docker":
 		return dockerWants(s, f, e)
 	case "containerd":
-		return ownerOf(s, e).wants(s, f, e, handlerOf(s, f, e))
+		return containerdWants(s, f, e)
 	}
 	return nil, &trouble.Error{
 		What: fmt.Sprintf("cannot configure %s: this gpuadm edits the configuration of containerd, CRI-O and Docker only", e.Name),
@@ -60,62 +53,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// edits wants the handler in one file, in place or as a drop-in, and the daemon to run with it.
-func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
-	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
-		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
-	}
-	c, err := asRead(e)
-	if err != nil {
-		return nil, err
-	}
-	h, works := asDefault(s, f, c, h)
-	target, err := c.targetPath(h)
-	if err != nil {
-		return nil, err
-	}
-	return append(works, editWants(f, e, h, target, reads(tree(e)))...), nil
-}
-
-// editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
-func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []string) []converge.Want {
-	tree, daemon := tree(e), Daemon{Version: e.Version}
-	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
-	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
-	judge := func(ctx context.Context, v host.View, before, after []byte) error {
-		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
-	}
-	wants = append(wants, things.Edited(things.NewFile(target, takeOut(tree.Texts)).Formed(FormTOML).Proven(judge), edit, handlerWhy(h)))
-	return append(wants, restarted(f, e, h, reads, target, edit))
-}
-
-// restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.
-func restarted(f facts.Facts, e facts.Engine, h Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
-	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
-		found, err := v.ReadFile(target)
-		if err != nil {
-			found = nil
-		}
-		if out, err := edit(found); err != nil || found == nil || !bytes.Equal(out, found) {
-			return answers(ctx, v, socket(e), "") // the old bytes are back: they need not have the handler
-		}
-		return answers(ctx, v, socket(e), h.Name)
-	}
-	return restart(f, e, reads, ready, "containerd reads its configuration when it starts")
-}
-
-// restart wants an engine to have started after its files were changed. It says where kubelet restarts with it.
-func restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {
-	unit := unitOf(e)
-	w := things.Restart(unit, files, ready, why)
-	if unit == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unit) {
-		w.Breaks = append(w.Breaks, "restart-kubelet")
-	}
-	return w
-}
-
-// engine returns the container engine that kubelet talks to, or the one asked for.
-func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
+// chosen returns the container engine that kubelet talks to, or the one asked for.
+func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	var found []string
 	pick := -1
 	for i, e := range f.Engines {
@@ -164,8 +103,7 @@ func dockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
 	}
-	_, err := asRead(e)
-	return errors.Is(err, RefusedDisabled)
+	return disabled(e)
 }
 
 // notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
@@ -183,51 +121,39 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 	}
 }
 
-func socket(e facts.Engine) string {
-	if e.Socket == "" {
-		return defaultSocket
+// notes say what is missing, and what the engine does not do.
+func notes(v host.View, s spec.Spec, f facts.Facts) []string {
+	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
+	if e, err := chosen(s.Runtime, f); s.Has("runtime") && err == nil && e.Name == "docker" {
+		list = append(list, dockerNotes(e, f.Kubelet, plainHandler(s.Runtime))...)
 	}
-	return e.Socket
+	return list
 }
 
-func tree(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Texts: e.Texts}
-	for _, f := range e.Files {
-		if f.Path == e.Config {
-			t.Root.Data = f.Data
-			continue
-		}
-		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data})
+// keepsCDI notes that a configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+func keepsCDI(s spec.Spec, f facts.Facts) []string {
+	e, err := chosen(s.Runtime, f)
+	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
+		return nil
 	}
-	return t
+	return containerdNotes(s, f, e)
 }
 
-func data(t Tree, name string) []byte {
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		if f.Path == name {
-			return f.Data
-		}
+// lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
+func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
+	if !s.Has("runtime") || s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() || len(f.Programs) > 0 {
+		return nil
 	}
-	return nil
-}
-
-// reads lists what the daemon reads at its start: its file, and the folders and files that it and what it imports import.
-func reads(t Tree) []string {
-	names := []string{t.Root.Path}
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		tree, err := t.Texts.Values(f.Data)
-		if err != nil {
-			continue // what cannot be read imports nothing
-		}
-		patterns, _ := configFile{path: f.Path, globs: t.Globs, tree: tree}.imports()
-		for _, p := range patterns {
-			if strings.ContainsAny(p, "*?[") {
-				p = path.Dir(p)
-			}
-			if !slices.Contains(names, p) {
-				names = append(names, p)
-			}
-		}
+	e, err := chosen(s.Runtime, f)
+	if err != nil {
+		return nil // the stage says so
 	}
-	return names
+	h := handlerOf(s, f, e)
+	switch {
+	case h.Name == "":
+		return nil
+	case e.Owner == "k3s" || e.Owner == "rke2":
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+trouble.Command("apply")+" restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
+	}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
 }

@@ -4,16 +4,10 @@
 package runtime
 
 import (
-	"fmt"
-	"path"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/toml"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // toolkitKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
@@ -75,42 +69,4 @@ func pattern(version string) string {
 		return version + ".*"
 	}
 	return version
-}
-
-// keepsCDI notes that a configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
-func keepsCDI(s spec.Spec, f facts.Facts) []string {
-	e, err := engine(s.Runtime, f)
-	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
-		return nil
-	}
-	if h := handlerOf(s, f, e); !h.CDI || h.Overrides {
-		return nil
-	}
-	c, err := asRead(e)
-	if err != nil || c.reader.cdi == cdiFixed {
-		return nil
-	}
-	if _, v := toml.Field(c.cri, "enable_cdi"); v != false {
-		return nil
-	}
-	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}
-}
-
-// lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
-func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
-	if !s.Has("runtime") || s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() || len(f.Programs) > 0 {
-		return nil
-	}
-	e, err := engine(s.Runtime, f)
-	if err != nil {
-		return nil // the stage says so
-	}
-	h := handlerOf(s, f, e)
-	switch {
-	case h.Name == "":
-		return nil
-	case e.Owner == "k3s" || e.Owner == "rke2":
-		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+trouble.Command("apply")+" restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
-	}
-	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
 }

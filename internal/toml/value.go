@@ -251,3 +251,19 @@ func Field(t map[string]any, name string) (key string, value any) {
 	}
 	return key, value
 }
+
+// Sub follows tables down from t, by names in any case as Field does; nil if one of them is missing.
+func Sub(t map[string]any, names ...string) map[string]any {
+	for _, name := range names {
+		_, v := Field(t, name)
+		t, _ = v.(map[string]any)
+	}
+	return t
+}
+
+// String is a string field, "" if it is missing or no string.
+func String(t map[string]any, name string) string {
+	_, v := Field(t, name)
+	s, _ := v.(string)
+	return s
+}

@@ -77,7 +77,7 @@ func keepDefault(u *toml.TakingOut) {
 func lacksDefault(tree map[string]any, entry []string) bool {
 	name, at := entry[len(entry)-1], entry[:len(entry)-2]
 	containerd, _ := toml.ValueAt(tree, at).(map[string]any)
-	set, runtimes := text(containerd, "default_runtime_name"), sub(containerd, "runtimes")
+	set, runtimes := toml.String(containerd, "default_runtime_name"), toml.Sub(containerd, "runtimes")
 	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
 }
 
