@@ -17,7 +17,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -99,8 +100,8 @@ func TestLikeNodeadm(t *testing.T) {
 		if version > "2" {
 			plugin = "io.containerd.cri.v1.runtime"
 		}
-		tree, h := runtime.Tree{Root: runtime.File{Path: "/etc/containerd/config.toml"}}, runtime.Handler{Name: "nvidia", Binary: runtime.Binary}
-		text, err := runtime.Edit(tree, runtime.Daemon{Version: version}, h, tree.Root.Path, nil)
+		tree, h := containerd.Tree{Root: containerd.File{Path: "/etc/containerd/config.toml"}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}
+		text, err := containerd.Edit(tree, containerd.Daemon{Version: version}, h, tree.Root.Path, nil)
 		joins.Must(t, err)
 		joins.Must(t, toml.Unmarshal(text, &ours))
 		compare("containerd", cri(theirs, plugin), cri(ours, plugin))

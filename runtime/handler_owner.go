@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
 )
 
 // HandlerOf is the handler of the engine that kubelet uses, and who else writes it.
@@ -24,7 +25,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 	if err != nil {
 		return HandlerOf{}, err
 	}
-	h := HandlerOf{Engine: e, Name: handlerOf(s, f, e).Name}
+	h := HandlerOf{Engine: e, Name: containerd.HandlerFor(s, f, e).Name}
 	switch {
 	case s.Runtime.Inject == "cdi":
 		h.Name = ""
@@ -32,7 +33,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 		h.Owner, h.Why = "another program", `owner = "other" in [runtime]`
 	case e.Owner == "k3s" || e.Owner == "rke2":
 		h.Owner, h.Why = e.Owner, e.Why
-	case s.Runtime.Owner == "gpuadm", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != aksHandler:
+	case s.Runtime.Owner == "gpuadm", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != containerd.AKSHandler:
 	default:
 		h.Owner, h.Why = e.Owner, e.Why
 	}

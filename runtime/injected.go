@@ -11,6 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // injected wants CDI on in the engine, where something in the cluster names CDI devices and no handler is wanted. Its configuration
@@ -32,10 +34,10 @@ func injected(e facts.Engine) converge.Want {
 // withoutCDI says why an engine does not give containers CDI devices; "" if it does.
 // Source: prerequisites.md of kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version; Docker has no CRI.
 func withoutCDI(e facts.Engine) string {
-	major, minor, known := parseVersion(e.Version)
+	major, minor, known := engine.ParseVersion(e.Version)
 	switch {
 	case e.Name == "containerd":
-		return containerdWithoutCDI(e)
+		return containerd.WithoutCDI(e)
 	case e.Name != "crio":
 		return e.Name + " is not what kubelet runs containers with"
 	case known && (major < 1 || major == 1 && minor < 27):

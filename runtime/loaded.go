@@ -6,6 +6,10 @@ package runtime
 import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/crio"
+	"github.com/gpuadm/gpuadm/runtime/docker"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // ForPods is the engine that pods run on.
@@ -18,14 +22,14 @@ func NeedsHandler(f facts.Facts) bool {
 }
 
 // ReadConfigured reads an engine's configuration.
-func ReadConfigured(e facts.Engine) Configured {
+func ReadConfigured(e facts.Engine) engine.Configured {
 	switch e.Name {
 	case "containerd":
-		return containerdConfigured(e)
+		return containerd.Configured(e)
 	case "crio":
-		return crioConfigured(e)
+		return crio.Configured(e)
 	case "docker":
-		return dockerConfigured(e)
+		return docker.Configured(e)
 	}
-	return Configured{}
+	return engine.Configured{}
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/crio"
+	"github.com/gpuadm/gpuadm/runtime/docker"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // Ready waits until the daemon behind a restart thing answers CRI again. What a restart thing reads starts with the
@@ -27,9 +31,9 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 		switch {
 		case e.Config != files[0]:
 		case isCRIO:
-			return crioServes(ctx, v, e)
+			return crio.Ready(ctx, v, e)
 		default:
-			return answers(ctx, v, socket(e), "")
+			return containerd.Answers(ctx, v, containerd.Socket(e), "")
 		}
 	}
 	return nil
@@ -44,29 +48,29 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	ctx, cancel := context.WithTimeout(ctx, engine.AnswerPatience)
 	defer cancel()
-	h := plainHandler(s.Runtime)
+	h := engine.PlainHandler(s.Runtime)
 	if s.Runtime.Inject == "cdi" {
 		h.Name, h.Default = "", false
 	}
 	switch e.Name {
 	case "crio":
-		return crioAnswers(ctx, v, e, h)
+		return crio.Answers(ctx, v, e, h)
 	case "docker":
-		return dockerAnswers(ctx, v, e, h)
+		return docker.Answers(ctx, v, e, h)
 	}
 	if h.Name != "" {
-		h.Name = handlerOf(s, f, e).Name
+		h.Name = containerd.HandlerFor(s, f, e).Name
 	}
-	return answers(ctx, v, socket(e), h.Name)
+	return containerd.Answers(ctx, v, containerd.Socket(e), h.Name)
 }
 
 // NoNetwork returns the reason for which an engine that answers says that the pods' network is not ready; "" if it says nothing of that.
 func NoNetwork(ctx context.Context, v host.View, e facts.Engine) string {
-	at := socket(e)
+	at := containerd.Socket(e)
 	if e.Name == "crio" {
-		at = crioSocket(e)
+		at = crio.Socket(e)
 	}
-	return noNetwork(ctx, v, at)
+	return containerd.NoNetwork(ctx, v, at)
 }

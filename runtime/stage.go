@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime makes container engines run GPU containers: it edits their configuration, as bytes and by the
-// smallest change that has exactly the wanted effect, has the engine itself judge the result, and waits until it serves
-// again. Never import the standard package of the same name beside it.
+// Package runtime makes container engines run GPU containers: it chooses the engine, and has the package of that engine edit its
+// configuration. Never import the standard package of the same name beside it.
 package runtime
 
 import (
@@ -17,6 +16,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/crio"
+	"github.com/gpuadm/gpuadm/runtime/docker"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // Stage points the container engine at the NVIDIA runtime.
@@ -41,11 +44,11 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	switch e.Name {
 	case "crio":
-		return crioWants(s, f, e)
+		return crio.Wants(s, f, e)
 	case "docker":
-		return dockerWants(s, f, e)
+		return docker.Wants(s, f, e)
 	case "containerd":
-		return containerdWants(s, f, e)
+		return containerd.Wants(s, f, e)
 	}
 	return nil, &trouble.Error{
 		What: fmt.Sprintf("cannot configure %s: this gpuadm edits the configuration of containerd, CRI-O and Docker only", e.Name),
@@ -103,14 +106,14 @@ func dockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
 	}
-	return disabled(e)
+	return containerd.Disabled(e)
 }
 
 // notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
 func notKubelets(endpoint string, engines []facts.Engine) error {
 	var at []string
 	for _, e := range engines {
-		at = append(at, fmt.Sprintf("%s at %s", e.Name, socket(e)))
+		at = append(at, fmt.Sprintf("%s at %s", e.Name, containerd.Socket(e)))
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none that was found listens there", endpoint),
@@ -125,7 +128,7 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
 	if e, err := chosen(s.Runtime, f); s.Has("runtime") && err == nil && e.Name == "docker" {
-		list = append(list, dockerNotes(e, f.Kubelet, plainHandler(s.Runtime))...)
+		list = append(list, docker.Notes(e, f.Kubelet, engine.PlainHandler(s.Runtime))...)
 	}
 	return list
 }
@@ -136,7 +139,7 @@ func keepsCDI(s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
 		return nil
 	}
-	return containerdNotes(s, f, e)
+	return containerd.Notes(s, f, e)
 }
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
@@ -148,12 +151,12 @@ func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
 	if err != nil {
 		return nil // the stage says so
 	}
-	h := handlerOf(s, f, e)
+	h := containerd.HandlerFor(s, f, e)
 	switch {
 	case h.Name == "":
 		return nil
 	case e.Owner == "k3s" || e.Owner == "rke2":
-		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+trouble.Command("apply")+" restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+trouble.Command("apply")+" restarts %s then", path.Base(engine.Binary), e.Owner, h.Name, e.Unit)}
 	}
-	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(engine.Binary), h.Name)}
 }

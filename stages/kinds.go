@@ -19,6 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/docker"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // thingOf builds a thing again, for undo.
@@ -91,8 +93,8 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
 		}
-		if runtime.IsDocker(name) {
-			return runtime.NewDocker(name, reads), nil
+		if docker.IsUnit(name) {
+			return docker.NewRestart(name, reads), nil
 		}
 		return things.NewRestart(name, reads, runtime.Ready), nil
 	}
@@ -104,10 +106,10 @@ func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 	switch ref.Form {
 	case things.Whole:
 		return nil, true
-	case runtime.FormTOML:
-		return runtime.TakeOut, true
-	case runtime.FormDocker:
-		return runtime.TakeOutDocker, true
+	case engine.FormTOML:
+		return engine.TakeOut, true
+	case docker.Form:
+		return docker.TakeOut, true
 	case drivers.FormIMEX:
 		return drivers.TakeOutIMEX, true
 	case kubelet.FormKubelet:

@@ -8,7 +8,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/runtime/toolkit"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -16,12 +17,12 @@ import (
 func TestToolkitConfigHasForm(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[toolkit]\nversion = \"1.18.0\"\nruntimes = [\"/usr/bin/crun\"]\n")}))(t)
 	seen := false
-	for _, w := range must.Get(runtime.Toolkit.Wants(s, facts.Facts{}))(t) {
-		if w.Ref().Name != runtime.ToolkitConfig {
+	for _, w := range must.Get(toolkit.Stage.Wants(s, facts.Facts{}))(t) {
+		if w.Ref().Name != toolkit.Config {
 			continue
 		}
 		seen = true
-		if _, err := thingOf(nil, nil, w.Ref()); err != nil || w.Ref().Form != runtime.FormTOML {
+		if _, err := thingOf(nil, nil, w.Ref()); err != nil || w.Ref().Form != engine.FormTOML {
 			t.Errorf("form %q: %v", w.Ref().Form, err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
 // needrestart's own configuration says whether it is there.
@@ -85,8 +85,8 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 		}
 	}
 	if s.Has("toolkit") {
-		w.add(runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
-		w.toolkit = runtime.ToolkitPackages(s.Toolkit)
+		w.add(toolkit.Repository(s.Toolkit, w.manager, f.Arch))
+		w.toolkit = toolkit.Packages(s.Toolkit)
 	}
 	w.fromMirrors(f)
 	return w, nil

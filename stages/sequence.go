@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
@@ -41,7 +42,7 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 		driver.Modules(database),                // for every kernel that may boot; the running one has it loaded
 		driver.Services(),                       // what keeps the GPUs ready, and joins them over NVSwitch
 		mig.Stage,                               // partitioned, before anything can hold them
-		runtime.Toolkit,                         // what containers get them by follows the partitions
+		toolkit.Stage,                           // what containers get them by follows the partitions
 		runtime.Stage,                           // the container engine runs the NVIDIA runtime
 		node.Stage(),                            // labels and taints, where kubelet takes them from when it registers
 		node.GPUs(),                             // the GPUs answer: verified before kubelet may start

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 func runtimeChecks() []Check {
@@ -79,10 +80,10 @@ func runtimeChecks() []Check {
 }
 
 // engine is the engine that pods run on; ok is false where there is none, or gpuadm cannot tell.
-func (m *Machine) engine() (facts.Engine, runtime.Configured, bool) {
+func (m *Machine) engine() (facts.Engine, engine.Configured, bool) {
 	e, err := runtime.ForPods(m.Facts())
 	if err != nil {
-		return e, runtime.Configured{}, false
+		return e, engine.Configured{}, false
 	}
 	return e, runtime.ReadConfigured(e), true
 }

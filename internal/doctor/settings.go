@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
 // settingChecks are about programs that run with a wrong setting.
@@ -25,7 +26,7 @@ func settingChecks() []Check {
 	return []Check{
 		{
 			Code: "RUN-007", Title: "the toolkit does not give containers access to the GPUs' devices",
-			Reads:   runtime.ToolkitConfig + ", and the toolkit's version",
+			Reads:   toolkit.Config + ", and the toolkit's version",
 			Meaning: "in each container NVML fails with Unknown Error or Insufficient Permissions: no-cgroups = true is for containers of users that are not root",
 			Fix:     "set no-cgroups = false in that file, and restart the pods that use GPUs", Interrupts: "the pods that use GPUs",
 			Command: "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",
@@ -34,7 +35,7 @@ func settingChecks() []Check {
 		},
 		{
 			Code: "RUN-008", Title: "the toolkit looks for the driver in an empty folder",
-			Reads:   runtime.ToolkitConfig + ", and the folder that it names as root",
+			Reads:   toolkit.Config + ", and the folder that it names as root",
 			Meaning: "no container with a GPU starts: the driver is on the machine, and no longer in the GPU Operator's driver container",
 			Fix:     "remove root from that file, and name the machine's own program as ldconfig", Interrupts: "nothing",
 			Command: "sudo nvidia-ctk config --set nvidia-container-cli.root=/ --set nvidia-container-cli.ldconfig=@/sbin/ldconfig --in-place",
@@ -75,7 +76,7 @@ var toolkitKey = pattern.Of(`(?m)^[ \t]*(root|no-cgroups|mode)[ \t]*=[ \t]*"?([^
 
 // toolkit are keys of the toolkit's file; of mode the first, which is the runtime's.
 func (m *Machine) toolkit() map[string]string {
-	text, _ := m.text(runtime.ToolkitConfig)
+	text, _ := m.text(toolkit.Config)
 	keys := map[string]string{}
 	for _, found := range toolkitKey().FindAllStringSubmatch(text, -1) {
 		if _, there := keys[found[1]]; !there {
@@ -95,7 +96,7 @@ func noCgroups(m *Machine) []Finding {
 	if mode := keys["mode"]; mode != "legacy" && (mode != "auto" && mode != "" || !m.hooks()) {
 		return nil
 	}
-	return []Finding{{Object: runtime.ToolkitConfig, What: runtime.ToolkitConfig + " has no-cgroups = true"}}
+	return []Finding{{Object: toolkit.Config, What: toolkit.Config + " has no-cgroups = true"}}
 }
 
 // hooks says whether the toolkit's package is older than 1.18.
@@ -119,7 +120,7 @@ func emptyRoot(m *Machine) []Finding {
 	if names, err := m.View.ReadDir(root); len(names) > 0 || err != nil && m.has(root) {
 		return nil
 	}
-	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", runtime.ToolkitConfig, root)}}
+	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", toolkit.Config, root)}}
 }
 
 // otherDefault goes by what the plugin says in a container without NVIDIA's libraries: cmd/nvidia-device-plugin/main.go and

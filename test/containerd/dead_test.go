@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
@@ -28,7 +28,7 @@ func TestNoDeadNodes(t *testing.T) {
 					}
 					served.Add(1)
 					files, err := gpuadmEdit(t, in, p, true)
-					var refusal runtime.Refused
+					var refusal containerd.Refused
 					if err != nil && !errors.As(err, &refusal) {
 						t.Fatal(err)
 					}

@@ -9,7 +9,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -28,17 +29,17 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	t.Helper()
 	live := must.Get(host.Open("/"))(t)
-	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
-	tree, d := in.tree(t, p), runtime.Daemon{Version: p.Version}
-	target, err := runtime.Target(tree, d, h)
+	h := engine.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
+	tree, d := in.tree(t, p), containerd.Daemon{Version: p.Version}
+	target, err := containerd.Target(tree, d, h)
 	if err != nil {
 		return nil
 	}
-	out, err := runtime.Edit(tree, d, h, target, in.files[target])
+	out, err := containerd.Edit(tree, d, h, target, in.files[target])
 	if err != nil {
 		return nil
 	}
-	return runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
+	return containerd.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
 }
 
 // TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it rejects what the daemon rejects before.
@@ -84,9 +85,9 @@ func TestProofRefusesWhatKills(t *testing.T) {
 			t.Run(what+"/"+p.Name, func(t *testing.T) {
 				t.Parallel()
 				before, after := strings.ReplaceAll(c.before, "NAME", cri), strings.ReplaceAll(c.after, "NAME", cri)
-				tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml", Data: []byte(before)}}
-				h := runtime.Handler{Name: "nvidia", Binary: binary}
-				err := runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
+				tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml", Data: []byte(before)}}
+				h := engine.Handler{Name: "nvidia", Binary: binary}
+				err := containerd.Prove(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
 				if err == nil {
 					t.Error("accepted")
 				} else {

@@ -24,7 +24,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -37,8 +38,8 @@ const (
 )
 
 // listed are the only reasons for which a configuration may be refused.
-var listed = []runtime.Refused{
-	runtime.RefusedDisabled, runtime.RefusedNames, runtime.RefusedTemplate, runtime.RefusedSyntax, runtime.RefusedVersion, runtime.RefusedShape,
+var listed = []containerd.Refused{
+	containerd.RefusedDisabled, containerd.RefusedNames, containerd.RefusedTemplate, containerd.RefusedSyntax, containerd.RefusedVersion, containerd.RefusedShape,
 }
 
 // An input is a configuration as found in the field, by paths on the machine.
@@ -81,7 +82,7 @@ func inputs(t *testing.T) []input {
 }
 
 // tree reads an input as facts reads a machine: the root, and what it imports in the daemon's order.
-func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
+func (in input) tree(t *testing.T, p parts.Part) containerd.Tree {
 	t.Helper()
 	dir := t.TempDir()
 	h := must.Get(host.Open(dir))(t)
@@ -96,12 +97,12 @@ func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
 		must.OK(t, os.WriteFile(at, data, 0o755))
 	}
 	f := must.Get(facts.Gather(t.Context(), h, facts.Needs{}))(t)
-	tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml"}, Globs: facts.Globs(p.Version)}
+	tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml"}, Globs: facts.Globs(p.Version)}
 	for _, file := range f.Engines[0].Files {
 		if file.Path == tree.Root.Path {
 			tree.Root.Data = file.Data
 		} else {
-			tree.Imports = append(tree.Imports, runtime.File{Path: file.Path, Data: file.Data})
+			tree.Imports = append(tree.Imports, containerd.File{Path: file.Path, Data: file.Data})
 		}
 	}
 	return tree
@@ -110,14 +111,14 @@ func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
 // gpuadmEdit edits as the runtime stage does.
 func gpuadmEdit(t *testing.T, in input, p parts.Part, asDefault bool) (map[string][]byte, error) {
 	t.Helper()
-	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault}
-	d := runtime.Daemon{Version: p.Version}
+	h := engine.Handler{Name: "nvidia", Binary: binary, Default: asDefault}
+	d := containerd.Daemon{Version: p.Version}
 	tree := in.tree(t, p)
-	target, err := runtime.Target(tree, d, h)
+	target, err := containerd.Target(tree, d, h)
 	if err != nil {
 		return nil, err
 	}
-	out, err := runtime.Edit(tree, d, h, target, in.files[target])
+	out, err := containerd.Edit(tree, d, h, target, in.files[target])
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func fold(m map[string]any, key string) (all []any) {
 func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why error, asDefault bool) string {
 	t.Helper()
 	files, err := gpuadmEdit(t, in, p, asDefault)
-	var refusal runtime.Refused
+	var refusal containerd.Refused
 	var told *trouble.Error
 	switch {
 	case errors.As(err, &refusal):

@@ -17,7 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
+	runtimeengine "github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -200,8 +201,8 @@ oom_score = -999
 func editedByGpuadm(t *testing.T, text string) string {
 	t.Helper()
 	const name = "/etc/containerd/config.toml"
-	handler := runtime.Handler{Name: "nvidia", Binary: runtime.Binary, CDI: true}
-	out, err := runtime.Edit(runtime.Tree{Root: runtime.File{Path: name, Data: []byte(text)}}, runtime.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
+	handler := runtimeengine.Handler{Name: "nvidia", Binary: runtimeengine.Binary, CDI: true}
+	out, err := containerd.Edit(containerd.Tree{Root: containerd.File{Path: name, Data: []byte(text)}}, containerd.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
 	must.OK(t, err)
 	return string(out)
 }

@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// maxConfig bounds what is parsed. A full configuration has 15 KB.
+const maxConfig = 1 << 20
+
+// configFile is one file of the tree, read.
+type configFile struct {
+	path    string
+	globs   string // where its relative imports with a star start
+	data    []byte
+	tree    map[string]any
+	version int64 // as stated; 0 when it is not
+	stated  bool
+	fresh   bool // holds no key at all: what we write into it begins with a version
+}
+
+func readFile(f File, t Tree) (configFile, error) {
+	c := configFile{path: f.Path, data: f.Data, globs: t.Globs}
+	if len(f.Data) > maxConfig {
+		return c, refuse(RefusedSize, f.Path, 0, fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
+			"move what is not containerd's configuration elsewhere")
+	}
+	tree, err := t.Texts.Values(f.Data)
+	if err == nil && toml.Depth(tree) > toml.MaxDepth {
+		err = toml.ErrTooDeep
+	}
+	if err != nil {
+		return c, syntaxRefusal(f, err)
+	}
+	c.tree, c.fresh = tree, len(tree) == 0
+	return c, c.readVersion()
+}
+
+func syntaxRefusal(f File, err error) error {
+	if bytes.Contains(f.Data, []byte("{{")) { // a Go template (k3s, RKE2), and not a file that is merely broken
+		return refuse(RefusedTemplate, f.Path, 0, "it is a Go template ({{ … }}), not TOML",
+			"edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)")
+	}
+	if !utf8.Valid(f.Data) {
+		at := bytes.IndexFunc(f.Data, func(r rune) bool { return r == utf8.RuneError })
+		return refuse(RefusedSyntax, f.Path, 1+bytes.Count(f.Data[:at], []byte("\n")),
+			fmt.Sprintf("byte 0x%X is no UTF-8, as TOML wants it, also in comments; containerd 1.x reads it all the same, 2.x does not", f.Data[at]),
+			fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path))
+	}
+	where := ""
+	line, column := toml.ErrorPlace(err)
+	if line > 0 {
+		where = fmt.Sprintf("line %d, column %d: ", line, column)
+	}
+	return refuse(RefusedSyntax, f.Path, line, "it is not valid TOML: "+where+strings.TrimPrefix(err.Error(), "toml: "),
+		"fix the line, and verify it with containerd config dump")
+}
+
+func (f *configFile) readVersion() error {
+	key, v := toml.Field(f.tree, "version")
+	if v == nil {
+		return nil
+	}
+	n, ok := v.(int64)
+	if !ok || n < 0 {
+		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version is %s, not a positive integer", toml.Show(v)), "write version = 2 (3 for containerd 2.0 and later), without quotation marks")
+	}
+	f.version, f.stated = n, true
+	return nil
+}
+
+// checkShape refuses tables that are none. The daemon would not start with such a file.
+func (f configFile) checkShape(criReader) error {
+	key, v := toml.Field(f.tree, "plugins")
+	plugins, err := f.table(v, []string{key})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{criV3, criV2} {
+		cri, err := f.table(plugins[name], []string{key, name})
+		if err != nil {
+			return err
+		}
+		if err := f.checkCRI(cri, []string{key, name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f configFile) checkCRI(cri map[string]any, at []string) error {
+	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}); err != nil {
+		return err
+	}
+	key, v := toml.Field(cri, "containerd")
+	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share its array: of a thousand handlers each would have its own
+	containerd, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}); err != nil {
+		return err
+	}
+	if key, v := toml.Field(containerd, "default_runtime"); v != nil {
+		old, err := f.table(v, append(at, key))
+		if err != nil {
+			return err
+		}
+		if toml.String(old, "runtime_type") != "" {
+			return f.refuse(RefusedShape, append(at, key), "default_runtime is how containerd 1.2 named the default", "write it as a table in runtimes, and its name as default_runtime_name")
+		}
+	}
+	key, v = toml.Field(containerd, "runtimes")
+	at = append(at, key)
+	runtimes, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	var first string // in order, of those that are wrong
+	var wrong error
+	for name, entry := range runtimes {
+		if wrong != nil && name > first {
+			continue // to say what is wrong takes a parse
+		}
+		if err := f.checkEntry(entry, append(at, name)); err != nil {
+			first, wrong = name, err
+		}
+	}
+	return wrong
+}
+
+func (f configFile) checkEntry(v any, at []string) error {
+	entry, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	if err := f.scalars(entry, at, toml.Pair{Key: "runtime_engine", Value: ""}, toml.Pair{Key: "runtime_root", Value: ""}, toml.Pair{Key: "runtime_type", Value: ""}); err != nil {
+		return err
+	}
+	key, v := toml.Field(entry, "options")
+	at = append(at, key)
+	options, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	for key := range options {
+		if strings.EqualFold(key, "BinaryName") {
+			if err := f.scalars(options, at, toml.Pair{Key: key, Value: ""}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// table returns v as a table; what is missing is an empty one.
+func (f configFile) table(v any, at []string) (map[string]any, error) {
+	t, ok := v.(map[string]any)
+	if v != nil && !ok {
+		return nil, f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not a table", toml.ShowPath(at), toml.Show(v)), "make it a table, or take it out")
+	}
+	return t, nil
+}
+
+// scalars refuses values that are not of the type of the example.
+func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair) error {
+	for _, p := range examples {
+		key, v := toml.Field(t, p.Key)
+		if v != nil && reflect.TypeOf(v) != reflect.TypeOf(p.Value) {
+			path := append(at, key)
+			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", toml.ShowPath(path), toml.Show(v), p.Value), "write it as the daemon reads it, or take it out")
+		}
+	}
+	return nil
+}
+
+// checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
+func (f configFile) checkDisabled(r criReader) error {
+	key, v := toml.Field(f.tree, "disabled_plugins")
+	list, ok := v.([]any)
+	if v != nil && !ok {
+		return f.refuse(RefusedShape, []string{key}, "disabled_plugins is not an array", "make it an array of strings, or take it out")
+	}
+	off := []string{criV1, criV2, criV3, "io.containerd.cri.v1.images"}
+	if r.merge == mergeWhole && r.known {
+		off = off[:2]
+	}
+	for _, e := range list {
+		if s, ok := e.(string); ok && slices.Contains(off, s) {
+			return f.refuse(RefusedDisabled, []string{key}, fmt.Sprintf("the CRI plugin is switched off: disabled_plugins has %q", s),
+				fmt.Sprintf("take %q out of disabled_plugins; without the CRI plugin kubelet cannot use this containerd", s))
+		}
+	}
+	return nil
+}
+
+// checkVersion refuses a file that this daemon does not read, and version 1, which a root without a version is of. An imported file
+// without a version is read as the root is, but for what it says of [plugins.cri].
+func (f configFile) checkVersion(r criReader, root bool) error {
+	key, _ := toml.Field(f.tree, "version")
+	switch _, short := toml.Sub(f.tree, "plugins")[criV1]; {
+	case f.version > r.max:
+		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
+			"install the containerd this file was written for, or write the file for this one (containerd config default)")
+	case f.version < 2 && !f.fresh && (root || f.stated || short):
+		fix := "write version = 2 as the first line"
+		if short {
+			fix += fmt.Sprintf(", and [plugins.%q] for [plugins.cri]", criV2)
+		}
+		return f.refuse(RefusedVersion, []string{key}, "it is of version 1, which gpuadm does not edit: containerd 1.3 and newer read version 2", fix)
+	case r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)):
+		return refuse(RefusedSyntax, f.path, 1, fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
+			"take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' "+f.path)
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// The CRI plugin has had three names, the first in files of version 1 alone. From 3 on it is split, and its runtimes are under this one.
+const (
+	criV1 = "cri"
+	criV2 = "io.containerd.grpc.v1.cri"
+	criV3 = "io.containerd.cri.v1.runtime"
+)
+
+type mergeKind int
+
+const (
+	// mergeWhole (1.x): an imported plugin table replaces the one before it (https://github.com/containerd/containerd/issues/5837).
+	mergeWhole mergeKind = iota
+	// mergeThenMigrate (2.0 to 2.2): tables are merged key by key, then v2 names are migrated if the last version read is below 3.
+	mergeThenMigrate
+	// migrateThenMerge (2.3 on): every file is migrated by its own version, then they are merged.
+	migrateThenMerge
+)
+
+type cdiKind int
+
+const (
+	cdiFixed cdiKind = iota // there is no enable_cdi: 1.6 cannot, 2.4 always does
+	cdiOff                  // 1.7: false unless stated
+	cdiOn                   // 2.0 to 2.3: true unless stated
+)
+
+// criReader is how one version of containerd reads its configuration.
+type criReader struct {
+	daemon string // for messages
+	known  bool
+	merge  mergeKind
+	max    int64 // the newest version of the format it reads
+	create int64 // the version of a file written for it
+	cdi    cdiKind
+}
+
+func newReader(d Daemon, files []configFile) criReader {
+	major, minor, ok := engine.ParseVersion(d.Version)
+	r := criReader{daemon: "containerd " + d.Version, known: ok, max: 2, create: 2}
+	switch {
+	case !ok:
+		return unknownReader(files)
+	case major < 2:
+		if major == 1 && minor >= 7 {
+			r.cdi = cdiOff
+		}
+		return r
+	}
+	r.merge, r.max, r.create, r.cdi = migrateThenMerge, 4, 3, cdiFixed
+	if major == 2 && minor < 4 {
+		r.cdi = cdiOn
+	}
+	if major == 2 && minor < 3 {
+		r.merge, r.max = mergeThenMigrate, 3
+	}
+	return r
+}
+
+// unknownReader takes the daemon for one that the file was written for, and does what is right for all of those.
+func unknownReader(files []configFile) criReader {
+	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
+	v3, older := false, false
+	for _, f := range files {
+		_, v := toml.Field(f.tree, "plugins")
+		plugins, _ := v.(map[string]any)
+		v3 = v3 || plugins[criV3] != nil
+		older = older || plugins[criV2] != nil
+	}
+	if files[0].version >= 3 || v3 && !older {
+		r.merge, r.cdi = migrateThenMerge, cdiOn
+	}
+	return r
+}
+
+// mergeAll returns the merged tree, the plugins in it before migration, and the version that counted in the end.
+func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, version int64) {
+	whole, plugins := map[string]any{}, map[string]any{}
+	if r.merge != mergeWhole {
+		version = 3
+	}
+	for _, f := range files {
+		if r.merge == mergeWhole || r.merge == mergeThenMigrate && f.version >= 2 {
+			if f.version > 0 {
+				version = f.version
+			}
+		}
+		r.mergeTop(whole, f.tree)
+		_, v := toml.Field(f.tree, "plugins")
+		from, _ := v.(map[string]any)
+		if r.merge == mergeWhole {
+			maps.Copy(plugins, from)
+			continue
+		}
+		from = toml.CopyTable(from)
+		if r.merge == migrateThenMerge && f.version < 4 {
+			migrateCRI(from)
+		}
+		mergeTables(plugins, from)
+	}
+	raw = plugins
+	if r.merge == mergeThenMigrate && version < 3 {
+		plugins = toml.CopyTable(raw)
+		migrateCRI(plugins)
+	}
+	whole["plugins"] = plugins
+	if version > 0 {
+		whole["version"] = version
+	}
+	return whole, raw, version
+}
+
+// mergeTop merges all but the plugins: what is empty overrides nothing, arrays grow.
+func (r criReader) mergeTop(to, from map[string]any) {
+	for key, v := range from {
+		name := strings.ToLower(key)
+		if name == "plugins" || name == "version" || isZero(v) {
+			continue
+		}
+		switch v := v.(type) {
+		case []any:
+			old, _ := to[name].([]any)
+			for _, e := range v {
+				same := func(x any) bool { return toml.Equal(x, e) }
+				if r.merge == mergeWhole || !slices.ContainsFunc(old, same) {
+					old = append(old, toml.Copy(e))
+				}
+			}
+			to[name] = old
+		case map[string]any:
+			old, ok := to[name].(map[string]any)
+			if !ok {
+				old = map[string]any{}
+				to[name] = old
+			}
+			for k, e := range v {
+				if keyed := name == "timeouts" || name == "proxy_plugins" || name == "stream_processors"; keyed || !isZero(e) {
+					old[k] = toml.Copy(e)
+				}
+			}
+		default:
+			to[name] = v
+		}
+	}
+}
+
+// mergeTables is what mergo does for containerd 2.x within a plugin: tables by key, everything else is replaced.
+func mergeTables(to, from map[string]any) {
+	for key, v := range from {
+		a, inTo := to[key].(map[string]any)
+		b, ok := v.(map[string]any)
+		if inTo && ok {
+			mergeTables(a, b)
+			continue
+		}
+		to[key] = v
+	}
+}
+
+// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x: a value that the new name already has stays.
+func migrateCRI(plugins map[string]any) {
+	src, ok := plugins[criV2].(map[string]any)
+	if !ok {
+		return
+	}
+	dst := tableIn(plugins, criV3)
+	for key, v := range src {
+		if _, there := dst[key]; !there && key != "containerd" && key != "cni" && !slices.Contains(movedElsewhere(), key) {
+			dst[key] = toml.Copy(v)
+		}
+	}
+	if cni, ok := src["cni"].(map[string]any); ok {
+		to := tableIn(dst, "cni")
+		for key, v := range cni {
+			if _, there := to[key]; !there {
+				to[key] = toml.Copy(v)
+			}
+		}
+	}
+	containerd, ok := src["containerd"].(map[string]any)
+	if !ok {
+		return
+	}
+	to := tableIn(dst, "containerd")
+	for key, v := range containerd {
+		if _, there := to[key]; !there && key != "snapshotter" && key != "disable_snapshot_annotations" && key != "discard_unpacked_layers" {
+			to[key] = toml.Copy(v)
+		}
+	}
+	runtimes, _ := to["runtimes"].(map[string]any)
+	for _, v := range runtimes {
+		entry, _ := v.(map[string]any)
+		if mode, ok := entry["sandbox_mode"]; ok && entry["sandboxer"] == nil {
+			entry["sandboxer"] = mode
+			delete(entry, "sandbox_mode")
+		}
+	}
+}
+
+// movedElsewhere lists the keys that became the image plugin's and the server's.
+func movedElsewhere() []string {
+	return []string{
+		"sandbox_image", "registry", "image_decryption", "max_concurrent_downloads", "image_pull_progress_timeout",
+		"image_pull_with_sync_fs", "stats_collect_period", "disable_tcp_service", "stream_server_address",
+		"stream_server_port", "stream_idle_timeout", "enable_tls_streaming", "x509_key_pair_streaming",
+	}
+}
+
+func tableIn(t map[string]any, key string) map[string]any {
+	sub, ok := t[key].(map[string]any)
+	if !ok {
+		sub = map[string]any{}
+		t[key] = sub
+	}
+	return sub
+}
+
+func isZero(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return v == "" || v == false || v == int64(0) || v == float64(0)
+}

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// An owner writes containerd's configuration on its machines.
+type owner struct {
+	handler func(facts.Engine, []string) string // the name that "auto" means, of the programs that are there; "" = it needs none
+	wants   func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
+}
+
+// owners has what the runtime stage wants for each owner of a configuration, by the names that facts give them. Nothing else in this
+// package depends on who the owner is.
+func owners() map[string]owner {
+	return map[string]owner{
+		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
+		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in or a template
+		"rke2":          {itsNvidia, rancher},   //
+		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
+		"cos":           {itsNone, none},        //
+		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
+		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, ours is added once its scripts have ended
+		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
+		"bottlerocket":  {itsEntry, verifyOnly}, //
+		"talos":         {itsEntry, verifyOnly}, //
+		"other":         {itsEntry, verifyOnly}, // the spec says so
+	}
+}
+
+// ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for the file that K3s and RKE2
+// generate at each start.
+func ownerOf(s spec.Spec, e facts.Engine) owner {
+	all := owners()
+	switch o, known := all[e.Owner]; {
+	case e.Owner == "k3s" || e.Owner == "rke2":
+		return o
+	case s.Runtime.Owner == "gpuadm" && e.Owner == "gke":
+		return owner{itsNone, rewritten}
+	case s.Runtime.Owner == "gpuadm":
+		return all[""]
+	case s.Runtime.Owner == "other" || !known:
+		return all["other"]
+	default:
+		return o
+	}
+}
+
+// HandlerFor is the handler that the spec asks for on this machine. Its name is "" where the machine needs none.
+func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
+	h := engine.Handler{Name: s.Runtime.Handler, Binary: engine.Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs)}
+	if !s.Has("toolkit") && !slices.Contains(f.Programs, engine.Binary) && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
+		h.Binary = facts.RuntimeOfOperator
+	}
+	if h.Name == "auto" {
+		h.Name = ownerOf(s, e).handler(e, f.Programs)
+	}
+	return h
+}
+
+func itsNvidia(facts.Engine, []string) string { return "nvidia" }
+func itsNone(facts.Engine, []string) string   { return "" }
+
+// itsEntry is the name of the owner's entry that runs an NVIDIA runtime that is there: AKS calls it nvidia-container-runtime, and
+// makes it the default (Azure/AgentBaker, pkg/agent/baker.go and aks-node-controller/parser/templates/containerd.toml.gtpl), but for
+// images for GB200, where it is nvidia (the same, parts/linux/cloud-init/artifacts/ubuntu/gb/containerd-nvidia.toml).
+func itsEntry(e facts.Engine, programs []string) string {
+	c, err := asRead(e)
+	if err != nil {
+		return "nvidia"
+	}
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
+	names := []string{c.defaultName(), "nvidia"}
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
+	}
+	for _, name := range names {
+		if entry, ok := runtimes[name].(map[string]any); ok && slices.Contains(programs, programOf(entry)) {
+			return name
+		}
+	}
+	return "nvidia"
+}
+
+func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	if h.Name != "" {
+		return []converge.Want{engine.Verify(e, h, lacking(e, h))}, nil
+	}
+	right := func(context.Context, host.View) (string, error) { return "", nil }
+	w := things.Check(e.Config+" is "+e.Owner+"'s", right, e.Owner+" needs no handler: its device plugin mounts the driver's files into containers")
+	w.Releases = true
+	return []converge.Want{w}, nil
+}
+
+func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	return []converge.Want{engine.Verify(e, h, lacking(e, h))}, nil
+}
+
+// AKSHandler is what AKS calls the handler in its own file (see itsEntry).
+const AKSHandler = "nvidia-container-runtime"
+
+// entryOfAKS is AKS's own handler where its file has it with a program that is there, whatever is the default: ours may be, and so may
+// an entry of any other name.
+func entryOfAKS(e facts.Engine, programs []string) string {
+	if c, err := asRead(e); err == nil {
+		entry, _ := toml.Sub(c.cri, "containerd", "runtimes")[AKSHandler].(map[string]any)
+		if slices.Contains(programs, programOf(entry)) {
+			return AKSHandler
+		}
+	}
+	return "nvidia"
+}
+
+// onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. A handler of its own is right as
+// it is; in pools made with --gpu-driver none there is none.
+// Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_main.sh (what comes after provision.complete) and
+// cse_config.sh (ensureContainerd); pkg/agent/baker.go (containerdV1NoGPUConfigTemplate).
+func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	if f.Files[facts.AKSProvisioned] == nil {
+		return verifyOnly(s, f, e, h)
+	}
+	h.Owned = h.Name == AKSHandler
+	return edits(s, f, e, h)
+}
+
+// rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be gone then.
+// Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
+func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ engine.Handler) ([]converge.Want, error) {
+	return nil, &trouble.Error{
+		What: "cannot own " + e.Config + ": GKE's configure-helper writes it again at each boot",
+		Try:  []string{`drop owner = "gpuadm" from [runtime], and let a device plugin with CDI give GPUs to pods`},
+	}
+}
+
+// byNodeadm is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that
+// is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
+// it has the handler, before pods come.
+func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	w := engine.Verify(e, h, lacking(e, h))
+	if (s.Join.Method == "eks" || s.Join.Method == "auto") && lacking(e, h) != "" {
+		w.Thing = things.Check(e.Config+" is nodeadm's", func(context.Context, host.View) (string, error) { return "", nil }, "").Thing
+		w.Why = "nodeadm writes it when it runs next, and the handler into it"
+	}
+	return []converge.Want{w}, nil
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// parsed is a spec's [runtime].
+func parsed(t *testing.T, text string) spec.Spec {
+	t.Helper()
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t)
+	return s
+}
+
+// TestCDIKeepsTheOwnersWord: an enable_cdi = false stays where the spec does not say cdi = true itself, and a note names it. containerd
+// 1.6 has no such key, and 2.4 none any more.
+func TestCDIKeepsTheOwnersWord(t *testing.T) {
+	for _, version := range []string{"1.6.36", "1.7.24", "2.0.4", "2.1.5", "2.4.2"} {
+		for _, says := range []string{"", "enable_cdi = false", "enable_cdi = true"} {
+			for _, text := range []string{"", "cdi = true\n", "cdi = false\n"} {
+				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
+				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
+				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
+				out := must.Get(Edit(tree(e), Daemon{version}, HandlerFor(s, f, e), e.Config, found))(t)
+				key := version != "1.6.36" && version != "2.4.2"
+				off := says == "" && version == "1.7.24"
+				want := says
+				if key && (off && text != "cdi = false\n" || says == "enable_cdi = false" && text == "cdi = true\n") {
+					want = "enable_cdi = true"
+				}
+				if got := bytes.Count(out, []byte("enable_cdi")); want == "" && got > 0 || want != "" && !bytes.Contains(out, []byte(want)) || got > 1 {
+					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
+				}
+				note := strings.Join(Notes(s, f, e), "\n")
+				if kept := key && says == "enable_cdi = false" && text == ""; strings.Contains(note, e.Config+" says enable_cdi = false, which stays") != kept {
+					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
+				}
+			}
+		}
+	}
+}
+
+// TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file imports.
+func TestImportsOfImports(t *testing.T) {
+	e := facts.Engine{Name: "containerd", Unit: "containerd.service", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{
+		{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n")},
+		{Path: etc + "/conf.d/10-more.toml", Data: []byte("version = 2\nimports = [\"/srv/more.d/*.toml\", \"one.toml\"]\n")},
+		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
+	}}
+	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
+	all := must.Get(Wants(s, f, e))(t)
+	last := all[len(all)-1].Thing
+	got := strings.Join(last.Ref().Reads, " ")
+	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
+		t.Errorf("reads %s, want %s", got, want)
+	}
+	if state := last.(converge.Settler).Unsettled(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}}); state != things.Outdated {
+		t.Errorf("after the edit it is %s", state)
+	}
+}
+
+// TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it takes a star from its working directory.
+func TestRelativeImportsMoved(t *testing.T) {
+	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
+	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
+		moved, err := relocate(f, Tree{Globs: facts.Globs(version)})
+		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
+			t.Errorf("%s: %v %s", version, err, moved)
+		}
+	}
+}
+
+// TestAutoOnAKSIsNotOurs: in a pool made with --gpu-driver none AKS writes no NVIDIA handler. The one found there under another name is
+// what an earlier spec had gpuadm write: "auto" means the same as on a fresh node.
+func TestAutoOnAKSIsNotOurs(t *testing.T) {
+	entry := func(name string) string {
+		return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\n"+
+			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%[1]s.options]\nBinaryName = %q\n", name, engine.Binary)
+	}
+	for text, want := range map[string]string{"": "nvidia", entry("nvidia-two"): "nvidia", entry("nvidia-two") + entry(AKSHandler): AKSHandler} {
+		found := []byte("version = 2\n" + text)
+		e := facts.Engine{
+			Name: "containerd", Version: "1.7.24", Owner: "aks", Config: etc + "/config.toml",
+			Files: []facts.File{{Path: etc + "/config.toml", Data: found}},
+		}
+		f := facts.Facts{Engines: []facts.Engine{e}, Programs: []string{engine.Binary}}
+		if got := HandlerFor(parsed(t, ""), f, e).Name; got != want {
+			t.Errorf("auto is %s, want %s, of\n%s", got, want, found)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
+// That it takes the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
+// then the CRI plugin does not load and the node is down.
+func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
+	was, err := dump(ctx, v, binary, t.with(target, before))
+	if later := (host.Later{}); errors.As(err, &later) {
+		return nil // no daemon answers here: what gpuadm knows of it decides
+	} else if err != nil && binary == "" { // its unit may still run what was removed
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
+			Try:  []string{"reinstall the engine: its unit and its configuration are there"}, Err: err,
+		}
+	} else if err != nil {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: the daemon rejects its present configuration: %v", target, err),
+			Try:  []string{binary + " config dump, which says where"}, Err: err,
+		}
+	}
+	candidate := t.with(target, after)
+	if data(candidate, target) == nil {
+		candidate.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: after})
+	}
+	is, err := dump(ctx, v, binary, candidate)
+	if err == nil {
+		err = judge(was, is, h)
+	}
+	if err == nil {
+		return nil
+	}
+	try := "report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"
+	if errors.Is(err, errUnread) {
+		try = "write the names of settings as " + binary + " config default does: the daemon passes over those that it does not know"
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
+		Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
+		Try:     []string{try}, Err: err,
+	}
+}
+
+// errUnread is why a daemon does not have what a file says: it passes over the part of the file that the handler is in.
+var errUnread = errors.New("the daemon does not read its part of the file")
+
+// dump asks the daemon for its effective configuration, were the tree the machine's.
+func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
+	files := map[string][]byte{}
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		moved, err := relocate(f, t)
+		if err != nil {
+			return nil, err
+		}
+		files[f.Path] = moved
+	}
+	out, err := v.AskAbout(ctx, files, binary, "--config", host.Scratch+t.Root.Path, "config", "dump")
+	if err != nil {
+		return nil, err
+	}
+	return toml.Values(out)
+}
+
+// relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
+// daemons of 1.x want a file, and an empty one means the same.
+func relocate(f File, t Tree) ([]byte, error) {
+	if f.Data == nil {
+		return []byte{}, nil
+	}
+	c, err := readFile(f, t)
+	if err != nil {
+		return nil, err
+	}
+	imports, err := c.imports()
+	if err != nil || len(imports) == 0 {
+		return f.Data, err
+	}
+	moved := make([]any, len(imports))
+	for i, name := range imports {
+		moved[i] = host.Scratch + name
+	}
+	key, _ := toml.Field(c.tree, "imports")
+	return t.Texts.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
+}
+
+// judge compares two dumps: the handler must be right in the second, and nothing else may differ from the first.
+func judge(was, is map[string]any, h engine.Handler) error {
+	plugin, cri := criOf(is)
+	if cri == nil {
+		return errors.New("the CRI plugin is gone")
+	}
+	_, criWas := criOf(was)
+	for _, c := range toml.Diff(was, is, nil) {
+		if !meant(c, plugin, h, serves(criWas)) {
+			what := fmt.Sprintf("it would change %s = from %s to %s", toml.ShowPath(c.Path), toml.Show(c.Old), toml.Show(c.New))
+			return errors.New(mask.Message(what))
+		}
+	}
+	if !serves(cri) {
+		return fmt.Errorf("the default runtime %q would not be configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+	}
+	if h.Default && toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") != h.Name {
+		return fmt.Errorf("the default runtime would be %q", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+	}
+	return judgeEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
+}
+
+// judgeEntry looks at the handler's own table: it runs our binary, and has what the default runtime had if it is new.
+func judgeEntry(was, is map[string]any, h engine.Handler) error {
+	entry := toml.Sub(is, "runtimes", h.Name)
+	if entry == nil {
+		return fmt.Errorf("the handler %s would not be there: %w", h.Name, errUnread)
+	}
+	options := toml.Sub(entry, "options")
+	for key, value := range options {
+		if program, _ := value.(string); strings.EqualFold(key, "BinaryName") && !h.Runs(program) {
+			return fmt.Errorf("the handler %s would run %v", h.Name, value)
+		}
+	}
+	if !h.Runs(toml.String(options, "BinaryName")) {
+		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
+	}
+	base := toml.Sub(was, "runtimes", toml.String(was, "default_runtime_name"))
+	if toml.Sub(was, "runtimes", h.Name) != nil || toml.String(base, "runtime_type") != runcV2 {
+		return nil
+	}
+	for key, value := range toml.Sub(base, "options") {
+		if _, got := toml.Field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
+			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, toml.Show(value))
+		}
+	}
+	return nil
+}
+
+// criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon prints.
+func criOf(dump map[string]any) (string, map[string]any) {
+	plugins, _ := dump["plugins"].(map[string]any)
+	for _, name := range []string{criV3, criV2} {
+		if cri, _ := plugins[name].(map[string]any); toml.Sub(cri, "containerd") != nil {
+			return name, cri
+		}
+	}
+	return "", nil
+}
+
+// serves says whether the CRI plugin would load: its default runtime is configured.
+func serves(cri map[string]any) bool {
+	containerd := toml.Sub(cri, "containerd")
+	return toml.Sub(containerd, "runtimes", toml.String(containerd, "default_runtime_name")) != nil
+}
+
+// meant says whether a difference between the dumps is what was asked for.
+func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
+	if c.Path[0] == "imports" {
+		return true // they name the copy's own files
+	}
+	if len(c.Path) < 3 || c.Path[1] != plugin {
+		return false
+	}
+	in := strings.Join(c.Path[2:], "/")
+	runtimes := "containerd/runtimes/"
+	switch {
+	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
+		return true
+	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
+		return true // the built-in runc, once stated, prints its zeros otherwise; or the change fixes a node that was down
+	case in == "containerd/default_runtime_name":
+		return h.Default && c.New == h.Name
+	case in == "enable_cdi":
+		return h.CDI && c.New == true
+	}
+	return false
+}
+
+// nothing says that a value means the same as none.
+func nothing(v any) bool { return v == nil || isZero(v) || v == "podsandbox" }

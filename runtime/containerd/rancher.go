@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// K3s and RKE2 generate containerd's configuration at each start, with a handler for each NVIDIA program that they find. So what is
+// left to do is, in this order: nothing; a restart of their unit; a drop-in where the generated file imports a folder (since pull
+// 13680 of k3s-io/k3s, 2026); else a template beside it. The generated file itself is never edited. Sources: k3s-io/k3s,
+// pkg/agent/containerd/config.go and runtimes.go, pkg/agent/templates/templates.go; https://docs.k3s.io/advanced. RKE2 has the same
+// code as a module: rancher/rke2, go.mod.
+func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	there := slices.Contains(h.Programs, h.Binary) || s.Has("toolkit")
+	switch dropIn := rancherDropIn(e, h); {
+	case e.Unit == "" || len(tree(e).Root.Data) == 0:
+		return nil, nil // it has not started yet: it looks for the program when it does
+	case bytes.HasPrefix(template(e).Data, []byte(templateHead)):
+		return templated(f, e, h)
+	case lacking(lessFile(e, dropIn), h) == "":
+		w := engine.Verify(e, h, lacking(e, h))
+		w.Why = e.Owner + " has written the handler"
+		return []converge.Want{w}, nil
+	case !there:
+		return nil, nil // and a note says so: the program comes later, and with it the handler
+	case finds(e, h):
+		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
+	case dropIn != "":
+		c, err := asRead(e)
+		if err != nil {
+			return nil, err
+		}
+		h, works := asDefault(s, f, c, h)
+		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
+	}
+	return templated(f, e, h)
+}
+
+// finds says whether its next start writes the handler: it looks along PATH, as systemd has it by default, and in the GPU Operator's
+// folder, the latter not in all versions with containerd 1.x (issues 10761 and 11001 of k3s-io/k3s).
+func finds(e facts.Engine, h engine.Handler) bool {
+	major, _, _ := engine.ParseVersion(e.Version)
+	return h.Name == "nvidia" && !h.Default && (path.Dir(h.Binary) != path.Dir(facts.RuntimeOfOperator) || major >= 2)
+}
+
+// rancherDropIn is the path of our file in the folder that the generated file imports, "" if it imports none.
+func rancherDropIn(e facts.Engine, h engine.Handler) string {
+	c, err := asRead(e)
+	if err != nil {
+		return ""
+	}
+	name, _ := c.dropIn()
+	return name
+}
+
+// lessFile is the engine without one of its files.
+func lessFile(e facts.Engine, name string) facts.Engine {
+	e.Files = slices.DeleteFunc(slices.Clone(e.Files), func(f facts.File) bool { return f.Path == name && name != "" })
+	return e
+}
+
+// rancherRestart wants the unit to have started after the last change of a file, and to serve the handler then. The file is never the
+// generated one, which is younger than the unit's process.
+func rancherRestart(f facts.Facts, e facts.Engine, h engine.Handler, file string) converge.Want {
+	w := restarted(f, e, h, []string{file}, file, func(found []byte) ([]byte, error) { return found, nil })
+	w.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
+	return w
+}
+
+// wroteHandler finds a problem where the unit has started with the program there, and has written no handler: another restart would
+// not bring it.
+func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
+	restart := things.NewRestart(e.Unit, []string{h.Binary}, nil)
+	look := func(ctx context.Context, v host.View) (string, error) {
+		state, err := restart.Look(ctx, v)
+		if err != nil || state != things.UpToDate {
+			return "", err
+		}
+		return fmt.Sprintf("cannot use the handler %s: %s has started after %s was there, and has not written it", h.Name, e.Unit, h.Binary), nil
+	}
+	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, e.Owner+" writes it when it starts",
+		fmt.Sprintf("journalctl -u %s | grep -i runtime, which says where it looked", e.Unit),
+		fmt.Sprintf("if %s has a template of its own, add the handler there, or {{ template \"base\" . }}", path.Dir(e.Config)))
+}
+
+// templateHead begins a template that gpuadm writes.
+const templateHead = "# By gpuadm: what is generated without this file, and a handler.\n{{ template \"base\" . }}\n"
+
+// templateOf is the template that adds the handler. It adds nothing where a newer K3s writes the handler by itself, since containerd
+// does not start with a table that is there twice (https://github.com/k3s-io/docs/issues/566).
+func templateOf(name string, h engine.Handler) []byte {
+	return fmt.Appendf(nil, "%s{{ if not (index .ExtraRuntimes %q).BinaryName }}\n%s{{ end }}\n", templateHead, h.Name, templateTable(name, h))
+}
+
+// templateTable is the handler's own part of a template. SystemdCgroup is a field of what the template is given: k3s-io/k3s,
+// pkg/agent/templates/templates.go, which writes it for runc.
+func templateTable(name string, h engine.Handler) string {
+	plugin := criV2
+	if strings.Contains(path.Base(name), "-v3") {
+		plugin = criV3
+	}
+	at := fmt.Sprintf("plugins.%q.containerd.runtimes.%q", plugin, h.Name)
+	return fmt.Sprintf("[%s]\n  runtime_type = %q\n[%[1]s.options]\n  BinaryName = %[3]q\n  SystemdCgroup = {{ .SystemdCgroup }}\n", at, runcV2, h.Binary)
+}
+
+// template returns the template that the handler goes into: the one of the generated file's version.
+func template(e facts.Engine) facts.File {
+	v3 := false
+	t := tree(e)
+	if c, err := readFile(t.Root, t); err == nil {
+		v3 = c.version >= 3
+	}
+	i := slices.IndexFunc(e.Templates, func(f facts.File) bool { return strings.Contains(path.Base(f.Path), "-v3") == v3 })
+	return e.Templates[max(i, 0)]
+}
+
+// templated wants a template that adds the handler to what they generate.
+func templated(f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	if h.Default {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot make %s the default runtime: %s generates %s", h.Name, e.Owner, e.Config),
+			Try:  []string{fmt.Sprintf("write default-runtime: %s into /etc/rancher/%s/config.yaml, and drop set_as_default", h.Name, e.Owner)},
+		}
+	}
+	major, minor, _ := engine.ParseVersion(e.Version)
+	if patch := strings.SplitN(e.Version+"..", ".", 4)[2]; major < 2 && (minor < 7 || minor == 7 && len(patch) < 2 && patch < "7") {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot add the handler %s: a template of this %s cannot add to what it generates", h.Name, e.Owner),
+			Try:  []string{fmt.Sprintf("update %s to a release of November 2023 or newer", e.Owner)},
+		}
+	}
+	name := template(e).Path
+	refused := func(there string) error {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot add the handler %s: %s is there, and gpuadm edits no template", h.Name, there),
+			Try:  []string{"add to it, on lines of their own: " + strings.Join(strings.Split(strings.TrimSpace(templateTable(there, h)), "\n"), " | "), "then: systemctl restart " + e.Unit},
+		}
+	}
+	for _, t := range e.Templates {
+		if t.Path != name && t.Data != nil { // the newer form's would take its place
+			return nil, refused(t.Path)
+		}
+	}
+	edit := func(found []byte) ([]byte, error) {
+		if found != nil && !bytes.HasPrefix(found, []byte(templateHead)) {
+			return nil, refused(name)
+		}
+		return templateOf(name, h), nil
+	}
+	file := things.Edited(things.NewFile(name, nil), edit, e.Owner+" generates the configuration from it")
+	return append(things.Folders(path.Dir(name), ""), file, rancherRestart(f, e, h, name)), nil
+}

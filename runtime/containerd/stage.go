@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// Wants wants what the owner of containerd's configuration leaves to gpuadm.
+func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
+	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
+}
+
+// edits wants the handler in one file, in place or as a drop-in, and the daemon to run with it.
+func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
+		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
+	}
+	c, err := asRead(e)
+	if err != nil {
+		return nil, err
+	}
+	h, works := asDefault(s, f, c, h)
+	target, err := c.targetPath(h)
+	if err != nil {
+		return nil, err
+	}
+	return append(works, editWants(f, e, h, target, Reads(e))...), nil
+}
+
+// editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
+func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) []converge.Want {
+	tree, daemon := tree(e), Daemon{Version: e.Version}
+	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
+	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
+	judge := func(ctx context.Context, v host.View, before, after []byte) error {
+		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
+	}
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Proven(judge), edit, h.Why()))
+	return append(wants, restarted(f, e, h, reads, target, edit))
+}
+
+// restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.
+func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		found, err := v.ReadFile(target)
+		if err != nil {
+			found = nil
+		}
+		if out, err := edit(found); err != nil || found == nil || !bytes.Equal(out, found) {
+			return Answers(ctx, v, Socket(e), "") // the old bytes are back: they need not have the handler
+		}
+		return Answers(ctx, v, Socket(e), h.Name)
+	}
+	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
+}
+
+// Reads lists what the daemon reads at its start: its file, and the folders and files that it and what it imports import.
+func Reads(e facts.Engine) []string {
+	t := tree(e)
+	names := []string{t.Root.Path}
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		tree, err := t.Texts.Values(f.Data)
+		if err != nil {
+			continue // what cannot be read imports nothing
+		}
+		patterns, _ := configFile{path: f.Path, globs: t.Globs, tree: tree}.imports()
+		for _, p := range patterns {
+			if strings.ContainsAny(p, "*?[") {
+				p = path.Dir(p)
+			}
+			if !slices.Contains(names, p) {
+				names = append(names, p)
+			}
+		}
+	}
+	return names
+}
+
+// Notes notes that the configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
+	if h := HandlerFor(s, f, e); !h.CDI || h.Overrides {
+		return nil
+	}
+	c, err := asRead(e)
+	if err != nil || c.reader.cdi == cdiFixed {
+		return nil
+	}
+	if _, v := toml.Field(c.cri, "enable_cdi"); v != false {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}
+}
+
+// Configured reads containerd's configuration.
+func Configured(e facts.Engine) engine.Configured {
+	c := engine.Configured{Programs: map[string]string{}, Cgroups: map[string]string{}}
+	t, err := asRead(e)
+	if errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) {
+		c.Unreadable = err
+	}
+	if err != nil {
+		return c
+	}
+	c.Default = t.defaultName()
+	for name, entry := range toml.Sub(t.cri, "containerd", "runtimes") {
+		table, _ := entry.(map[string]any)
+		c.Programs[name] = programOf(table)
+		if toml.String(table, "runtime_type") != runcV2 {
+			continue
+		}
+		_, systemd := toml.Field(toml.Sub(table, "options"), "SystemdCgroup")
+		c.Cgroups[name] = map[bool]string{true: "systemd", false: "cgroupfs"}[systemd == true]
+	}
+	return c
+}
+
+// Disabled says whether containerd's CRI plugin is switched off.
+func Disabled(e facts.Engine) bool {
+	_, err := asRead(e)
+	return errors.Is(err, RefusedDisabled)
+}
+
+func tree(e facts.Engine) Tree {
+	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Texts: e.Texts}
+	for _, f := range e.Files {
+		if f.Path == e.Config {
+			t.Root.Data = f.Data
+			continue
+		}
+		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data})
+	}
+	return t
+}
+
+func data(t Tree, name string) []byte {
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		if f.Path == name {
+			return f.Data
+		}
+	}
+	return nil
+}

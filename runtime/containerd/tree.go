@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// criTree is a configuration read with the eyes of one daemon.
+type criTree struct {
+	files   []configFile // the root first, then what it imports
+	reader  criReader
+	whole   map[string]any // what the daemon ends with
+	raw     map[string]any // its plugins before migration
+	version int64
+	cri     map[string]any // the CRI plugin's table in whole
+}
+
+// readAll reads the files that are there; the root is always the first.
+func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
+	var files []configFile
+	for i, f := range append([]File{t.Root}, t.Imports...) {
+		if i > 0 && f.Data == nil {
+			continue
+		}
+		c, err := readFile(f, t)
+		if err != nil {
+			return nil, criReader{}, err
+		}
+		files = append(files, c)
+	}
+	r := newReader(d, files)
+	for i, f := range files {
+		for _, check := range []func(criReader) error{f.checkSpelling, f.checkDisabled, f.checkShape} {
+			if err := check(r); err != nil {
+				return nil, r, err
+			}
+		}
+		if err := f.checkVersion(r, i == 0); err != nil {
+			return nil, r, err
+		}
+	}
+	return files, r, nil
+}
+
+// asRead is an engine's configuration as the engine reads it.
+func asRead(e facts.Engine) (*criTree, error) { return readCRI(tree(e), Daemon{Version: e.Version}) }
+
+func readCRI(t Tree, d Daemon) (*criTree, error) {
+	files, r, err := readAll(t, d)
+	if err != nil {
+		return nil, err
+	}
+	if files[0].fresh {
+		files[0].version = r.create
+	}
+	c := &criTree{files: files, reader: r}
+	c.whole, c.raw, c.version = r.mergeAll(files)
+	for i := range files[1:] {
+		if f := &files[i+1]; f.fresh {
+			f.version = files[0].version
+		}
+	}
+	if err := c.checkNames(); err != nil {
+		return nil, err
+	}
+	c.cri, _ = c.whole["plugins"].(map[string]any)[c.effectiveName()].(map[string]any)
+	return c, nil
+}
+
+// effectiveName is the plugin name under which mergeAll leaves the CRI plugin's table.
+func (c *criTree) effectiveName() string {
+	if c.reader.merge == mergeWhole {
+		return criV2
+	}
+	return criV3
+}
+
+// namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins first.
+func (c *criTree) namesIn(f configFile) []string {
+	switch {
+	case c.reader.merge == mergeWhole:
+		return []string{criV2}
+	case c.reader.merge == mergeThenMigrate && c.version >= 3, c.reader.merge == migrateThenMerge && f.version >= 4:
+		return []string{criV3}
+	}
+	return []string{criV3, criV2}
+}
+
+// checkNames refuses a tree in which all CRI settings have a name that this daemon does not read.
+func (c *criTree) checkNames() error {
+	var unread error
+	for _, f := range c.files {
+		key, v := toml.Field(f.tree, "plugins")
+		plugins, _ := v.(map[string]any)
+		names := c.namesIn(f)
+		for _, name := range []string{criV3, criV2} {
+			table, ok := plugins[name].(map[string]any)
+			if !ok {
+				continue
+			}
+			if slices.Contains(names, name) {
+				return nil
+			}
+			// In version 3, the old name is still that of the plugin's server part; its runtimes would be lost.
+			if _, runtimes := toml.Field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
+				continue
+			}
+			if unread == nil {
+				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), f.version)
+				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.fixName(name))
+			}
+		}
+	}
+	return unread
+}
+
+func (c *criTree) fixName(name string) string {
+	if name == criV3 && c.reader.merge == mergeWhole {
+		return fmt.Sprintf("write [plugins.%q] for [plugins.%q], or install containerd 2.0 or later", criV2, criV3)
+	}
+	return fmt.Sprintf("write [plugins.%q] for [plugins.%q]", criV3, name)
+}
+
+func (f configFile) plugin(name string) map[string]any {
+	t, _ := toml.Sub(f.tree, "plugins")[name].(map[string]any)
+	return t
+}
+
+// has says whether a file states a thing below one of the plugin's names.
+func (c *criTree) has(f configFile, names ...string) bool {
+	for _, plugin := range c.namesIn(f) {
+		at := toml.Sub(f.plugin(plugin), names[:len(names)-1]...)
+		if _, v := toml.Field(at, names[len(names)-1]); v != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *criTree) hasEntry(f configFile, handler string) bool {
+	for _, plugin := range c.namesIn(f) {
+		if _, ok := toml.Sub(f.plugin(plugin), "containerd", "runtimes")[handler]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *criTree) index(path string) int {
+	return slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
+}
+
+// target is the file to be edited, -1 for the drop-in that is not there yet. It depends on where the settings are, and never on
+// what is wrong with them: so the answer is the same once all is right.
+func (c *criTree) target(h engine.Handler) int {
+	at := -1
+	for i, f := range c.files {
+		switch {
+		case c.reader.merge == mergeWhole:
+			if f.plugin(c.effectiveName()) != nil {
+				at = i // the last one that has the table hides all others
+			}
+		case c.hasEntry(f, h.Name),
+			h.Default && c.has(f, "containerd", "default_runtime_name"),
+			h.CDI && c.reader.cdi != cdiFixed && c.has(f, "enable_cdi"):
+			at = i // the last one that states it wins
+		}
+	}
+	path, place := c.dropIn()
+	entry := slices.IndexFunc(c.files, func(f configFile) bool { return f.path != path && c.hasEntry(f, h.Name) })
+	if path == "" || entry >= 0 {
+		return max(at, 0) // an entry that an operator wrote is fixed in its own file
+	}
+	if i := c.index(path); i >= 0 && at <= i {
+		return i
+	} else if i < 0 && at < place {
+		return -1
+	}
+	return max(at, 0)
+}
+
+// dropIn is the path of our file in the last folder the root imports whole, and its place in the order of reading.
+// Only a daemon that merges key by key can be given one (2.0 on, measured), and only where the root asks for it:
+// no version reads conf.d by itself.
+func (c *criTree) dropIn() (path string, place int) {
+	root := c.files[0]
+	if c.reader.merge == mergeWhole || !c.reader.known || root.fresh {
+		return "", 0
+	}
+	patterns, err := root.imports()
+	if err != nil {
+		return "", 0
+	}
+	ours := -1
+	for i, p := range patterns {
+		folder, name := filepath.Split(p)
+		if ok, err := filepath.Match(name, dropIn); err == nil && ok && strings.Contains(name, "*") && !strings.ContainsAny(folder, "*?[\\") {
+			path, ours = folder+dropIn, i
+		}
+	}
+	place = 1
+	for _, f := range c.files[1:] {
+		i := slices.IndexFunc(patterns, func(p string) bool {
+			ok, err := filepath.Match(p, f.path)
+			return err == nil && ok
+		})
+		if i >= 0 && (i < ours || i == ours && f.path < path) {
+			place++
+		}
+	}
+	return path, place
+}

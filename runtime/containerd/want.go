@@ -1,0 +1,291 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// Types of a runtime that runs runc or something that takes its options.
+const (
+	runcV2 = "io.containerd.runc.v2"
+	runcV1 = "io.containerd.runc.v1" // gone in 2.0
+)
+
+// ops lists what must change in file i so that the tree has the handler; none if it has it.
+func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
+	f := c.files[i]
+	ops := c.builtinOps(f, h)
+	if entry, there := toml.Sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
+		ops = append(ops, c.fixEntry(f, h, entry)...)
+	} else {
+		ops = append(ops, c.newEntry(f, h)...)
+	}
+	if h.Default {
+		ops = append(ops, c.defaultOps(f, h)...)
+	}
+	if h.CDI {
+		ops = append(ops, c.cdiOps(f, h)...)
+	}
+	if v, ok := c.versionFor(i); ok && len(ops) > 0 {
+		ops = slices.Insert(ops, 0, toml.Set([]string{"version"}, v))
+	}
+	return ops, nil
+}
+
+// versionFor is the version that a file without any key must begin with. A drop-in carries the root's: 2.3 refuses a
+// higher one, and on 2.0 to 2.2 the last one read counts for all (https://github.com/NVIDIA/aicr/issues/1688).
+func (c *criTree) versionFor(i int) (int64, bool) {
+	root := c.files[0]
+	switch {
+	case !c.files[i].fresh:
+		return 0, false
+	case i == 0:
+		return c.reader.create, true
+	case c.reader.merge == mergeThenMigrate && c.version != max(root.version, 2):
+		return 0, false
+	}
+	return root.version, root.stated
+}
+
+func (c *criTree) newEntry(f configFile, h engine.Handler) []toml.Op {
+	at := c.at(f, "containerd", "runtimes")
+	return []toml.Op{toml.Set(append(at, h.Name), c.inherit(h, at[1]))}
+}
+
+// builtinOps write the built-in runc where 1.x would go without: there, naming any runtime drops it, and the CRI plugin
+// does not load when its default runtime is not named. nvidia-ctk leaves nodes down that way
+// (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
+func (c *criTree) builtinOps(f configFile, h engine.Handler) []toml.Op {
+	containerd := toml.Sub(c.cri, "containerd")
+	_, stated := toml.Field(containerd, "runtimes")
+	_, runc := toml.Sub(containerd, "runtimes")["runc"]
+	if c.reader.merge != mergeWhole || runc || h.Name == "runc" {
+		return nil
+	}
+	needed := !h.Default && c.defaultName() == "runc"
+	if stated != nil && !needed {
+		return nil
+	}
+	return []toml.Op{toml.Set(append(c.at(f, "containerd", "runtimes"), "runc"), toml.Table{}.With("runtime_type", runcV2))}
+}
+
+// fixEntry keeps what an operator wrote for the handler and sets the keys that gpuadm needs.
+func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any) []toml.Op {
+	at := append(c.at(f, "containerd", "runtimes"), h.Name)
+	own := toml.Sub(f.plugin(at[1]), "containerd", "runtimes")
+	stated, _ := own[h.Name].(map[string]any)
+	v1 := c.reader.merge == mergeWhole
+	kind := toml.String(entry, "runtime_type")
+	var ops []toml.Op
+	if kind != runcV2 && !(v1 && kind == runcV1) {
+		key, _ := toml.Field(entry, "runtime_type")
+		ops = append(ops, toml.Set(append(slices.Clone(at), key), runcV2))
+	}
+	for _, name := range []string{"runtime_engine", "runtime_root"} { // only the type io.containerd.runtime.v1.linux may have them, or the plugin does not load
+		if key, v := toml.Field(stated, name); v1 && v != nil && v != "" {
+			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
+		}
+	}
+	return append(ops, c.binaryOps(at, stated, entry, h)...)
+}
+
+// binaryOps sets options.BinaryName. The daemon takes it in any case of its letters and, of several, one that differs
+// by version: so one is left where that can be, else the one that wins is set.
+func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h engine.Handler) []toml.Op {
+	key, _ := toml.Field(entry, "options")
+	at = append(slices.Clone(at), key)
+	spellings, own := binaryNames(toml.Sub(entry, "options")), binaryNames(toml.Sub(stated, "options"))
+	name := "BinaryName"
+	if len(spellings) > 0 {
+		name = spellings[len(spellings)-1] // go-toml v2 decodes in sorted order, the last stays
+	}
+	var ops []toml.Op
+	if len(spellings) > 1 && slices.Equal(spellings, own) {
+		if slices.Contains(own, "BinaryName") {
+			name = "BinaryName"
+		}
+		for _, other := range own {
+			if other != name {
+				ops = append(ops, toml.Unset(append(slices.Clone(at), other)))
+			}
+		}
+	}
+	if v, _ := toml.Sub(entry, "options")[name].(string); !h.Runs(v) {
+		ops = append(ops, toml.Set(append(slices.Clone(at), name), h.Binary))
+	}
+	return ops
+}
+
+func binaryNames(options map[string]any) []string {
+	var names []string
+	for _, p := range toml.Sorted(options) {
+		if strings.EqualFold(p.Key, "BinaryName") {
+			names = append(names, p.Key)
+		}
+	}
+	return names
+}
+
+// defaultOps makes the handler the default one.
+func (c *criTree) defaultOps(f configFile, h engine.Handler) []toml.Op {
+	var ops []toml.Op
+	if toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
+		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
+	}
+	return ops
+}
+
+// cdiOps switches CDI on where it is off by the daemon's default, and where the configuration says so only if the spec overrides it.
+func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
+	_, v := toml.Field(c.cri, "enable_cdi")
+	if v == false && !h.Overrides {
+		return nil
+	}
+	if c.reader.cdi == cdiOff && v != true || c.reader.cdi == cdiOn && v == false {
+		return []toml.Op{toml.Set(c.at(f, "enable_cdi"), true)}
+	}
+	return nil
+}
+
+// at is the path in a file of something in the CRI plugin, by the name and in the letters that are there.
+func (c *criTree) at(f configFile, names ...string) []string {
+	path := []string{"plugins", c.nameFor(f, names)}
+	path[0], _ = toml.Field(f.tree, "plugins")
+	table := f.plugin(path[1])
+	for _, name := range names {
+		key, v := toml.Field(table, name)
+		path = append(path, key)
+		table, _ = v.(map[string]any)
+	}
+	return path
+}
+
+// nameFor is the plugin name under which something takes effect when it is written into a file.
+func (c *criTree) nameFor(f configFile, names []string) string {
+	read := c.namesIn(f)
+	scopes := []map[string]any{toml.Sub(f.tree, "plugins")}
+	for _, other := range c.files {
+		scopes = append(scopes, toml.Sub(other.tree, "plugins"))
+	}
+	if c.reader.merge == mergeThenMigrate {
+		scopes = []map[string]any{c.raw} // migration looks at all files as one
+	}
+	up := names[:len(names)-1]
+	for _, plugins := range scopes {
+		for _, name := range read {
+			table, _ := plugins[name].(map[string]any)
+			if _, v := toml.Field(toml.Sub(table, up...), names[len(names)-1]); v != nil {
+				return name
+			}
+		}
+	}
+	if names[0] == "containerd" && len(names) == 2 && names[1] != "runtimes" {
+		return c.nameFor(f, []string{"containerd", "runtimes"})
+	}
+	if names[0] == "containerd" && read[0] == criV3 && sleeps(scopes[0]) {
+		return criV3
+	}
+	for _, plugins := range scopes {
+		for _, name := range read {
+			table, ok := plugins[name].(map[string]any)
+			if _, v := toml.Field(table, "containerd"); ok && (v != nil || name == criV3 || f.version < 3) {
+				return name
+			}
+		}
+	}
+	if f.version == 2 && slices.Contains(read, criV2) {
+		return criV2
+	}
+	return read[0]
+}
+
+// sleeps says whether containerd 2.x passes over settings of images under an older name, and would not with a table of runtimes beside
+// them: a handler there would switch the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
+// migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
+func sleeps(plugins map[string]any) bool {
+	cri, _ := plugins[criV2].(map[string]any)
+	containerd := toml.Sub(cri, "containerd")
+	for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
+		if _, set := toml.Field(containerd, key); set != nil && toml.Sub(containerd, "runtimes") == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *criTree) defaultName() string {
+	if name := toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name"); name != "" {
+		return name
+	}
+	return "runc"
+}
+
+// programOf is what an entry runs, "" if it does not say.
+func programOf(entry map[string]any) string {
+	options := toml.Sub(entry, "options")
+	if names := binaryNames(options); len(names) > 0 {
+		program, _ := options[names[len(names)-1]].(string)
+		return program
+	}
+	return toml.String(entry, "runtime_engine")
+}
+
+// lacking says what a configuration lacks of a handler, "" if nothing.
+func lacking(e facts.Engine, h engine.Handler) string {
+	c, err := asRead(e)
+	if err != nil {
+		return err.Error()
+	}
+	return c.lacks(h)
+}
+
+// lacks is lacking of a configuration that has been read.
+func (c *criTree) lacks(h engine.Handler) string {
+	config := c.files[0].path
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
+	entry, found := runtimes[h.Name].(map[string]any)
+	switch program := programOf(entry); {
+	case !found:
+		return fmt.Sprintf("%s has no such handler, only %s", config, listed(runtimes))
+	case program == "":
+		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
+	case !slices.Contains(h.Programs, program):
+		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", config, program)
+	case h.Default && c.defaultName() != h.Name:
+		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
+	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
+		return fmt.Sprintf("CDI is off in %s", config)
+	}
+	return ""
+}
+
+// listed are the names of handlers, for a message.
+func listed(runtimes map[string]any) string {
+	var names []string
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
+	}
+	if len(names) == 0 {
+		return "the built-in runc"
+	}
+	return strings.Join(names, ", ")
+}
+
+// asDefault is engine.DefaultRuns for containerd: an entry of the owner's may run another program.
+func asDefault(s spec.Spec, f facts.Facts, c *criTree, h engine.Handler) (engine.Handler, []converge.Want) {
+	program := h.Binary
+	if p := programOf(toml.Sub(c.cri, "containerd", "runtimes", h.Name)); h.Runs(p) {
+		program = p
+	}
+	return engine.DefaultRuns(s, f, h, program, c.lacks(h) != "")
+}

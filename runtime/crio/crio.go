@@ -1,0 +1,243 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crio writes a drop-in for CRI-O, has CRI-O itself judge it, and waits until CRI-O has loaded it.
+package crio
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// dropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there by name, whatever they end in.
+const dropIn = "99-gpuadm.conf"
+
+// config is what CRI-O makes of its files: the file, then the drop-ins, in their order. A later default_runtime counts; a later
+// entry of a runtime replaces an earlier one as a whole, and other runtimes stay.
+// Sources: UpdateFromDropInFile and UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.23.0, v1.28.0 and
+// v1.36.3; unifyMap in decode.go of https://github.com/BurntSushi/toml, which makes each value of a map afresh.
+type config struct {
+	byDefault string
+	runtimes  map[string]map[string]any
+	from      map[string]string // the file that a runtime's entry is in; "" is CRI-O's own
+	builtin   string            // the runtime that CRI-O brings
+}
+
+// readFiles reads the files as a CRI-O of this version does; an unknown version counts as the newest.
+func readFiles(files []facts.File, version string) (config, error) {
+	c := config{runtimes: map[string]map[string]any{}, from: map[string]string{}, builtin: "crun"}
+	major, minor, known := engine.ParseVersion(version)
+	before := func(m int) bool { return known && major == 1 && minor < m }
+	if before(23) {
+		return c, &trouble.Error{
+			What: fmt.Sprintf("cannot configure CRI-O %s: gpuadm knows 1.23 and newer", version),
+			Try:  []string{"update CRI-O; it has the minor version of the node's Kubernetes"},
+		}
+	}
+	if before(31) { // defaultRuntime in pkg/config: runc up to v1.30.0, crun from v1.31.0 (release notes of CRI-O 1.31)
+		c.builtin = "runc"
+	}
+	c.byDefault = c.builtin
+	c.runtimes[c.builtin] = map[string]any{"runtime_type": "oci", "runtime_root": "/run/" + c.builtin}
+	for _, f := range files {
+		tree, err := toml.Values(f.Data)
+		if err == nil && toml.Depth(tree) > toml.MaxDepth {
+			err = toml.ErrTooDeep
+		}
+		if err != nil {
+			line, column := toml.ErrorPlace(err)
+			return c, &trouble.Error{
+				What: fmt.Sprintf("cannot read %s: it is not valid TOML: line %d, column %d: %v", f.Path, line, column, err),
+				Try:  []string{"fix the line; crio config says the same of it"}, Err: err,
+			}
+		}
+		settings := toml.Sub(tree, "crio", "runtime")
+		for name, entry := range toml.Sub(settings, "runtimes") {
+			table, ok := entry.(map[string]any)
+			if !ok {
+				return c, &trouble.Error{
+					What: fmt.Sprintf("cannot read %s: crio.runtime.runtimes.%s is not a table", f.Path, name), Try: []string{"fix it; crio config says the same"},
+				}
+			}
+			c.runtimes[name], c.from[name] = table, f.Path
+		}
+		if name, said := settings["default_runtime"].(string); said {
+			c.byDefault = name
+			if before(26) && name != c.builtin {
+				delete(c.runtimes, c.builtin) // also one that this file has: delete(c.Runtimes, defaultRuntime) at v1.23.0 to v1.25.0
+			}
+		}
+	}
+	if c.byDefault == "" {
+		c.byDefault = c.builtin
+	}
+	return c, nil
+}
+
+// owners is the entry of a handler that others wrote, and its file; nil if there is none.
+func (c config) owners(name, own string) (entry map[string]any, file string) {
+	if file = c.from[name]; file == "" || file == own {
+		return nil, ""
+	}
+	return c.runtimes[name], file
+}
+
+// editFile returns the new bytes of gpuadm's drop-in, of which found are the present ones (nil: not there), so that CRI-O has the
+// handler. It proves that CRI-O loses no runtime. An entry that others wrote is right as it is.
+func editFile(files []facts.File, version string, h engine.Handler, target string, found []byte) ([]byte, error) {
+	before, err := readFiles(withFile(files, target, found), version)
+	if err != nil {
+		return nil, err
+	}
+	var ops []toml.Op
+	at := []string{"crio", "runtime", "runtimes", h.Name}
+	theirs, _ := before.owners(h.Name, target)
+	switch entry := before.runtimes[h.Name]; {
+	case theirs != nil:
+	case before.from[h.Name] != target: // CRI-O's own has no file
+		ops = append(ops, toml.Set(at, before.entry(h)))
+	default:
+		if entry["runtime_path"] != h.Binary {
+			ops = append(ops, toml.Set(append(at, "runtime_path"), h.Binary))
+		}
+		if entry[inherits] == true {
+			ops = append(ops, toml.Unset(append(slices.Clone(at), inherits)))
+		}
+	}
+	if h.Default && before.byDefault != h.Name {
+		ops = append([]toml.Op{toml.Set([]string{"crio", "runtime", "default_runtime"}, h.Name)}, ops...)
+	}
+	if len(ops) == 0 {
+		return found, nil
+	}
+	out, err := toml.Edit(found, ops)
+	if err != nil {
+		return nil, fmt.Errorf("cannot edit %s: %w", target, err)
+	}
+	after, err := readFiles(withFile(files, target, out), version)
+	if err != nil {
+		return nil, fmt.Errorf("cannot edit %s: internal error: the result would be refused: %w", target, err)
+	}
+	return out, before.proven(after, h, target, version)
+}
+
+// inherits has CRI-O take path, root and type of the default runtime in place of those of the entry: a handler with it runs the
+// default's program, and not NVIDIA's. So gpuadm writes out what the default has, in all versions.
+// Sources: ValidateRuntimes in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.32.0, which has it first, and v1.36.3;
+// "override the runtime path, runtime config path, runtime root and runtime type" in its docs/crio.conf.5.md.
+const inherits = "inherit_default_runtime"
+
+// entry is what a handler needs beside its program, taken from the default runtime; from crun or runc where that one runs no
+// containers of the OCI's kind.
+func (c config) entry(h engine.Handler) toml.Table {
+	base := c.runtimes[c.byDefault]
+	for _, name := range []string{"crun", "runc", c.builtin} {
+		if base == nil || c.byDefault == h.Name || toml.String(base, "runtime_type") == "vm" || base[inherits] == true {
+			base = c.runtimes[name]
+		}
+	}
+	all := map[string]any{"runtime_type": "oci", "runtime_root": "/run/" + c.builtin}
+	maps.Copy(all, base)
+	for _, other := range []string{"runtime_path", "runtime_config_path", "platform_runtime_paths", inherits} {
+		delete(all, other)
+	}
+	return append(toml.Table{}.With("runtime_path", h.Binary), toml.Sorted(all)...)
+}
+
+// proven compares what CRI-O made of the files with what it will make of them.
+func (c config) proven(after config, h engine.Handler, target, version string) error {
+	for name, entry := range c.runtimes {
+		is, there := after.runtimes[name]
+		if !there {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot make %s CRI-O's default: CRI-O %s would forget the runtime %s", h.Name, version, name),
+				Try:  []string{"leave set_as_default out of [runtime]", "or update CRI-O to 1.26 or newer, which keeps it"},
+			}
+		}
+		if name != h.Name && !toml.Equal(is, entry) {
+			return fmt.Errorf("cannot edit %s: internal error: CRI-O would see the runtime %s changed", target, name)
+		}
+	}
+	if h.Default && after.byDefault != h.Name {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot make %s CRI-O's default: a file that CRI-O reads after %s says %s", h.Name, target, after.byDefault),
+			Try:  []string{"take default_runtime out of that file: grep -rn default_runtime " + path.Dir(target)},
+		}
+	}
+	return nil
+}
+
+// withFile puts data in place of the file at target, where CRI-O reads it.
+func withFile(files []facts.File, target string, data []byte) []facts.File {
+	files = slices.DeleteFunc(slices.Clone(files), func(f facts.File) bool { return f.Path == target })
+	if data == nil {
+		return files
+	}
+	// The file comes first; the drop-ins are read by name, and those of a folder where its name is.
+	at := slices.IndexFunc(files, func(f facts.File) bool {
+		return inOrder(target, f.Path) && strings.HasPrefix(f.Path, path.Dir(target)+"/")
+	})
+	if at < 0 {
+		at = len(files)
+	}
+	return slices.Insert(files, at, facts.File{Path: target, Data: data})
+}
+
+// inOrder says whether a walk through a folder comes to the first name before the second: name by name of their paths.
+func inOrder(a, b string) bool {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/")) < 0
+}
+
+// lacks says what CRI-O lacks of a handler, "" if nothing: for configurations that others write.
+func lacks(e facts.Engine, h engine.Handler) string {
+	c, err := readFiles(e.Files, e.Version)
+	if err != nil {
+		return e.Config + " cannot have it: " + err.Error()
+	}
+	entry := c.runtimes[h.Name]
+	switch {
+	case entry == nil:
+		return e.Config + " does not have it"
+	case entry[inherits] == true:
+		return e.Config + " has it run the default runtime's program, by " + inherits
+	case h.Default && c.byDefault != h.Name:
+		return e.Config + " has another default: " + c.byDefault
+	}
+	return ""
+}
+
+// judgeDump compares what `crio config` says before and after the edit: the handler is there, and nothing else may differ. It prints
+// no table of runtimes as long as that is CRI-O's own, so a runtime may come to sight.
+func judgeDump(was, is []byte, h engine.Handler) error {
+	a, err1 := toml.Values(was)
+	b, err2 := toml.Values(is)
+	if err1 != nil || err2 != nil {
+		return nil // CRI-O takes it, and what it prints is for people: its exit status has to do
+	}
+	runtimes := []string{"crio", "runtime", "runtimes"}
+	for _, c := range toml.Diff(a, b, nil) {
+		switch {
+		case toml.HasPrefix(c.Path, append(slices.Clone(runtimes), h.Name)):
+		case len(c.Path) > 3 && toml.HasPrefix(c.Path, runtimes) && c.Old == nil && toml.Sub(a, append(slices.Clone(runtimes), c.Path[3])...) == nil:
+		case h.Default && strings.Join(c.Path, ".") == "crio.runtime.default_runtime" && c.New == h.Name:
+		default:
+			return fmt.Errorf("it would change %s from %s to %s", toml.ShowPath(c.Path), toml.Show(c.Old), toml.Show(c.New))
+		}
+	}
+	entry := toml.Sub(b, append(slices.Clone(runtimes), h.Name)...)
+	if entry == nil {
+		return fmt.Errorf("the handler %s would not be there", h.Name)
+	}
+	if toml.String(entry, "runtime_path") == "" || entry[inherits] == true {
+		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// Wants writes one drop-in, and wants CRI-O to run with it. CRI-O reads CDI specs in all its versions that gpuadm knows, so there
+// is nothing to switch on: cdi_spec_dirs in docs/crio.conf.5.md of https://github.com/cri-o/cri-o at v1.23.0.
+func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
+	h := engine.PlainHandler(sp.Runtime)
+	if engine.OthersWrite(sp.Runtime, e) {
+		return []converge.Want{engine.Verify(e, h, lacks(e, h))}, nil
+	}
+	target := path.Join(e.Folder, dropIn)
+	state, err := readFiles(e.Files, e.Version)
+	if err != nil {
+		return nil, err
+	}
+	var wants []converge.Want
+	program := h.Binary
+	if entry, file := state.owners(h.Name, target); entry != nil {
+		program = toml.String(entry, "runtime_path")
+		wrong := ""
+		if entry[inherits] == true {
+			wrong = inherits + " has it run the default runtime's program"
+		}
+		wants = append(wants, engine.OwnersProgram(h.Name, file, program, wrong))
+	}
+	h, works := engine.DefaultRuns(sp, f, h, program, lacks(e, h) != "")
+	wants = append(wants, works...)
+	edit := func(found []byte) ([]byte, error) { return editFile(e.Files, e.Version, h, target, found) }
+	if out, err := edit(nil); err != nil {
+		return nil, err
+	} else if out != nil {
+		wants = append(wants, things.Folders(e.Folder, "holds the engine's configuration")...)
+	}
+	judge := func(ctx context.Context, v host.View, before, after []byte) error {
+		return prove(ctx, v, e, h, target, before, after)
+	}
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOut).Formed(engine.FormTOML).Proven(judge), edit, h.Why()))
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return Ready(ctx, v, e)
+	}
+	return append(wants, engine.Restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")), nil
+}
+
+// Socket is where CRI-O listens.
+func Socket(e facts.Engine) string {
+	if e.Socket == "" {
+		return "/run/crio/crio.sock"
+	}
+	return e.Socket
+}
+
+// prove asks CRI-O what it would make of its files with the candidate among them: `crio config` reads them, judges them, and
+// prints the result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
+// docs/crio.8.md there, "config".
+func prove(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, target string, before, after []byte) error {
+	if e.Binary == "" {
+		return nil // not installed yet; the image's package brings it
+	}
+	dump := func(data []byte) ([]byte, error) {
+		files := map[string][]byte{e.Config: {}, path.Join(e.Folder, "00-gpuadm-asks.conf"): {}} // both must be there to be read
+		for _, f := range withFile(e.Files, target, data) {
+			if f.Data != nil {
+				files[f.Path] = f.Data
+			}
+		}
+		return v.AskAbout(ctx, files, e.Binary, "--config", host.Scratch+e.Config, "--config-dir", host.Scratch+e.Folder, "config")
+	}
+	was, err := dump(before)
+	if later := (host.Later{}); errors.As(err, &later) {
+		return nil // what gpuadm knows of CRI-O has to do
+	} else if err != nil {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: CRI-O rejects its configuration before the edit: %v", target, err),
+			Try:  []string{e.Binary + " config, which says where"}, Err: err,
+		}
+	}
+	is, err := dump(after)
+	if err == nil {
+		err = judgeDump(was, is, h)
+	}
+	if err != nil {
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot edit %s: CRI-O would read the edited files differently: %v", target, err),
+			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
+			Try:     []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
+		}
+	}
+	return nil
+}
+
+// Configured reads CRI-O's configuration.
+func Configured(e facts.Engine) (c engine.Configured) {
+	state, err := readFiles(e.Files, e.Version)
+	if err != nil {
+		return engine.Configured{Unreadable: err}
+	}
+	c.Default, c.Programs = state.byDefault, map[string]string{}
+	for name, entry := range state.runtimes {
+		c.Programs[name] = toml.String(entry, "runtime_path")
+	}
+	return c
+}

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package docker edits Docker's daemon.json, has Docker itself judge the result, and reloads Docker where a restart is not needed.
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+)
+
+// Form is what the journal calls the form of Docker's daemon.json, whose edits TakeOut takes out.
+const Form = "docker"
+
+// Docker's keys, in https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file and daemon/config of
+// https://github.com/moby/moby at v20.10.24 and v28.5.2.
+const (
+	runtimesKey = "runtimes"
+	defaultKey  = "default-runtime"
+	featuresKey = "features"
+)
+
+// takesCDI says how a Docker takes CDI: not at all before 25.0; where features.cdi is true; from 28.2 on, where it is not false.
+// Sources: commits 7ec9561a, d22c775e (v25.0.0) and 4cecce03 (v28.2.0) of https://github.com/moby/moby;
+// https://docs.docker.com/engine/release-notes/.
+func takesCDI(version string) (has, byDefault bool) {
+	return since(version, 25, 0), since(version, 28, 2)
+}
+
+// since says whether a Docker is of a version, or newer. An unknown version is older.
+func since(version string, major, minor int) bool {
+	is, andMinor, known := engine.ParseVersion(version)
+	return known && (is > major || is == major && andMinor >= minor)
+}
+
+// Edit returns the new bytes of daemon.json, of which found are the present ones (nil: not there), so that Docker has the
+// runtime. A runtime of this name that others wrote is right as it is, and so is a features.cdi of others.
+func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) {
+	d, err := jsonedit.Parse(found)
+	if err != nil {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: it is no JSON that Docker reads: %v", file, err),
+			Try:  []string{"fix it; journalctl -u docker says the same when Docker starts"}, Err: err,
+		}
+	}
+	if h.Name == "runc" {
+		return nil, &trouble.Error{
+			What: "cannot configure Docker: it keeps the name runc for its own runtime", Try: []string{"give the handler another name in [runtime]"},
+		}
+	}
+	type value struct {
+		text string
+		path []string
+	}
+	var wanted []value
+	if program, _ := programOf(d, h.Name); program == "" {
+		wanted = append(wanted, value{jsonedit.Quote(h.Binary), []string{runtimesKey, h.Name, "path"}})
+	}
+	if h.Default {
+		wanted = append(wanted, value{jsonedit.Quote(h.Name), []string{defaultKey}})
+	}
+	if has, byDefault := takesCDI(version); h.CDI && has && !byDefault && d.Text(featuresKey, "cdi") == nil {
+		wanted = append(wanted, value{"true", []string{featuresKey, "cdi"}})
+	}
+	out := found
+	for _, w := range wanted {
+		if d, err = jsonedit.Parse(out); err == nil {
+			out, err = d.Set(w.text, w.path...)
+		}
+		if err != nil {
+			return nil, &trouble.Error{
+				What: fmt.Sprintf("cannot edit %s: %v", file, err), Try: []string{"fix it; Docker refuses it too"}, Err: err,
+			}
+		}
+	}
+	return out, nil
+}
+
+// programOf is the program of a runtime, or its shim; "" if there is no such runtime. Docker reads the fields of a runtime in any
+// case, as encoding/json does.
+func programOf(d *jsonedit.Doc, name string) (program string, shim bool) {
+	var r struct {
+		Path string `json:"path"`
+		Type string `json:"runtimeType"`
+	}
+	if json.Unmarshal(d.Text(runtimesKey, name), &r) != nil {
+		return "", false
+	}
+	if r.Path == "" {
+		return r.Type, r.Type != ""
+	}
+	return r.Path, false
+}
+
+// TakeOut takes gpuadm's edit of daemon.json (before → after) out of found, which was changed outside gpuadm since, key by key.
+// A runtime of gpuadm's that has keys of others by now stays whole, since half a runtime is worse than one too many; and so does one
+// that is the default by what others wrote: Docker would not start without it.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	became, err := jsonedit.Parse(after)
+	if err != nil {
+		return nil, nil, err
+	}
+	return jsonedit.TakeOut(before, after, found, func(is *jsonedit.Doc, c jsonedit.Change) string {
+		if len(c.Path) < 2 || c.Path[0] != runtimesKey || c.Old != nil {
+			return ""
+		}
+		entry := c.Path[:2]
+		for _, key := range is.Keys(entry...) {
+			if !slices.Contains(became.Keys(entry...), key) {
+				return fmt.Sprintf("%s is there, with %s", strings.Join(entry, "."), key)
+			}
+		}
+		if named := string(is.Text(defaultKey)); named == jsonedit.Quote(entry[1]) && string(became.Text(defaultKey)) != named {
+			return fmt.Sprintf("%s is there, as the default runtime that was set outside gpuadm", strings.Join(entry, "."))
+		}
+		return ""
+	})
+}
+
+// lacks says what a daemon.json that others write lacks of a runtime, "" if nothing.
+func lacks(e facts.Engine, h engine.Handler) string {
+	d, err := jsonedit.Parse(e.Files[0].Data)
+	if err != nil {
+		return e.Config + " cannot have it: " + err.Error()
+	}
+	switch program, _ := programOf(d, h.Name); {
+	case program == "":
+		return e.Config + " does not have it"
+	case h.Default && string(d.Text(defaultKey)) != jsonedit.Quote(h.Name):
+		return e.Config + " has another default runtime"
+	}
+	return ""
+}

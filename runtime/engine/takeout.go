@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
+const FormTOML = "toml"
+
+// TakeOut takes gpuadm's edit of an engine's TOML file (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm
+// added stays whole where others added keys to it, and where it is the default of what remains.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	return TakeOutOf(nil)(before, after, found)
+}
+
+// TakeOutOf is TakeOut of texts of which some were parsed already.
+func TakeOutOf(texts *toml.Texts) func(before, after, found []byte) (rest []byte, left []string, err error) {
+	return func(before, after, found []byte) (rest []byte, left []string, err error) {
+		return texts.TakeOut(before, after, found, toml.Rules{
+			Whole: changedEntries,
+			Keep:  func(u *toml.TakingOut) { keepDefault(u); keepVersion(u) },
+		})
+	}
+}
+
+// broughtEntries are the paths in the found file of the runtimes that gpuadm's edit added.
+func broughtEntries(u *toml.TakingOut) (paths [][]string) {
+	for _, path := range u.Made {
+		if _, there := toml.ValueAt(u.Is, path).(map[string]any); there && len(path) > 2 && path[len(path)-2] == "runtimes" {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// changedEntries are the runtimes that gpuadm added and others have added keys to. Half a runtime is worse than one too many, so
+// such an entry stays whole.
+func changedEntries(u *toml.TakingOut) (kept [][]string) {
+	for _, path := range broughtEntries(u) {
+		ours, _ := toml.ValueAt(u.Became, path).(map[string]any)
+		for _, d := range toml.Diff(ours, toml.ValueAt(u.Is, path).(map[string]any), nil) {
+			if d.New == nil {
+				continue
+			}
+			why := fmt.Sprintf(", with %s = %s", toml.ShowPath(d.Path), toml.Show(d.New))
+			if d.Old != nil {
+				why += ", gpuadm had set " + toml.Show(d.Old)
+			}
+			u.Stays(path, "is there", why)
+			kept = append(kept, path)
+			break
+		}
+	}
+	return kept
+}
+
+// keepDefault keeps a runtime that gpuadm added and that is the default of what stays: without it the CRI plugin would not load.
+func keepDefault(u *toml.TakingOut) {
+	for _, path := range broughtEntries(u) {
+		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
+		rest, err := u.Want()
+		if err != nil || !lacksDefault(rest, path) || lacksDefault(u.Was, path) || !slices.ContainsFunc(u.Due, inside) {
+			continue
+		}
+		u.Due = slices.DeleteFunc(u.Due, inside)
+		u.Stays(path, "is there", ", as the default runtime of what was set outside gpuadm")
+	}
+}
+
+// lacksDefault says whether a runtime is the default one and not there: because it is named, or is runc beside others.
+func lacksDefault(tree map[string]any, entry []string) bool {
+	name, at := entry[len(entry)-1], entry[:len(entry)-2]
+	containerd, _ := toml.ValueAt(tree, at).(map[string]any)
+	set, runtimes := toml.String(containerd, "default_runtime_name"), toml.Sub(containerd, "runtimes")
+	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
+}
+
+// keepVersion keeps the version that gpuadm's edit wrote while containerd reads others' content by it. Where the file has nothing
+// else of gpuadm's, another program rewrote it, and the version with it.
+func keepVersion(u *toml.TakingOut) {
+	isVersion := func(c toml.Change) bool { return len(c.Path) == 1 && c.Path[0] == "version" && c.Old == nil }
+	if !slices.ContainsFunc(u.Due, isVersion) {
+		return
+	}
+	if rest, err := u.Want(); err != nil || len(rest) == 0 {
+		return
+	}
+	u.Due = slices.DeleteFunc(u.Due, isVersion)
+	if len(u.Due) > 0 {
+		u.Stays([]string{"version"}, "is "+toml.Show(u.Is["version"]), ", and what was added outside gpuadm is read by it")
+	}
+}

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toolkit
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// What others do about CDI and device plugins on this machine is said.
+func TestToolkitNotes(t *testing.T) {
+	const plugin = "-- var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json --\n{\"kind\": \"k8s.device-plugin.nvidia.com/gpu\"}\n"
+	const unit = "-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nExecStart=/usr/bin/nvidia-device-plugin\n"
+	for _, x := range []struct{ spec, archive, says string }{
+		{"[runtime]\n", "-- etc/os-release --\n", ""},
+		{"[runtime]\n", plugin, `a device plugin gives containers GPUs by CDI here: inject = "cdi"`},
+		{"[runtime]\ninject = \"cdi\"\n", plugin, ""},
+		{"[runtime]\ncdi = false\n", plugin, ""},
+		{"[runtime]\n", unit, ""},
+		{"[runtime]\n[sharing]\ntime_slicing = 4\n", unit, "nvidia-device-plugin.service runs the device plugin on this machine"},
+	} {
+		n := must.Get(simhost.New([]byte(x.archive)))(t)
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)}))(t)
+		said := strings.Join(Stage.Notes(n, s, facts.Facts{}), "\n")
+		if !strings.Contains(said, x.says) || (x.says == "") != (said == "") {
+			t.Errorf("%q: %q, want %q", x.spec, said, x.says)
+		}
+	}
+}

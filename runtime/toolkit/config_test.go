@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toolkit
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
+const toolkitDefault = `#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+#swarm-resource = "DOCKER_RESOURCE_GPU"
+
+[nvidia-container-cli]
+#debug = "/var/log/nvidia-container-toolkit.log"
+environment = []
+#ldcache = "/etc/ld.so.cache"
+ldconfig = "@/sbin/ldconfig"
+load-kmods = true
+#no-cgroups = false
+#path = "/usr/bin/nvidia-container-cli"
+#root = "/run/nvidia/driver"
+#user = "root:video"
+
+[nvidia-container-runtime]
+#debug = "/var/log/nvidia-container-runtime.log"
+log-level = "info"
+mode = "auto"
+runtimes = ["runc", "crun"]
+`
+
+func TestEditToolkit(t *testing.T) {
+	closed := spec.Toolkit{}
+	crio := spec.Toolkit{AcceptEnvvarUnprivileged: true, Runtimes: []string{"/usr/libexec/crio/crun", "/usr/bin/runc"}}
+	const top = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\naccept-nvidia-visible-devices-as-volume-mounts = true\n"
+	for _, x := range []struct {
+		name  string
+		t     spec.Toolkit
+		found string
+		want  string
+	}{
+		{"the package's", closed, toolkitDefault, strings.Replace(toolkitDefault, "#swarm", top+"#swarm", 1)},
+		{"an owner's mode stays", closed, "[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"cdi\" # mine\n", top + "\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"cdi\" # mine\n"},
+		{"said otherwise", closed, "accept-nvidia-visible-devices-envvar-when-unprivileged = true # open\n", "accept-nvidia-visible-devices-envvar-when-unprivileged = false # open\naccept-nvidia-visible-devices-as-volume-mounts = true\n"},
+		{"as wanted, in another form", closed, "  'accept-nvidia-visible-devices-envvar-when-unprivileged'=false\naccept-nvidia-visible-devices-as-volume-mounts=true", "  'accept-nvidia-visible-devices-envvar-when-unprivileged'=false\naccept-nvidia-visible-devices-as-volume-mounts=true"},
+		{"no file", closed, "", top},
+		{"CRI-O", crio, toolkitDefault, strings.Replace(toolkitDefault, `["runc", "crun"]`, `["/usr/libexec/crio/crun", "/usr/bin/runc"]`, 1)},
+		{"CRI-O, no file", crio, "", "[nvidia-container-runtime]\n  runtimes = [\"/usr/libexec/crio/crun\", \"/usr/bin/runc\"]\n"},
+	} {
+		out, err := editConfig([]byte(x.found), keys(x.t))
+		if err != nil || string(out) != x.want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", x.name, err, out, x.want)
+			continue
+		}
+		if twice, err := editConfig(out, keys(x.t)); err != nil || string(twice) != string(out) {
+			t.Errorf("%s: a second time: %v\n%s", x.name, err, twice)
+		}
+		theirs := string(out) + "\n[features]\nx = true\n"
+		rest, left, err := engine.TakeOut([]byte(x.found), out, []byte(theirs))
+		if err != nil || len(left) > 0 || strings.TrimSpace(string(rest)) != strings.TrimSpace(x.found+"\n[features]\nx = true") && x.want != x.found {
+			t.Errorf("%s: taken out: %v %v\n%s", x.name, left, err, rest)
+		}
+	}
+	for _, broken := range []string{"a = ", "nvidia-container-runtime = 3\n"} {
+		_, err := editConfig([]byte(broken), keys(crio))
+		if trouble := (*trouble.Error)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot edit "+Config) || len(trouble.Try) == 0 {
+			t.Errorf("%q: %v", broken, err)
+		}
+	}
+}
+
+// Only what [toolkit] says is wanted.
+func TestConfigWants(t *testing.T) {
+	for text, wants := range map[string]int{
+		"":                                0,
+		"[runtime]\n":                     0,
+		"[toolkit]\n":                     0,
+		"[toolkit]\nversion = \"1.18\"\n": 0,
+		"[toolkit]\nruntimes = [\"/usr/bin/runc\"]\n":     1,
+		"[toolkit]\naccept_envvar_unprivileged = false\n": 1,
+	} {
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)}))(t)
+		files := 0
+		for _, w := range configWants(s) {
+			if w.Ref().Kind == "file" && w.Ref().Name == Config {
+				files++
+			}
+		}
+		if files != wants {
+			t.Errorf("%q wants the file %d times, not %d", text, files, wants)
+		}
+		if notes := configNotes(s); (len(notes) > 0) != strings.Contains(text, "accept") {
+			t.Errorf("%q: %q", text, notes)
+		}
+	}
+}
