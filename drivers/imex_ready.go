@@ -25,14 +25,14 @@ const (
 )
 
 // freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
-type freshIMEX struct{ converge.Settler }
+type freshIMEX struct{ converge.Follower }
 
 // imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
 func imexFresh() converge.Want {
 	w := things.Restart(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return imexReady(ctx, v)
 	}, "IMEX reads its files when it starts")
-	w.Thing, w.Breaks = freshIMEX{w.Thing.(converge.Settler)}, []string{"stop-clients"}
+	w.Thing, w.Breaks = freshIMEX{w.Thing.(converge.Follower)}, []string{"stop-clients"}
 	return w
 }
 
@@ -46,7 +46,7 @@ func NewIMEX(files []string) converge.Thing {
 }
 
 func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Settler.Look(ctx, v)
+	state, err := f.Follower.Look(ctx, v)
 	state = things.DaemonState(state) // a mask is for the want of the unit, which comes before this one
 	if err == nil && (state == "inactive" || state == "") {
 		return "", host.Later{Until: "its start"}

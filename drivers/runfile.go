@@ -170,8 +170,8 @@ func versionIn(state converge.State) string {
 	return strings.TrimSuffix(version, ",")
 }
 
-// Prove refuses what would end in a mix of two drivers, what has no way back, and what has no room.
-func (r runfile) Prove(ctx context.Context, v host.View, before, after converge.State) error {
+// Validate refuses what would end in a mix of two drivers, what has no way back, and what has no room.
+func (r runfile) Validate(ctx context.Context, v host.View, before, after converge.State) error {
 	if after == "" {
 		return nil
 	}

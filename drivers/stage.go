@@ -228,7 +228,7 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // Modules is the stage after the packages: modules of the one version for every kernel, and the one that runs.
 func (d Driver) Modules(database *packages.Reading) converge.Stage {
 	return converge.Stage{
-		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Proves: "packages",
+		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Verifies: "packages",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil {

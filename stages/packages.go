@@ -181,7 +181,7 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 // packageStage is the stage of all packages: one transaction.
 func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 	return converge.Stage{
-		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds, Proves: "sources",
+		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds, Verifies: "sources",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w, err := wantedPackages(d, s, f)
 			if err != nil {

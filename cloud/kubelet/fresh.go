@@ -16,8 +16,8 @@ import (
 // reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
 // Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
 type freshUnit struct {
-	converge.Settler // of kind restart
-	unit             string
+	converge.Follower // of kind restart
+	unit              string
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.
@@ -44,7 +44,7 @@ func NewFresh(unit string, files []string) converge.Thing {
 }
 
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Settler.Look(ctx, v)
+	state, err := f.Follower.Look(ctx, v)
 	if err != nil || state != "failed" && state != "inactive" && state != "" {
 		return state, err
 	}

@@ -161,7 +161,7 @@ const isReady = "ready"
 func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	j := joined{nodeOf(se, s, f, name, kubeconfig)}
 	return converge.Want{Thing: j, Why: "kubelet says so, in this boot", To: func(found converge.State) (converge.State, error) {
-		return j.Settled(found), nil
+		return j.Current(found), nil
 	}}
 }
 
@@ -188,11 +188,11 @@ func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.boot) })
 }
 
-// Unsettled is as found.
-func (j joined) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+// Affected is as found.
+func (j joined) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Settled is ready.
-func (j joined) Settled(converge.State) converge.State { return isReady }
+// Current is ready.
+func (j joined) Current(converge.State) converge.State { return isReady }
 
 // Unready says why a node is not ready in this boot, "" if it is.
 func Unready(n *kube.Node, bootID string) string {

@@ -180,8 +180,8 @@ func (p nodePart) needsAccount() bool {
 	return p.what == "taint" || p.what == "record" && p.key == taintRecord || p.what == "label" && spec.RestrictedLabel(p.key)
 }
 
-// Prove refuses a change that no account here may make, before anything is touched.
-func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) error {
+// Validate refuses a change that no account here may make, before anything is touched.
+func (p nodePart) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
 	w, err := p.whom(ctx, v)
 	if err != nil || !p.needsAccount() || w.serviceAccount(v) != "" {
 		return err

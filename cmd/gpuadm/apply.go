@@ -311,7 +311,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will make them.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
-	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Settles && ch.When == host.AtFirstBoot }) {
+	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Follows && ch.When == host.AtFirstBoot }) {
 		return
 	}
 	// In a folder the unit's links alone say whether it is enabled.

@@ -109,7 +109,7 @@ var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 // states is a change from one state to the other, with short digests. A thing that settles has one desired state, so the state
 // found says all: "its configuration changed since it started".
 func states(ch converge.Change) string {
-	if ch.Settles && ch.Before != "" {
+	if ch.Follows && ch.Before != "" {
 		return short(ch.Before)
 	}
 	return short(ch.Before) + " → " + short(ch.After)

@@ -99,7 +99,7 @@ func (c *common) leavable(h host.View, leave []string) error {
 	for _, run := range converge.ReadJournal(h).Runs() {
 		for _, ch := range run.Makes {
 			named[ch.Name], named[ch.String()] = true, true
-			if !run.Undone && !ch.Settles {
+			if !run.Undone && !ch.Follows {
 				made = append(made, ch.String())
 			}
 		}

@@ -94,7 +94,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), summary(e))
 	case converge.Undone, converge.RolledBack:
 		text := e.Change.String() + "   " + string(e.What)
-		if e.Change.Settles {
+		if e.Change.Follows {
 			text = summary(e)
 		}
 		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)

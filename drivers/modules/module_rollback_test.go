@@ -73,7 +73,7 @@ func TestUndoReloadsModule(t *testing.T) {
 				{Name: "packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 					return []converge.Want{{Thing: brought{name: name}, To: func(converge.State) (converge.State, error) { return converge.State(side.Version), nil }}}, nil
 				}},
-				{Name: "modules", Proves: "packages", Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
+				{Name: "modules", Verifies: "packages", Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 					return modules.Wants(side, f, facts.Modules{})
 				}},
 			},

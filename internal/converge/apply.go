@@ -131,7 +131,7 @@ func (r *run) stages(ctx context.Context) error {
 	return nil
 }
 
-// stage makes one stage's changes. Settlers come last.
+// stage makes one stage's changes. Followers come last.
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
 	f, err := r.gathered(ctx, r.h)
@@ -177,9 +177,9 @@ func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 // proved says which stages are rolled back with this one: those that this stage verifies.
 func (r *run) proved(st Stage) func(stage string) bool {
 	names := []string{st.Name}
-	for st.Proves != "" {
-		names = append(names, st.Proves)
-		i := slices.IndexFunc(r.Stages, func(s Stage) bool { return s.Name == st.Proves })
+	for st.Verifies != "" {
+		names = append(names, st.Verifies)
+		i := slices.IndexFunc(r.Stages, func(s Stage) bool { return s.Name == st.Verifies })
 		if i < 0 {
 			break
 		}

@@ -44,14 +44,14 @@ type Want struct {
 
 // A Stage names one part of the bootstrap and says what it wants. Wants is pure.
 type Stage struct {
-	Name   string // "runtime"
-	About  string // "points the container engine at the NVIDIA runtime"
-	Wants  func(spec.Spec, facts.Facts) ([]Want, error)
-	Needs  func(spec.Spec) facts.Needs                      // facts that cost more, for its wants; nil: none
-	Notes  func(host.View, spec.Spec, facts.Facts) []string // what no want says, in sentences without a full stop; nil: nothing
-	Proves string                                           // an earlier stage that only this one verifies: rolled back with it, and in its undo this one's Settlers settle again
-	Whole  bool                                             // it speaks for the whole machine: made only where all stages before it are converged
-	Holds  bool                                             // an apply makes nothing after it while something in it waits
+	Name     string // "runtime"
+	About    string // "points the container engine at the NVIDIA runtime"
+	Wants    func(spec.Spec, facts.Facts) ([]Want, error)
+	Needs    func(spec.Spec) facts.Needs                      // facts that cost more, for its wants; nil: none
+	Notes    func(host.View, spec.Spec, facts.Facts) []string // what no want says, in sentences without a full stop; nil: nothing
+	Verifies string                                           // an earlier stage that only this one verifies: rolled back with it, and in its undo this one's Followers settle again
+	Whole    bool                                             // it speaks for the whole machine: made only where all stages before it are converged
+	Holds    bool                                             // an apply makes nothing after it while something in it waits
 }
 
 // A Change is one line of a plan. It is data: printed, journalled, reversed.
@@ -59,20 +59,20 @@ type Change struct {
 	Stage   string `json:"stage"`
 	Section string `json:"section,omitempty"`
 	Ref
-	Before    State               `json:"before"`
-	After     State               `json:"after"`
-	Why       string              `json:"why,omitempty"`
-	Breaks    []string            `json:"breaks,omitempty"`
-	Clients   map[string][]string `json:"clients,omitempty"`
-	Keeps     string              `json:"keeps,omitempty"`
-	Leaves    string              `json:"leaves,omitempty"`
-	Left      []string            `json:"left,omitempty"`      // gpuadm's parts that stay, since they were changed outside gpuadm
-	Drawn     bool                `json:"drawn,omitempty"`     // a dependency of another change: only undo reverts it
-	Settles   bool                `json:"settles,omitempty"`   // the thing is a Settler: it has no Before to restore
-	Unsettles []Ref               `json:"unsettles,omitempty"` // what must settle after this, and after its undo
-	Unsure    bool                `json:"unsure,omitempty"`    // of a run that was cut short, which may not have made it
-	Diff      string              `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
-	Reason                        // why it is not made now; the zero Reason: it is
+	Before     State               `json:"before"`
+	After      State               `json:"after"`
+	Why        string              `json:"why,omitempty"`
+	Breaks     []string            `json:"breaks,omitempty"`
+	Clients    map[string][]string `json:"clients,omitempty"`
+	Keeps      string              `json:"keeps,omitempty"`
+	Leaves     string              `json:"leaves,omitempty"`
+	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, since they were changed outside gpuadm
+	Dependency bool                `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
+	Follows    bool                `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
+	Affects    []Ref               `json:"affects,omitempty"`    // what must settle after this, and after its undo
+	Unsure     bool                `json:"unsure,omitempty"`     // of a run that was cut short, which may not have made it
+	Diff       string              `json:"diff,omitempty"`       // unified diff of the bytes, secrets masked; not journalled
+	Reason                         // why it is not made now; the zero Reason: it is
 }
 
 // Home is the folder that holds the journal and the blobs.
@@ -101,11 +101,11 @@ type Resolver interface {
 	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
-// A Settler comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Both are pure.
-type Settler interface {
+// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Both are pure.
+type Follower interface {
 	Thing
-	Unsettled(found State, by Change) State // its state after another change
-	Settled(found State) State              // its desired state
+	Affected(found State, by Change) State // its state after another change
+	Current(found State) State             // its desired state
 }
 
 // A Merger can take gpuadm's part out of a state that was changed outside gpuadm since; any other thing is gpuadm's as a whole.
@@ -117,15 +117,15 @@ type Merger interface {
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
-// A Prover has a change verified before anything is touched, by the daemon that will read the file. found is without gpuadm's earlier
+// A Validator has a change verified before anything is touched, by the daemon that will read the file. found is without gpuadm's earlier
 // changes. Undo does not ask it.
-type Prover interface {
+type Validator interface {
 	Thing
-	Prove(ctx context.Context, v host.View, found, after State) error
+	Validate(ctx context.Context, v host.View, found, after State) error
 }
 
-// A Breaker says what a change interrupts now, and whom. Undo asks it too: the journal's answer may be out of date.
-type Breaker interface {
+// A Disruptor says what a change interrupts now, and whom. Undo asks it too: the journal's answer may be out of date.
+type Disruptor interface {
 	Thing
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
 }

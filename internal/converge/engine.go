@@ -37,8 +37,8 @@ type Engine struct {
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Allow      []string // these breaks are allowed; "all": all of them
 
-	cache  facts.Cache // versions read from binaries: the most expensive facts
-	proven sync.Map    // changes that a Prover has verified: it is asked once a run
+	cache     facts.Cache // versions read from binaries: the most expensive facts
+	validated sync.Map    // changes that a Validator has verified: it is asked once a run
 }
 
 // forbidden returns the breaks of the changes that were not allowed, in their order.

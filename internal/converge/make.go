@@ -84,7 +84,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rolling() && !s.Settles && s.Before == s.mine[0].Before:
+		case r.rolling() && !s.Follows && s.Before == s.mine[0].Before:
 			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
 			s.Before = s.mine[len(s.mine)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
@@ -94,7 +94,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 }
 
 func (r *run) postpone(s step) {
-	if t, ok := s.want.Thing.(Settler); ok {
+	if t, ok := s.want.Thing.(Follower); ok {
 		if s.foresee(t, r.Made); s.idle || r.back() {
 			return
 		}
@@ -198,7 +198,7 @@ func (r *run) remember(ctx context.Context, due []step) {
 		now, err := s.want.Look(ctx, r.h)
 		_, whole := s.want.Thing.(Stored)
 		switch {
-		case s.Settles, err == nil && now == s.After:
+		case s.Follows, err == nil && now == s.After:
 			continue
 		case !r.back() && err == nil && whole && now == s.Before:
 			r.unmade = append(r.unmade, s.key())
@@ -291,7 +291,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	t := troubleOf(cause)
 	back, rest := r.mine().split(of)
 	if last := len(back.Makes) - 1; last >= 0 && slices.Contains(r.unmade, back.Makes[last].key()) {
-		back.Makes[last].Unsettles = nil
+		back.Makes[last].Affects = nil
 	}
 	undone, failed := r.takeBack(ctx, r.backwards(fold([]Run{back})))
 	for _, err := range failed {

@@ -149,11 +149,11 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	var unwanted []step
 	for _, o := range slices.Backward(mine) {
-		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
+		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Dependency {
 			continue
 		}
 		if o.back() && !o.unsure() {
-			continue // it was rolled back, and its Settlers settled then
+			continue // it was rolled back, and its Followers settled then
 		}
 		s, err := e.without(o)
 		if err != nil {
@@ -161,9 +161,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		}
 		s.Why = "no longer asked for"
 		unwanted = append(unwanted, s)
-		for _, t := range e.settlers(o.Change) {
+		for _, t := range e.followers(o.Change) {
 			if !slices.ContainsFunc(wants, func(w Want) bool { return w.Ref().covers(t.Ref()) }) {
-				wants = append(wants, settled(t))
+				wants = append(wants, wantCurrent(t))
 			}
 		}
 	}
@@ -176,10 +176,10 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		}})
 	}
 	steps := together(append(unwanted, wanted...))
-	settlersLast(steps)
-	proven := e.settledBy(st, f)
+	followersLast(steps)
+	proven := e.followersIn(st, f)
 	for i := range steps {
-		steps[i].unsettles(steps, proven)
+		steps[i].unfollows(steps, proven)
 	}
 	return steps, nil
 }
@@ -193,16 +193,16 @@ func (e *Engine) without(o ours) (step, error) {
 	return step{Change: c, mine: o.makes, want: Want{Thing: t, To: same}, goes: 1}, err
 }
 
-// settled wants a Settler to settle.
-func settled(t Settler) Want {
-	return Want{Thing: t, To: func(found State) (State, error) { return t.Settled(found), nil }}
+// wantCurrent wants a Follower current.
+func wantCurrent(t Follower) Want {
+	return Want{Thing: t, To: func(found State) (State, error) { return t.Current(found), nil }}
 }
 
-// settlers builds again what must settle after a journalled change is undone.
-func (e *Engine) settlers(c Change) (list []Settler) {
-	for _, ref := range c.Unsettles {
+// followers builds again what must settle after a journalled change is undone.
+func (e *Engine) followers(c Change) (list []Follower) {
+	for _, ref := range c.Affects {
 		if t, err := e.ThingOf(ref); err == nil {
-			if st, ok := t.(Settler); ok {
+			if st, ok := t.(Follower); ok {
 				list = append(list, st)
 			}
 		}
@@ -229,11 +229,11 @@ func together(steps []step) (list []step) {
 	return list
 }
 
-// settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
+// followersIn returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
 // nothing.
-func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
+func (e *Engine) followersIn(st Stage, f facts.Facts) (list []step) {
 	for _, prover := range e.Stages {
-		if prover.Proves != st.Name {
+		if prover.Verifies != st.Name {
 			continue
 		}
 		wants, err := prover.Wants(e.Spec, f)
@@ -241,7 +241,7 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 			continue
 		}
 		for _, w := range wants {
-			if settles(w.Thing) == 1 {
+			if follows(w.Thing) == 1 {
 				list = append(list, step{want: w, Change: Change{Ref: w.Ref()}})
 			}
 		}
@@ -249,16 +249,16 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 	return list
 }
 
-// unsettles notes which of the stage's things, and of those that prove it, must settle after this one.
-func (s *step) unsettles(steps, proven []step) {
-	if s.Settles = settles(s.want.Thing) == 1; s.Settles {
+// affects notes which of the stage's things, and of those that prove it, must settle after this one.
+func (s *step) unfollows(steps, proven []step) {
+	if s.Follows = follows(s.want.Thing) == 1; s.Follows {
 		return
 	}
-	s.Unsettles = nil
+	s.Affects = nil
 	for _, all := range [][]step{steps, proven} {
 		for i := range all {
-			if t, ok := all[i].want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
-				s.Unsettles = append(s.Unsettles, t.Ref())
+			if t, ok := all[i].want.Thing.(Follower); ok && t.Affected("", s.Change) != "" {
+				s.Affects = append(s.Affects, t.Ref())
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 			steps = unresolved(steps, pending, err)
 			continue
 		}
-		if steps, err = e.drawn(steps, pending[0], found); err != nil {
+		if steps, err = e.dependencies(steps, pending[0], found); err != nil {
 			return nil, err
 		}
 	}
@@ -65,8 +65,8 @@ func unresolved(steps []step, pending []Change, err error) []step {
 	return out
 }
 
-// drawn fills what was found out into the steps, and adds those that are drawn along behind the last of their kind.
-func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error) {
+// dependencies fills what was found out into the steps, and adds those that are drawn along behind the last of their kind.
+func (e *Engine) dependencies(steps []step, like Change, found []Change) ([]step, error) {
 	last := 0
 	for i, s := range steps {
 		if s.Kind == like.Kind {
@@ -81,7 +81,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 			if err != nil {
 				return nil, err
 			}
-			c.Stage, c.Section, c.Drawn = like.Stage, like.Section, true
+			c.Stage, c.Section, c.Dependency = like.Stage, like.Section, true
 			extra = append(extra, step{Change: c, want: Want{Thing: t, To: asFound(c)}, resolved: true})
 			continue
 		}
@@ -90,7 +90,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 			s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
-		s.Before, s.After, s.Why, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Drawn, nil
+		s.Before, s.After, s.Why, s.Keeps, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Dependency, nil
 		s.want.To = asFound(c)
 	}
 	return slices.Insert(steps, last+1, extra...), nil

@@ -60,7 +60,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	e.proven.Clear() // a prover that did not answer in the last run may answer now
+	e.validated.Clear() // a prover that did not answer in the last run may answer now
 	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h), doing: Made}
 	if r.j.Refused != nil {
 		unlock()

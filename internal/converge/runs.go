@@ -163,7 +163,7 @@ func fold(runs []Run) []ours {
 	for r := range runs {
 		run := &runs[r]
 		for _, c := range run.Makes {
-			if c.Settles {
+			if c.Follows {
 				continue
 			}
 			is := c.key()

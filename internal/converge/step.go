@@ -33,22 +33,22 @@ type step struct {
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
-// blocked says that an undo must know the state of this thing first. A Settler that does not run is no obstacle: it will read its
+// blocked says that an undo must know the state of this thing first. A Follower that does not run is no obstacle: it will read its
 // files when it starts.
 func (s step) blocked() bool {
-	return s.Cannot != "" || s.strict && s.Deferred != "" && settles(s.want.Thing) == 0 && s.When != host.InNewProcess
+	return s.Cannot != "" || s.strict && s.Deferred != "" && follows(s.want.Thing) == 0 && s.When != host.InNewProcess
 }
 
-func settles(t Thing) int {
-	if _, ok := t.(Settler); ok {
+func follows(t Thing) int {
+	if _, ok := t.(Follower); ok {
 		return 1
 	}
 	return 0
 }
 
-// settlersLast orders steps for their making: what settles comes after all else.
-func settlersLast(steps []step) {
-	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
+// followersLast orders steps for their making: what settles comes after all else.
+func followersLast(steps []step) {
+	slices.SortStableFunc(steps, func(a, b step) int { return follows(a.want.Thing) - follows(b.want.Thing) })
 }
 
 // sideBySide is how many looks may wait at once, for a command or another machine. Most wait for nothing: the first goroutine makes them
@@ -79,7 +79,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 	var pending []Change
 	for i := range steps {
 		s := &steps[i]
-		if t, ok := s.want.Thing.(Settler); ok {
+		if t, ok := s.want.Thing.(Follower); ok {
 			s.foresee(t, pending)
 			s.breaks(ctx, v)
 		} else if !s.converged() && s.Cannot == "" {
@@ -89,11 +89,11 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
-// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Prover verify it.
+// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator verify it.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
-	p, ok := s.want.Thing.(Prover)
+	p, ok := s.want.Thing.(Validator)
 	if !ok || s.strict || s.converged() || !s.now() {
 		return
 	}
@@ -101,17 +101,17 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 		key
 		base, after State
 	}
-	judged, _ := e.proven.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
-		return p.Prove(ctx, v, s.base, s.After)
+	judged, _ := e.validated.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
+		return p.Validate(ctx, v, s.base, s.After)
 	}))
 	if err := judged.(func() error)(); err != nil {
 		s.Reason = cannot(err)
 	}
 }
 
-// breaks asks a Breaker what the change interrupts.
+// breaks asks a Disruptor what the change interrupts.
 func (s *step) breaks(ctx context.Context, v host.View) {
-	b, ok := s.want.Thing.(Breaker)
+	b, ok := s.want.Thing.(Disruptor)
 	if !ok || !s.now() {
 		return
 	}
@@ -192,21 +192,21 @@ func (s *step) to(v host.View, found State) (State, error) {
 	return after, err
 }
 
-// foresee computes a Settler's state after the pending changes. A state that cannot be known yet counts only if they affect it: a
+// foresee computes a Follower's state after the pending changes. A state that cannot be known yet counts only if they affect it: a
 // daemon that does not run will read its files when it starts.
-func (s *step) foresee(t Settler, pending []Change) {
+func (s *step) foresee(t Follower, pending []Change) {
 	if s.Cannot != "" {
 		return
 	}
 	st := s.Before
 	for _, c := range pending {
-		st = t.Unsettled(st, c)
+		st = t.Affected(st, c)
 	}
 	if st == s.Before {
 		s.idle = s.Deferred != ""
 		return
 	}
-	s.Before, s.After = st, t.Settled(st)
+	s.Before, s.After = st, t.Current(st)
 	if s.want.To == nil {
 		return
 	}

@@ -219,7 +219,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 // stays puts aside what this undo leaves as it is: what the operator names, and what no undo reverts.
 func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []string) bool {
 	switch {
-	case s.Settles:
+	case s.Follows:
 		return false
 	case slices.Contains(leave, s.Name) || slices.Contains(leave, s.String()):
 		s.look(ctx, v)
@@ -242,8 +242,8 @@ func (p *UndoPlan) remains(s *step, runs []Run) {
 	}
 	switch {
 	case s.blocked():
-	case s.Settles && !s.converged():
-		if _, asked := s.want.Thing.(Breaker); !asked {
+	case s.Follows && !s.converged():
+		if _, asked := s.want.Thing.(Disruptor); !asked {
 			s.Breaks = broke(runs, s.Change)
 		}
 	case s.After == "" && s.Before != "" && s.Leaves != "":
@@ -286,11 +286,11 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 			s.Cannot, s.err = err.Error(), err
 		}
 		steps = append(steps, s)
-		for _, t := range e.settlers(o.Change) {
-			c := Change{Stage: o.Stage, Ref: t.Ref(), Settles: true}
+		for _, t := range e.followers(o.Change) {
+			c := Change{Stage: o.Stage, Ref: t.Ref(), Follows: true}
 			settle = slices.DeleteFunc(settle, func(s step) bool { return c.Ref.covers(s.Ref) })
 			if !slices.ContainsFunc(settle, func(s step) bool { return s.Ref.covers(c.Ref) }) {
-				settle = append(settle, step{Change: c, want: settled(t), strict: true})
+				settle = append(settle, step{Change: c, want: wantCurrent(t), strict: true})
 			}
 		}
 	}

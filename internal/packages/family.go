@@ -168,7 +168,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	add := func(name string, to State, why string) {
 		if before := all[name].String(); before != to.String() {
-			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: before, After: to.String(), Why: why, Drawn: true})
+			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: before, After: to.String(), Why: why, Dependency: true})
 		}
 	}
 	for _, name := range f.strangers(all, changes) {
@@ -215,7 +215,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 		}
 		if to, _ := f.fit(before, chosen, offers[c.Name]); to.Installed() {
 			to.Auto, more = true, true
-			changes[i].After, changes[i].Drawn, changes[i].Why = to.String(), true, "dependency"
+			changes[i].After, changes[i].Dependency, changes[i].Why = to.String(), true, "dependency"
 		}
 	}
 	named := map[string]int{}
@@ -236,7 +236,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 			continue
 		}
 		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
-			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), Why: "part of the driver: the source has this revision", Drawn: true})
+			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), Why: "part of the driver: the source has this revision", Dependency: true})
 		}
 		changes[i].After = to.String()
 	}

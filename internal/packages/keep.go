@@ -32,7 +32,7 @@ func (r *Resolution) Keeps(again map[string][]Offer, file func(name, version str
 		} else if !offered && !file(c.Name, before.Version) {
 			why = fmt.Sprintf("no %s has %s %s any more", r.Solver.Words().Source, c.Name, before.Version)
 		}
-		if r.Changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Drawn && after.Installed()) {
+		if r.Changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Dependency && after.Installed()) {
 			whole = why
 		}
 	}

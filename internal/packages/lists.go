@@ -29,7 +29,7 @@ const (
 // Lists wants the packager's lists to be those of our files about repositories.
 func Lists(of Packager, files []string) converge.Want {
 	l, why := lists{of, of.Name(), files}, of.Name()+" knows what the repositories hold"
-	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Settled(found), nil }}
+	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Current(found), nil }}
 }
 
 // NewLists builds the thing again.
@@ -67,19 +67,19 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return l.of.Update(ctx, h, l.files)
 }
 
-// Unsettled says that a change to a file about a repository makes the lists stale, but not its going away.
-func (l lists) Unsettled(found converge.State, by converge.Change) converge.State {
+// Affected says that a change to a file about a repository makes the lists stale, but not its going away.
+func (l lists) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" && by.After == "" && by.Deferred == "" {
 		return found
 	}
-	if slices.Contains(l.files, by.Name) || l.of != nil && l.of.Unsettles(l.files, by) {
+	if slices.Contains(l.files, by.Name) || l.of != nil && l.of.Affects(l.files, by) {
 		return stale
 	}
 	return found
 }
 
-// Settled says that lists are to be fresh.
-func (l lists) Settled(converge.State) converge.State { return fresh }
+// Current says that lists are to be fresh.
+func (l lists) Current(converge.State) converge.State { return fresh }
 
 // TouchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
 // own time stays: packagers ask the server for what is newer than that.

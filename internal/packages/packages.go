@@ -34,7 +34,7 @@ type Packager interface {
 	Repair(ctx context.Context, h host.Host) error
 	// Resolve closes open versions, checks that every wanted version has a candidate, and asks the packager by simulation
 	// what the transaction would do. It returns one change for each package that would change: those asked for, with
-	// After closed, and those drawn along (dependencies, removals) with Drawn set. Keeps is set on a change whose Before
+	// After closed, and those drawn along (dependencies, removals) with Dependency set. Keeps is set on a change whose Before
 	// is no longer available. An error is a *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
 	// Known returns what the lists on disk say of packages, and when the youngest was read; the zero time if a list of a
@@ -50,8 +50,8 @@ type Packager interface {
 	Stale(v host.View, files []string) (bool, error)
 	// Update reads those lists again. It fails if one cannot be read, or has no accepted signature.
 	Update(ctx context.Context, h host.Host, files []string) error
-	// Unsettles says whether a change to something makes the lists of repositories in files stale.
-	Unsettles(files []string, by converge.Change) bool
+	// Affects says whether a change to something makes the lists of repositories in files stale.
+	Affects(files []string, by converge.Change) bool
 
 	// Repositories wants files and keys of repositories; database also holds the keys that rpm trusts.
 	Repositories(database *Reading, repos []Repository, via host.Via) ([]converge.Want, error)

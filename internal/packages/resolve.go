@@ -103,7 +103,7 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 		case found.Held && found.Installed():
 			return r.refused(m.Name, fmt.Sprintf("%s would change it, and it is held at %s", tool, found.Version))
 		}
-		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: m.Name}, Before: found.String(), Drawn: true, Why: "dependency"}
+		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: m.Name}, Before: found.String(), Dependency: true, Why: "dependency"}
 		if m.Version == "" {
 			c.Why, c.After = "cannot stay beside what is installed", r.Solver.Without(v, m.Name)
 		} else {
@@ -151,7 +151,7 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
 				to.Auto, more = found.Auto || !found.Installed(), true
 				r.Changes = append(r.Changes, converge.Change{
-					Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true,
+					Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), After: to.String(), Why: "part of the driver", Dependency: true,
 				})
 			}
 		}
@@ -276,7 +276,7 @@ func (r *Resolution) Check(ctx context.Context, v host.View) error {
 func (r *Resolution) refused(name, why string) error {
 	var list []string
 	for _, c := range Due(r.Changes) {
-		if after := Parse(c.After); !c.Drawn && after.Installed() {
+		if after := Parse(c.After); !c.Dependency && after.Installed() {
 			list = append(list, c.Name+r.Solver.Words().At+after.Version)
 		}
 	}

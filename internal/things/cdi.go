@@ -151,11 +151,11 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}}
 }
 
-// Unsettled is as found: the stage that changes partitions has the service run.
-func (cdi) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+// Affected is as found: the stage that changes partitions has the service run.
+func (cdi) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Settled is current, but where nothing writes a spec.
-func (cdi) Settled(found converge.State) converge.State {
+// Current is current, but where nothing writes a spec.
+func (cdi) Current(found converge.State) converge.State {
 	if CDIProblem(found) != "" {
 		return cdiCurrent
 	}
@@ -165,24 +165,24 @@ func (cdi) Settled(found converge.State) converge.State {
 // duringMIG is a thing as the stage that changes partitions sees it: unsettled by them, also by an undo of them. One that cannot be made
 // is named there and takes no partitions back; the same thing of the stage that comes next is what fails.
 type duringMIG struct {
-	converge.Settler
+	converge.Follower
 	name    string         // another than the thing's own, since the journal tells things by kind and name
 	changed converge.State // once partitions have changed
 }
 
-func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Settler.Ref().Kind, Name: d.name} }
+func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Follower.Ref().Kind, Name: d.name} }
 
 // Make is the thing's, but for what a failure leads to. A run that is interrupted, and what can only be made later, are no failures.
 func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
-	err := d.Settler.Make(ctx, h, to)
+	err := d.Follower.Make(ctx, h, to)
 	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {
 		return err
 	}
 	return converge.Stays{Why: err.Error()}
 }
 
-// Unsettled says that other partitions unsettle the thing.
-func (d duringMIG) Unsettled(found converge.State, by converge.Change) converge.State {
+// Affected says that other partitions unsettle the thing.
+func (d duringMIG) Affected(found converge.State, by converge.Change) converge.State {
 	if by.Kind != "mig" || found == cdiNone {
 		return found
 	}

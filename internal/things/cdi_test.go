@@ -205,12 +205,12 @@ func TestCDISpecMade(t *testing.T) {
 
 // Partitions that change make the spec outdated, where there is one. A service that fails then takes no partitions back.
 func TestCDIRun(t *testing.T) {
-	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Settler)
+	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
-		if got := run.Settled(run.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
+		if got := run.Current(run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)
 		}
-		if got := run.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
+		if got := run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
 			t.Errorf("%q after a file: %q", found, got)
 		}
 	}
@@ -221,7 +221,7 @@ func TestCDIRun(t *testing.T) {
 		if !strings.HasPrefix(string(found), "outdated: ") || err != nil {
 			t.Fatalf("%q, %v", found, err)
 		}
-		if err := run.Make(t.Context(), r, run.Settled(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
+		if err := run.Make(t.Context(), r, run.Current(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
 			t.Errorf("fails %v: %v", fails, err)
 		}
 	}
@@ -293,16 +293,16 @@ func TestDeviceLinks(t *testing.T) {
 
 // Partitions that change need other nodes, where the driver's tool can make them. One that fails takes no partitions back.
 func TestPartitionNodes(t *testing.T) {
-	nodes := things.NewDeviceLinks("/dev/nvidia-caps").(converge.Settler)
+	nodes := things.NewDeviceLinks("/dev/nvidia-caps").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {
-		if got := nodes.Settled(nodes.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
+		if got := nodes.Current(nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)
 		}
-		if got := nodes.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
+		if got := nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
 			t.Errorf("%q after a file: %q", found, got)
 		}
 	}
-	if got := nodes.Unsettled("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}); got == "linked" {
+	if got := nodes.Affected("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}); got == "linked" {
 		t.Error("partitions that change need no nodes")
 	}
 	const access = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi1/access --\nDeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n"

@@ -66,6 +66,6 @@ func (c check) Make(context.Context, host.Host, converge.State) error {
 }
 
 // settles wants a thing in the state that it settles in.
-func settles(t converge.Settler, why string) converge.Want {
-	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Settled(found), nil }}
+func settles(t converge.Follower, why string) converge.Want {
+	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
 }

@@ -40,7 +40,7 @@ type capNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
 func PartitionNodes() converge.Want {
-	return settles(NewDeviceLinks(capsFolder).(converge.Settler), "containers use partitions by them")
+	return settles(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.
@@ -226,11 +226,11 @@ func accessOf(v host.View, instance string) map[string]string {
 	return says
 }
 
-// Unsettled is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.
-func (deviceLinks) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+// Affected is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.
+func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Settled is linked, where there are nodes.
-func (deviceLinks) Settled(found converge.State) converge.State {
+// Current is linked, where there are nodes.
+func (deviceLinks) Current(found converge.State) converge.State {
 	if strings.HasPrefix(string(found), "missing") {
 		return "linked"
 	}

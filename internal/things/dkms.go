@@ -271,8 +271,8 @@ func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	return state, err
 }
 
-// Unsettled says that another driver needs a rebuild, whether DKMS builds that driver or packages bring it.
-func (b beside) Unsettled(found converge.State, by converge.Change) converge.State {
+// Affected says that another driver needs a rebuild, whether DKMS builds that driver or packages bring it.
+func (b beside) Affected(found converge.State, by converge.Change) converge.State {
 	switch {
 	case by.Kind == "package" && strings.HasPrefix(by.Name, b.name) && by.After == "" && by.Before != "":
 		return BesideFits // it goes
@@ -282,8 +282,8 @@ func (b beside) Unsettled(found converge.State, by converge.Change) converge.Sta
 	return found
 }
 
-// Settled is always what fits.
-func (b beside) Settled(converge.State) converge.State { return BesideFits }
+// Current is always what fits.
+func (b beside) Current(converge.State) converge.State { return BesideFits }
 
 // Make removes the earlier build first: else dkms would install that again.
 func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {

@@ -185,7 +185,7 @@ func TestDKMSBeside(t *testing.T) {
 	if !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
 	}
-	s := again.(converge.Settler)
+	s := again.(converge.Follower)
 	for _, c := range []struct {
 		found, then converge.State
 		by          converge.Change
@@ -197,8 +197,8 @@ func TestDKMSBeside(t *testing.T) {
 		{"", "", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
 		{"not built", "not built", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
 	} {
-		if got := s.Unsettled(c.found, c.by); got != c.then || s.Settled(got) != "fits" {
-			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, s.Settled(got))
+		if got := s.Affected(c.found, c.by); got != c.then || s.Current(got) != "fits" {
+			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, s.Current(got))
 		}
 	}
 }

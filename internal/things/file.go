@@ -45,8 +45,8 @@ func NewFile(name string, merge MergeFunc) *FileThing {
 	return f
 }
 
-// Proven has every change to the file judged.
-func (f *FileThing) Proven(prove ProveFunc) *FileThing {
+// Validated has every change to the file judged.
+func (f *FileThing) Validated(prove ProveFunc) *FileThing {
 	f.prove = prove
 	return f
 }
@@ -209,8 +209,8 @@ func (f *FileThing) Digest(state converge.State) string {
 	return s.sha
 }
 
-// Prove has a change judged by the program that will read the file.
-func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
+// Validate has a change judged by the program that will read the file.
+func (f *FileThing) Validate(ctx context.Context, v host.View, before, after converge.State) error {
 	if f.prove == nil {
 		return nil
 	}

@@ -148,16 +148,16 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 	return err
 }
 
-// Unsettled says that a change to a file that the image contains makes the image older.
-func (i initramfs) Unsettled(found converge.State, by converge.Change) converge.State {
+// Affected says that a change to a file that the image contains makes the image older.
+func (i initramfs) Affected(found converge.State, by converge.Change) converge.State {
 	if (found == "" || found == UpToDate) && by.Kind == "file" && slices.Contains(i.files, by.Name) {
 		return olderImage
 	}
 	return found
 }
 
-// Settled says that an older image is rebuilt.
-func (i initramfs) Settled(found converge.State) converge.State {
+// Current says that an older image is rebuilt.
+func (i initramfs) Current(found converge.State) converge.State {
 	if found == olderImage {
 		return UpToDate
 	}

@@ -211,9 +211,9 @@ func sameParameter(configured, is string) bool {
 	return configured == is
 }
 
-// Unsettled foresees that a new build or package brings another module on disk, and that changed files set other
+// Affected foresees that a new build or package brings another module on disk, and that changed files set other
 // parameters. A build for another kernel than the running one changes nothing here.
-func (m module) Unsettled(found converge.State, by converge.Change) converge.State {
+func (m module) Affected(found converge.State, by converge.Change) converge.State {
 	brought := ""
 	switch {
 	case by.Kind == "dkms" && strings.HasSuffix(by.Name, " "+m.kernel) || by.Kind == "dkms" && m.kernel == "":
@@ -251,8 +251,8 @@ func bringsModule(by converge.Change) bool {
 	return by.Kind == "runfile" || by.Kind == "package" && strings.Contains(by.Name, "nvidia") && !strings.Contains(by.Name, "container")
 }
 
-// Settled is always what lies on disk: which that is, is known when all else is made.
-func (m module) Settled(converge.State) converge.State { return moduleSettled }
+// Current is always what lies on disk: which that is, is known when all else is made.
+func (m module) Current(converge.State) converge.State { return moduleSettled }
 
 // Make takes out what is loaded, where it is another, and loads what lies on disk.
 func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {

@@ -258,7 +258,7 @@ func TestModuleServesNotAll(t *testing.T) {
 }
 
 func TestModuleForesees(t *testing.T) {
-	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, false, "").Thing.(converge.Settler)
+	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, false, "").Thing.(converge.Follower)
 	for _, c := range []struct {
 		found, then converge.State
 		by          converge.Change
@@ -274,8 +274,8 @@ func TestModuleForesees(t *testing.T) {
 		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}, Before: "580.95.05-1", After: "580.95.05-1 held"}},
 		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-container-toolkit"}, Before: "1.18.0-1", After: "1.18.1-1"}},
 	} {
-		if got := m.Unsettled(c.found, c.by); got != c.then || m.Settled(got) != "as on disk" {
-			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Settled(got))
+		if got := m.Affected(c.found, c.by); got != c.then || m.Current(got) != "as on disk" {
+			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Current(got))
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestModuleBreaks(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		b := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, c.remade, "").Thing.(converge.Breaker)
+		b := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, c.remade, "").Thing.(converge.Disruptor)
 		what, clients, err := b.Breaks(t.Context(), n, c.found, "as on disk")
 		want := []string{"stop-clients"}
 		if len(c.lost) > 0 {
@@ -52,7 +52,7 @@ func TestModuleBreaks(t *testing.T) {
 			t.Errorf("%s: %v by %v, %v; want %v by %v", name, what, clients, err, want, c.lost)
 		}
 	}
-	undone := things.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Breaker)
+	undone := things.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Disruptor)
 	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + two)))(t)
 	if what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk"); !strings.Contains(strings.Join(what, " "), "lose-partitions") {
 		t.Errorf("undo asks only for %v", what)

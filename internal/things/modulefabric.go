@@ -115,8 +115,8 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 	}
 }
 
-// Unsettled says that GPUs register again when the fabric manager starts.
-func (f fabric) Unsettled(found converge.State, by converge.Change) converge.State {
+// Affected says that GPUs register again when the fabric manager starts.
+func (f fabric) Affected(found converge.State, by converge.Change) converge.State {
 	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" {
 		if _, active := UnitWords(by.After); active == "active" {
 			return "waiting"
@@ -125,8 +125,8 @@ func (f fabric) Unsettled(found converge.State, by converge.Change) converge.Sta
 	return found
 }
 
-// Settled is completed, wherever there is a fabric.
-func (f fabric) Settled(found converge.State) converge.State {
+// Current is completed, wherever there is a fabric.
+func (f fabric) Current(found converge.State) converge.State {
 	if found == "" {
 		return ""
 	}

@@ -112,7 +112,7 @@ func TestFabric(t *testing.T) {
 		if state != c.want || !strings.Contains(strings.Join(says, "\n"), c.says) {
 			t.Errorf("%+v: %q, %q", c.gpus, state, says)
 		}
-		if s := f.Settled(state); s != "" && s != "completed" || f.Settled(s) != s {
+		if s := f.Current(state); s != "" && s != "completed" || f.Current(s) != s {
 			t.Errorf("%q settles as %q", state, s)
 		}
 	}

@@ -228,14 +228,14 @@ func (paused) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return Resume(ctx, h)
 }
 
-// Unsettled is as found, since what pauses services also starts them again. What has not been looked at may be paused: then a killed
+// Affected is as found, since what pauses services also starts them again. What has not been looked at may be paused: then a killed
 // run's are started again by undo too.
-func (paused) Unsettled(found converge.State, _ converge.Change) converge.State {
+func (paused) Affected(found converge.State, _ converge.Change) converge.State {
 	if found == "" {
 		return "unknown"
 	}
 	return found
 }
 
-// Settled is none.
-func (paused) Settled(converge.State) converge.State { return noPaused }
+// Current is none.
+func (paused) Current(converge.State) converge.State { return noPaused }

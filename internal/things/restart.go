@@ -45,12 +45,12 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 		if found == Outdated+masked || found == "inactive"+masked {
 			return "", &trouble.Error{What: fmt.Sprintf("cannot restart %s: the unit is masked", unit), Try: []string{"systemctl unmask " + unit}}
 		}
-		return r.Settled(found), nil
+		return r.Current(found), nil
 	}}
 }
 
 // NewRestart builds the thing again. Daemons that say more of themselves embed it.
-func NewRestart(unit string, files []string, ready ReadyFunc) converge.Settler {
+func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower {
 	return restart{unit, files, ready}
 }
 
@@ -217,9 +217,9 @@ func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
 	return t
 }
 
-// Unsettled says that a change to a file the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
+// Affected says that a change to a file the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
 // the daemon reads the same with it and without.
-func (r restart) Unsettled(found converge.State, by converge.Change) converge.State {
+func (r restart) Affected(found converge.State, by converge.Change) converge.State {
 	state, suffix, _ := strings.Cut(string(found), ",")
 	if state == "inactive" || by.Kind == "restart" || by.Kind == "folder" {
 		return found
@@ -235,8 +235,8 @@ func (r restart) Unsettled(found converge.State, by converge.Change) converge.St
 	return found
 }
 
-// Settled says that gpuadm restarts an outdated daemon, and one that its own restart may have left dead. All else stays.
-func (r restart) Settled(found converge.State) converge.State {
+// Current says that gpuadm restarts an outdated daemon, and one that its own restart may have left dead. All else stays.
+func (r restart) Current(found converge.State) converge.State {
 	if found == Outdated || found == "failed" {
 		return UpToDate
 	}

@@ -204,9 +204,9 @@ func (f unitFiles) Make(ctx context.Context, h host.Host, to converge.State) err
 	return h.SetUnit(ctx, name, host.UnitChange{File: "read"})
 }
 
-// Unsettled says that a change to a file of the units makes systemd's copy outdated. It is not foretold where the copy was
+// Affected says that a change to a file of the units makes systemd's copy outdated. It is not foretold where the copy was
 // looked at: enabling a unit, which comes first, has systemd read all files anyway.
-func (f unitFiles) Unsettled(found converge.State, by converge.Change) converge.State {
+func (f unitFiles) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" || by.Kind != "file" {
 		return found
 	}
@@ -218,8 +218,8 @@ func (f unitFiles) Unsettled(found converge.State, by converge.Change) converge.
 	return found
 }
 
-// Settled says that systemd shall read them.
-func (f unitFiles) Settled(found converge.State) converge.State {
+// Current says that systemd shall read them.
+func (f unitFiles) Current(found converge.State) converge.State {
 	if found == "outdated" {
 		return "read"
 	}

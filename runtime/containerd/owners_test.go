@@ -67,7 +67,7 @@ func TestImportsOfImports(t *testing.T) {
 	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
 		t.Errorf("reads %s, want %s", got, want)
 	}
-	if state := last.(converge.Settler).Unsettled(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}}); state != things.Outdated {
+	if state := last.(converge.Follower).Affected(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}}); state != things.Outdated {
 		t.Errorf("after the edit it is %s", state)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
+// Validate asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
 // That it takes the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
 // then the CRI plugin does not load and the node is down.
 func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {

@@ -51,7 +51,7 @@ func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, r
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Proven(judge), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(judge), edit, h.Why()))
 	return append(wants, restarted(f, e, h, reads, target, edit))
 }
 

@@ -52,7 +52,7 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return prove(ctx, v, e, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOut).Formed(engine.FormTOML).Proven(judge), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOut).Formed(engine.FormTOML).Validated(judge), edit, h.Why()))
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return Ready(ctx, v, e)
 	}

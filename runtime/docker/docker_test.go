@@ -234,7 +234,7 @@ func TestDockerRestart(t *testing.T) {
 		"does not answer":     {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
-		f := restartThing{NewRestart("docker.service", []string{daemonJSON}).(restartThing).Settler, []byte(c.file)}
+		f := restartThing{NewRestart("docker.service", []string{daemonJSON}).(restartThing).Follower, []byte(c.file)}
 		if state, err := f.Look(t.Context(), n); err != nil || state != c.state {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}
@@ -245,7 +245,7 @@ func TestDockerRestart(t *testing.T) {
 	}
 	// In an undo the file to be is not known: it is the present one, without what only a restart takes away.
 	n := dockerHost(t, "26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs, "ContainersRunning": 1})
-	if what, _, _ := NewRestart("docker.service", []string{daemonJSON}).(converge.Breaker).Breaks(t.Context(), n, things.Outdated, things.UpToDate); len(what) != 2 {
+	if what, _, _ := NewRestart("docker.service", []string{daemonJSON}).(converge.Disruptor).Breaks(t.Context(), n, things.Outdated, things.UpToDate); len(what) != 2 {
 		t.Errorf("undo breaks %v", what)
 	}
 }

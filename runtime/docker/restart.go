@@ -26,7 +26,7 @@ import (
 // and never takes one away that the file has no more; CDI is set up once at the start, in cmd/dockerd/daemon.go;
 // https://docs.docker.com/engine/daemon/live-restore/.
 type restartThing struct {
-	converge.Settler
+	converge.Follower
 	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
 }
 
@@ -35,11 +35,11 @@ func IsUnit(unit string) bool { return unit == "docker.service" }
 
 // NewRestart builds Docker's thing of kind restart again.
 func NewRestart(unit string, files []string) converge.Thing {
-	return restartThing{Settler: things.NewRestart(unit, files, ready)}
+	return restartThing{Follower: things.NewRestart(unit, files, ready)}
 }
 
 func (f restartThing) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Settler.Look(ctx, v)
+	state, err := f.Follower.Look(ctx, v)
 	if err != nil || state != things.Outdated {
 		return state, err
 	}
@@ -54,7 +54,7 @@ func (f restartThing) Look(ctx context.Context, v host.View) (converge.State, er
 func (f restartThing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	d, err := f.lacks(ctx, h)
 	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
-		return f.Settler.Make(ctx, h, to)
+		return f.Follower.Make(ctx, h, to)
 	}
 	if err := h.SetUnit(ctx, f.Ref().Name, host.UnitChange{Job: "reload"}); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (info daemonInfo) lacks(version string, want *jsonedit.Doc) (d notLoaded) {
 // ready waits until a restarted Docker answers, and has loaded its file.
 func ready(ctx context.Context, v host.View, unit string, files []string) error {
 	began := time.Now()
-	f := restartThing{Settler: things.NewRestart(unit, files, nil)}
+	f := restartThing{Follower: things.NewRestart(unit, files, nil)}
 	var d notLoaded
 	err := engine.UntilDone(ctx, func(ctx context.Context) (err error) {
 		d, err = f.lacks(ctx, v)

@@ -44,9 +44,9 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return prove(ctx, v, e, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOut).Formed(Form).Proven(judge), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOut).Formed(Form).Validated(judge), edit, h.Why()))
 	restart := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, "Docker runs with its configuration")
-	restart.Thing = restartThing{restart.Thing.(converge.Settler), edited}
+	restart.Thing = restartThing{restart.Thing.(converge.Follower), edited}
 	return append(wants, restart), nil
 }
 
@@ -99,7 +99,7 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 // Reread wants Docker to run with its present configuration.
 func Reread(e facts.Engine, why string) converge.Want {
 	w := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
-	w.Thing = restartThing{Settler: w.Thing.(converge.Settler)}
+	w.Thing = restartThing{Follower: w.Thing.(converge.Follower)}
 	return w
 }
 

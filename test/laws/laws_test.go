@@ -145,8 +145,8 @@ func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
 		before := map[string]string{"": tree(whole)} // each stage, and those that it proves
 		for i, st := range e().Stages {
 			before[st.Name] = tree(whole)
-			if st.Proves != "" {
-				before[st.Name] = before[st.Proves]
+			if st.Verifies != "" {
+				before[st.Name] = before[st.Verifies]
 			}
 			stage := e()
 			stage.Stages = stage.Stages[:i+1]

@@ -91,7 +91,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 	}
 	named := func(name, proves string, w converge.Want) converge.Stage {
 		w.Section = "driver"
-		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil }}
+		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil }}
 	}
 	asked := parse(t, text)
 	return &converge.Engine{

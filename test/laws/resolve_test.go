@@ -71,7 +71,7 @@ func TestWhatIsDrawnAlong(t *testing.T) {
 	var lines []string
 	for _, c := range plan.Changes {
 		line := c.Name + "=" + string(c.After)
-		if c.Drawn {
+		if c.Dependency {
 			line += " drawn"
 		}
 		lines = append(lines, line)

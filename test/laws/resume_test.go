@@ -23,7 +23,7 @@ import (
 // proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
 func proving(t testing.TB, bad *bool) *converge.Engine {
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
-		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
 	}
 	e := engineOf(t,
 		stageNamed("driver", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
@@ -63,7 +63,7 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 func TestProofsAreRolledBackInARow(t *testing.T) {
 	bad := true
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
-		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+		return converge.Stage{Name: name, Verifies: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
 	}
 	n := node(t)
 	first := n.Tree(converge.Home)

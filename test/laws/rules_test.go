@@ -52,7 +52,7 @@ func TestJudgeOfAChangedSpec(t *testing.T) {
 	n := node(t)
 	var judged []string
 	for _, word := range []string{"one", "two", "two"} {
-		f := things.NewFile("/etc/d.conf", nil).Proven(func(_ context.Context, _ host.View, before, after []byte) error {
+		f := things.NewFile("/etc/d.conf", nil).Validated(func(_ context.Context, _ host.View, before, after []byte) error {
 			judged = append(judged, fmt.Sprintf("%s to %s", before, after))
 			return nil
 		})

@@ -239,7 +239,7 @@ func TestOpenRunIsClosed(t *testing.T) {
 // A judge that could not be asked is asked again by the next try.
 func TestJudgeIsAskedAgain(t *testing.T) {
 	n, asked := node(t), 0
-	f := things.NewFile("/etc/d.conf", nil).Proven(func(context.Context, host.View, []byte, []byte) error {
+	f := things.NewFile("/etc/d.conf", nil).Validated(func(context.Context, host.View, []byte, []byte) error {
 		if asked++; asked == 1 {
 			return errors.New("no answer")
 		}

@@ -19,8 +19,8 @@ const (
 	aptKeys  = "/etc/apt/keyrings/"
 )
 
-// Unsettles says that lists are read again with new keys.
-func (apt) Unsettles(_ []string, by converge.Change) bool { return strings.HasPrefix(by.Name, aptKeys) }
+// Affects says that lists are read again with new keys.
+func (apt) Affects(_ []string, by converge.Change) bool { return strings.HasPrefix(by.Name, aptKeys) }
 
 // Stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
 //

@@ -121,7 +121,7 @@ func TestDistrustedLists(t *testing.T) {
 
 func TestUnsettledLists(t *testing.T) {
 	t.Parallel()
-	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Settler)
+	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Follower)
 	source := converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources"}, After: "0644 0:0 x 1"}
 	gone := source
 	gone.After = ""
@@ -137,7 +137,7 @@ func TestUnsettledLists(t *testing.T) {
 		{"fresh", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, "fresh"},
 		{"", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, ""},
 	} {
-		if got := l.Unsettled(c.found, c.by); got != c.want {
+		if got := l.Affected(c.found, c.by); got != c.want {
 			t.Errorf("%q after %+v: %q, want %q", c.found, c.by, got, c.want)
 		}
 	}

@@ -140,7 +140,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 		t.Errorf("the dependency is %q", dep.String())
 	}
 	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "dkms-like" })
-	if drawn < 0 || !res.Made[drawn].Drawn || res.Made[drawn].After != "1.0-1 auto" {
+	if drawn < 0 || !res.Made[drawn].Dependency || res.Made[drawn].After != "1.0-1 auto" {
 		t.Errorf("made: %+v", res.Made)
 	}
 	m.idle(drivers("580.65.06"))

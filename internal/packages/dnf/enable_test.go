@@ -120,11 +120,11 @@ func TestEnabledWants(t *testing.T) {
 	if got, want := state(), "package epel-release: , 9-7.el9\n"+key+list; got != want {
 		t.Errorf("after: %s", got)
 	}
-	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Settler)
-	if s := l.Unsettled("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}); s != "stale" {
+	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Follower)
+	if s := l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}); s != "stale" {
 		t.Errorf("the package leaves the lists %s", s)
 	}
-	if s := l.Unsettled("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}); s != "fresh" {
+	if s := l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}); s != "fresh" {
 		t.Errorf("any package makes the lists %s", s)
 	}
 }

@@ -24,8 +24,8 @@ const (
 	dnfKeys  = "/etc/pki/rpm-gpg/"
 )
 
-// Unsettles says that lists are read again with new keys, and with the file about a repository that a package brings.
-func (dnf) Unsettles(files []string, by converge.Change) bool {
+// Affects says that lists are read again with new keys, and with the file about a repository that a package brings.
+func (dnf) Affects(files []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, dnfKeys) || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
 }
 

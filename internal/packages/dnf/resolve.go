@@ -57,7 +57,7 @@ func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 		return changes
 	}
 	return append(slices.Clone(changes), converge.Change{
-		Ref: converge.Ref{Kind: "package", Name: lockPlugin}, After: packages.State{Version: lockPlugin + "=*"}.String(), Drawn: true, Why: "dnf keeps to locked versions by it",
+		Ref: converge.Ref{Kind: "package", Name: lockPlugin}, After: packages.State{Version: lockPlugin + "=*"}.String(), Dependency: true, Why: "dnf keeps to locked versions by it",
 	})
 }
 

@@ -52,5 +52,5 @@ func load(ctx context.Context) error {
 		return err
 	}
 	fmt.Println("found:", state)
-	return m.Make(ctx, h, m.Thing.(converge.Settler).Settled(state))
+	return m.Make(ctx, h, m.Thing.(converge.Follower).Current(state))
 }
