@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -38,4 +39,23 @@ func (c Choice) Family() *packages.Family {
 		"nvidia-compute-utils* nvidia-dkms* nvidia-driver* nvidia-fabricmanager* nvidia-firmware* nvidia-headless* nvidia-imex* nvidia-kernel* nvidia-open* " +
 		"nvidia-persistenced* nvidia-utils* linux-modules-nvidia-[0-9]* linux-objects-nvidia-[0-9]* linux-signatures-nvidia-[0-9]* xserver-xorg-video-nvidia*")
 	return f
+}
+
+// Systems are the operating systems that the catalog knows, as os-release says them: ubuntu-24.04, rocky-9; of those with a driver
+// of their own, and of those of which every version will do, the ID alone.
+func (c Catalog) Systems() []string {
+	var all []string
+	for _, r := range c.Repositories {
+		for _, id := range r.IDs {
+			if r.Version != "*" {
+				id += "-" + r.Version
+			}
+			all = append(all, id)
+		}
+	}
+	for _, o := range c.Owners {
+		all = append(all, o.IDs...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

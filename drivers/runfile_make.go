@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -271,4 +272,21 @@ func noRunfile() converge.Want {
 	}
 	return things.Check("no driver beside the packages", look, "a driver comes from packages or from NVIDIA's installer, never from both",
 		"nvidia-uninstall --silent, then apply again", `or write source = "runfile" in [driver], to go on with the installer`)
+}
+
+// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed is what undo may
+// still restore.
+func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) error {
+	names, _ := h.ReadDir(Runfiles) // none where it is not there
+	var errs []error
+	for _, name := range names {
+		version, _, _ := strings.Cut(name, "-")
+		back := func(c converge.Change) bool {
+			return c.Kind == (runfile{}).Ref().Kind && (versionIn(c.Before) == version || versionIn(c.After) == version)
+		}
+		if path.Ext(name) == ".run" && !slices.ContainsFunc(needed, back) {
+			errs = append(errs, h.Remove(path.Join(Runfiles, name)))
+		}
+	}
+	return host.Join(errs...)
 }

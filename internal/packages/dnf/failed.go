@@ -4,6 +4,7 @@
 package dnf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,4 +56,19 @@ func scriptsRan(out string) error {
 		Because: append(packages.Tail(out[:strings.LastIndexByte(out[:m[0]], '\n')+1], 6), "dnf itself goes on after such a failure"),
 		Try:     []string{"dnf history info last, which has all that it said"},
 	}
+}
+
+// Describe is Packager's. rpm keeps digests of a package's parts, and none of its file; dnf repoquery has no word for it.
+func (dnf) Describe(ctx context.Context, v host.View, names []string) (map[string]packages.Description, error) {
+	d, err := readRPM(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]packages.Description{}
+	for _, name := range names {
+		if p, ok := d.find(name); ok {
+			all[name] = packages.Description{Name: p.name, Version: p.evr, Arch: p.arch}
+		}
+	}
+	return all, nil
 }
