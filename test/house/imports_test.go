@@ -4,6 +4,7 @@
 package house
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"os/exec"
@@ -110,6 +111,17 @@ func ourPackages(t *testing.T) []pkg {
 			t.Fatal(err)
 		}
 		all = append(all, p)
+	}
+}
+
+// TestRooms: a folder holds at most 24 files of the product, so that a newcomer reads its list at a glance; cmd has one for each verb.
+func TestRooms(t *testing.T) {
+	most := map[string]int{"cmd/gpuadm": 36, "internal/host": 35} // host's rooms are not made yet
+	for _, p := range ourPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if n := cmp.Or(most[name], 24); len(p.GoFiles) > n && !strings.HasPrefix(name, "test/") {
+			t.Errorf("%s has %d files, more than %d: give some of them a folder", name, len(p.GoFiles), n)
+		}
 	}
 }
 
