@@ -105,7 +105,7 @@ func (n *Node) serves(c Cloud) {
 // missing yet.
 func (n *Node) Asked() []string {
 	n.t.Helper()
-	return strings.Split(strings.TrimSpace(n.Get(cloudSaid)), "\n")
+	return strings.FieldsFunc(n.Get(cloudSaid), func(r rune) bool { return r == '\n' })
 }
 
 // firmware is what the files of /sys/class/dmi/id say on a cloud's machine.
