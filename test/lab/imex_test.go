@@ -102,7 +102,7 @@ func TestLabIMEX(t *testing.T) {
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("masked inactive")
 	n.gpuadm(0, "undo", "--to", "all")
-	n.imexIs("enabled inactive") // gpuadm found it dead before it started it, and undo leaves it as it was found
+	n.imexIs("enabled inactive")   // gpuadm found it dead before it started it, and undo leaves it as it was found
 	n.Must("rm", "-f", imexSocket) // the daemon's own
 	if diff := n.Tree([]string{"/etc"}, state).Diff(first); ourOwn(diff) != "" {
 		t.Errorf("undo of all left:\n%s", diff)
