@@ -341,12 +341,15 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		return err
 	}
 	c.endMIG(ctx, e, h, partitions{}, res, nil)
+	if len(res.Damaged) > 0 { // the run's last warning has said so
+		err = exit(exitCannot)
+	}
 	if c.output == "json" {
-		return nil
+		return err
 	}
 	if res.Run == "" {
 		printf(c.stdout, "Nothing to undo.\n")
-		return nil
+		return err
 	}
 	s := count(len(res.Made), "change") + " undone"
 	if len(res.Left) > 0 {
@@ -355,7 +358,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
 	if res.Reboot != "" {
 		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
-		return exit(exitReboot)
+		err = cmp.Or(err, error(exit(exitReboot)))
 	}
-	return nil
+	return err
 }

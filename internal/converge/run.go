@@ -26,6 +26,7 @@ type Result struct {
 	Made     []Change `json:"made,omitempty"`
 	Deferred []Change `json:"deferred,omitempty"` // for the last line
 	Left     []Change `json:"left,omitempty"`     // undo: what stays
+	Damaged  []int    `json:"damaged,omitempty"`  // undo: lines of the journal that cannot be read: it did not know their changes
 	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
 	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last

@@ -49,6 +49,7 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	}
 	defer unlock()
 	r.prune(ctx)
+	r.Damaged = r.j.Damaged
 	return r.undo(r.listen(ctx), to, leave)
 }
 
@@ -222,7 +223,9 @@ func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []stri
 	case s.Follows:
 		return false
 	case slices.Contains(leave, s.Name) || slices.Contains(leave, s.String()):
-		s.look(ctx, v)
+		if s.want.Thing != nil { // else of a kind that this gpuadm does not know
+			s.look(ctx, v)
+		}
 		s.Cannot = cmp.Or(s.Cannot, s.Waits, "as asked")
 		p.Left = append(p.Left, s.Change)
 	case s.Keeps != "":

@@ -95,10 +95,25 @@ func (r recorded) works(t *testing.T, what string, boot func() *simhost.Node) {
 // undoes holds that an undo of what can be read works, or says in one sentence that it cannot.
 func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
 	t.Helper()
-	_, err := r.more.engine(t).Undo(context.Background(), n, "all", nil)
+	ctx, damaged := context.Background(), len(converge.ReadJournal(n).Damaged) > 0
+	undid, err := r.more.engine(t).Undo(ctx, n, "all", nil)
 	oneSentence(t, what, err)
+	if damaged != (len(undid.Damaged) > 0) {
+		t.Fatalf("%s: it does not say that it may not know all changes", what)
+	}
 	clean(t, what, n)
+	if err == nil || !strings.Contains(err.Error(), hologram) {
+		return
+	}
+	res, err := r.more.engine(t).Undo(ctx, n, "all", []string{hologram}) // as its advice says
+	if err != nil || len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "does not know the kind") {
+		t.Fatalf("%s, and %s left: left %s, %v", what, hologram, names(res.Left), err)
+	}
+	compare(t, what+", the rest undone", r.first, n.Tree(converge.Home))
 }
+
+// hologram is a thing of a kind that this gpuadm does not know.
+const hologram = "hologram x"
 
 func oneSentence(t *testing.T, what string, err error) {
 	t.Helper()
