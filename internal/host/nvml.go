@@ -28,7 +28,10 @@ type offer struct {
 	compute  map[int][]ComputeProfile // by the profile's id; the driver says it once an instance exists
 }
 
-const nvmlName = "libnvidia-ml.so.1"
+const (
+	nvmlName  = "libnvidia-ml.so.1"
+	noLibrary = "LIBRARY_NOT_FOUND" // NVML's answer where there is no library
+)
 
 // driverContainer is the root of a driver container: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
 const driverContainer = "/run/nvidia/driver"
@@ -61,7 +64,7 @@ func (d *nvmlDoor) because(code string) *NoDriver {
 func (d *nvmlDoor) inWords(code string) *NoDriver {
 	module := d.moduleVersion()
 	switch code {
-	case "LIBRARY_NOT_FOUND":
+	case noLibrary:
 		if module == "" {
 			return &NoDriver{Why: "neither its library " + nvmlName + " nor the kernel module nvidia is there", Try: "install the NVIDIA driver"}
 		}

@@ -6,9 +6,12 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
@@ -39,10 +42,9 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 	if keep != nil && keep.session != nil {
 		return do(*keep.session)
 	}
-	ret := nvml.ERROR_LIBRARY_NOT_FOUND
 	for _, library := range d.libraries {
-		s := nvmlSession{nvml.New(nvml.WithLibraryPath(library)), d, &seen{devices: map[string]nvml.Device{}, instances: map[string]map[int]nvml.GpuInstance{}, named: map[string]GPU{}}, keep != nil}
-		if ret = s.Init(); ret == nvml.SUCCESS {
+		s, err := d.open(library, keep != nil)
+		if err == nil {
 			if keep != nil {
 				keep.session = &s
 			} else {
@@ -50,11 +52,42 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 			}
 			return do(s)
 		}
-		if ret != nvml.ERROR_LIBRARY_NOT_FOUND {
-			break
+		if err.Code != noLibrary {
+			return err
 		}
 	}
-	return d.because(nvmlCode(ret))
+	return d.because(noLibrary)
+}
+
+// required are the symbols of all sessions. Every driver since R396 has them: nvml.h of CUDA 9.2 and newer.
+func required() []string {
+	return []string{
+		"nvmlInit_v2", "nvmlShutdown", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion", "nvmlDeviceGetCount_v2",
+		"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber",
+		"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceGetMemoryInfo",
+	}
+}
+
+// open loads a library and initialises it, if it has what all sessions call: see has. go-nvml's own lookup needs a library that is
+// initialised already.
+func (d *nvmlDoor) open(library string, keep bool) (s nvmlSession, why *NoDriver) {
+	l := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if l.Open() != nil {
+		return s, d.because(noLibrary)
+	}
+	defer func() { _ = l.Close() }() // go-nvml has it open by then
+	if i := slices.IndexFunc(required(), func(symbol string) bool { return l.Lookup(symbol) != nil }); i >= 0 {
+		file, _ := d.loadedLibrary()
+		return s, &NoDriver{
+			Why: fmt.Sprintf("%s has no %s: it is not the library of a driver, or of one before R396", cmp.Or(file, library), required()[i]),
+			Try: "install the libraries of the driver again, all in one version", Code: nvmlCode(nvml.ERROR_FUNCTION_NOT_FOUND),
+		}
+	}
+	s = nvmlSession{nvml.New(nvml.WithLibraryPath(library)), d, &seen{devices: map[string]nvml.Device{}, instances: map[string]map[int]nvml.GpuInstance{}, named: map[string]GPU{}}, keep}
+	if ret := s.Init(); ret != nvml.SUCCESS {
+		return s, d.because(nvmlCode(ret))
+	}
+	return s, nil
 }
 
 func (s nvmlSession) end() { s.Shutdown() }
@@ -70,6 +103,29 @@ func (s nvmlSession) has(symbols ...string) bool {
 	return false
 }
 
+// lacks is the first of the symbols that the library lacks; "" if it has all.
+func (s nvmlSession) lacks(symbols []string) string {
+	for _, symbol := range symbols {
+		if !s.has(symbol) && !(slices.Contains(versioned(), symbol) && s.has(symbol+"_v2")) {
+			return symbol
+		}
+	}
+	return ""
+}
+
+// versioned are symbols of which go-nvml calls the second version where the library has it.
+func versioned() []string {
+	return []string{"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlComputeInstanceGetInfo"}
+}
+
+// partitioning are the symbols that partitions are read by; they came with R450, as nvmlDeviceGetMigMode did.
+func partitioning() []string {
+	return []string{
+		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetGpuInstances",
+		"nvmlGpuInstanceGetInfo", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo",
+	}
+}
+
 // gpu finds a GPU by its PCI address.
 func (s nvmlSession) gpu(address string) (nvml.Device, error) {
 	if device, ok := s.seen.devices[address]; ok {
@@ -82,10 +138,10 @@ func (s nvmlSession) gpu(address string) (nvml.Device, error) {
 	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
 }
 
-// change opens NVML, finds a GPU and changes something about it.
-func (d *nvmlDoor) change(ctx context.Context, address, symbol string, do func(nvmlSession, nvml.Device) error) error {
+// change opens NVML, finds a GPU and changes something about it, with the symbols that this calls.
+func (d *nvmlDoor) change(ctx context.Context, address string, symbols []string, do func(nvmlSession, nvml.Device) error) error {
 	return d.session(ctx, func(s nvmlSession) error {
-		if !s.has(symbol) {
+		if symbol := s.lacks(symbols); symbol != "" {
 			return refusal(symbol, address, nvml.ERROR_FUNCTION_NOT_FOUND)
 		}
 		device, err := s.gpu(address)
@@ -159,7 +215,7 @@ func toggle(on bool) int {
 // as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
 func (d *nvmlDoor) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetMigMode"
-	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, []string{symbol}, func(s nvmlSession, device nvml.Device) error {
 		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
 		delete(s.seen.named, gpu)
 		activation, ret := device.SetMigMode(toggle(on))
@@ -172,7 +228,7 @@ func (d *nvmlDoor) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 
 func (d *nvmlDoor) SetPersistence(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetPersistenceMode"
-	return d.change(ctx, gpu, symbol, func(_ nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, []string{symbol}, func(_ nvmlSession, device nvml.Device) error {
 		state := nvml.FEATURE_DISABLED
 		if on {
 			state = nvml.FEATURE_ENABLED
@@ -183,7 +239,7 @@ func (d *nvmlDoor) SetPersistence(ctx context.Context, gpu string, on bool) erro
 
 func (d *nvmlDoor) CreateInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	err = d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+	err = d.change(ctx, gpu, []string{symbol, "nvmlGpuInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {
 			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
 		}
@@ -203,7 +259,7 @@ func (d *nvmlDoor) CreateInstance(ctx context.Context, gpu string, profile int, 
 
 func (d *nvmlDoor) DestroyInstance(ctx context.Context, gpu string, id int) error {
 	const symbol = "nvmlGpuInstanceDestroy"
-	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, []string{symbol, instanceByID}, func(s nvmlSession, device nvml.Device) error {
 		instance, err := s.instance(device, gpu, id)
 		if err != nil {
 			return err
@@ -215,7 +271,7 @@ func (d *nvmlDoor) DestroyInstance(ctx context.Context, gpu string, id int) erro
 
 func (d *nvmlDoor) CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error) {
 	const plainly, placed = "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
-	err = d.change(ctx, gpu, plainly, func(s nvmlSession, device nvml.Device) error {
+	err = d.change(ctx, gpu, []string{plainly, instanceByID, "nvmlComputeInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
@@ -242,8 +298,8 @@ func (d *nvmlDoor) CreateCompute(ctx context.Context, gpu string, instance, prof
 }
 
 func (d *nvmlDoor) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
-	const symbol = "nvmlComputeInstanceDestroy"
-	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+	const symbol, byID = "nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstanceById"
+	return d.change(ctx, gpu, []string{symbol, instanceByID, byID}, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
@@ -253,21 +309,22 @@ func (d *nvmlDoor) DestroyCompute(ctx context.Context, gpu string, instance, id 
 		}
 		compute, ret := parent.GetComputeInstanceById(id)
 		if ret != nvml.SUCCESS {
-			return refusal("nvmlGpuInstanceGetComputeInstanceById", gpu, ret)
+			return refusal(byID, gpu, ret)
 		}
 		return refusal(symbol, gpu, compute.Destroy())
 	})
 }
 
+const instanceByID = "nvmlDeviceGetGpuInstanceById"
+
 // instance finds a GPU instance by its id.
 func (s nvmlSession) instance(device nvml.Device, gpu string, id int) (nvml.GpuInstance, error) {
-	const symbol = "nvmlDeviceGetGpuInstanceById"
 	if id < 0 {
-		return nil, refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
+		return nil, refusal(instanceByID, gpu, nvml.ERROR_INVALID_ARGUMENT)
 	}
 	if found, ok := s.seen.instances[gpu][id]; ok {
 		return found, nil
 	}
 	instance, ret := device.GetGpuInstanceById(id)
-	return instance, refusal(symbol, gpu, ret)
+	return instance, refusal(instanceByID, gpu, ret)
 }

@@ -21,7 +21,7 @@ const mostInstances = 32
 func (r *reading) mig() error {
 	g := &r.gpu
 	mode, pending, ret := nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE, nvml.ERROR_NOT_SUPPORTED
-	if r.has("nvmlDeviceGetMigMode") { // R450 and newer
+	if r.lacks(partitioning()) == "" {
 		mode, pending, ret = r.GetMigMode()
 	}
 	switch ret {

@@ -8,6 +8,7 @@ package host_test
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"os"
 	"os/exec"
@@ -208,29 +209,76 @@ var newer = []string{
 	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetCurrentClocksThrottleReasons",
 }
 
-// TestNVMLOld reads a driver with a library that lacks newer symbols. To call one ends the process, so a child does it.
-func TestNVMLOld(t *testing.T) {
-	if library := os.Getenv("GPUADM_TEST_OLD_NVML"); library != "" {
-		oldNVML(t, host.LiveWithNVML(library, nil))
+// TestNVMLLacks works with a library that lacks the newer symbols, and with one for each symbol that lacks it. To call one that is not
+// there ends the process, so children do it. A library without what every session calls is no driver's.
+func TestNVMLLacks(t *testing.T) {
+	if library := os.Getenv("GPUADM_TEST_NVML"); library != "" {
+		h := host.LiveWithNVML(library, nil)
+		if os.Getenv("GPUADM_TEST_LACKS") == "newer" {
+			oldNVML(t, h)
+		} else {
+			useNVML(t, h)
+		}
 		return
 	}
 	fake := fakenvml.New(t, "A100-40")
-	data := must.Get(os.ReadFile(fake.Library))(t)
-	for _, symbol := range newer {
-		old := bytes.Clone(data)
-		// The name in the table of names; its hash stays, so the loader looks here and finds another name.
-		data = bytes.ReplaceAll(data, []byte("\x00"+symbol+"\x00"), []byte("\x00_"+symbol[1:]+"\x00"))
-		if bytes.Equal(old, data) {
-			t.Errorf("the fake has no %s", symbol)
+	file := must.Get(elf.Open(fake.Library))(t)
+	defer file.Close()
+	lacks := map[string][]string{"newer": newer}
+	for _, s := range must.Get(file.DynamicSymbols())(t) {
+		if strings.HasPrefix(s.Name, "nvml") && s.Section != elf.SHN_UNDEF {
+			lacks[s.Name] = []string{s.Name}
 		}
 	}
-	old := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	must.OK(t, os.WriteFile(old, data, 0o755))
-	child := exec.Command(os.Args[0], "-test.run=^TestNVMLOld$", "-test.v")
-	child.Env = append(os.Environ(), "GPUADM_TEST_OLD_NVML="+old, "FAKENVML_STATE="+fake.State)
-	said, err := child.CombinedOutput()
-	if err != nil || !bytes.Contains(said, []byte("--- PASS: TestNVMLOld")) {
-		t.Errorf("%v\n%s", err, said)
+	if len(lacks) < 40 {
+		t.Error("the fake has few symbols", len(lacks))
+	}
+	for name, symbols := range lacks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := must.Get(os.ReadFile(fake.Library))(t)
+			for _, symbol := range symbols {
+				whole := bytes.Clone(data)
+				// The name in the table of names; its hash stays, so the loader looks here and finds another name.
+				data = bytes.ReplaceAll(data, []byte("\x00"+symbol+"\x00"), []byte("\x00_"+symbol[1:]+"\x00"))
+				if bytes.Equal(whole, data) {
+					t.Errorf("the fake has no %s", symbol)
+				}
+			}
+			library, state := filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), fakenvml.New(t, "A100-40").State
+			must.OK(t, os.WriteFile(library, data, 0o755))
+			child := exec.Command(os.Args[0], "-test.run=^TestNVMLLacks$", "-test.v")
+			child.Env = append(os.Environ(), "GPUADM_TEST_NVML="+library, "GPUADM_TEST_LACKS="+name, "FAKENVML_STATE="+state)
+			said, err := child.CombinedOutput()
+			if err != nil || !bytes.Contains(said, []byte("--- PASS: TestNVMLLacks")) {
+				t.Errorf("%v\n%s", err, said)
+			}
+		})
+	}
+}
+
+// useNVML makes each call that there is, and takes a refusal for an answer.
+func useNVML(t *testing.T, h host.Host) {
+	ctx, none := t.Context(), (*host.NoDriver)(nil)
+	d, err := h.Driver(ctx)
+	if errors.As(err, &none) {
+		if none.Code != "FUNCTION_NOT_FOUND" || !strings.Contains(none.Why, os.Getenv("GPUADM_TEST_LACKS")) || none.Try == "" {
+			t.Errorf("%+v", none)
+		}
+		return
+	}
+	if must.OK(t, err); len(d.GPUs) != 1 {
+		t.Fatalf("%+v", d)
+	}
+	_ = h.SetPersistence(ctx, gpu0, true)
+	_ = h.SetMIGMode(ctx, gpu0, true)
+	id, err := h.CreateInstance(ctx, gpu0, 9, host.Span{Start: 0, Size: 4})
+	compute, within := h.CreateCompute(ctx, gpu0, id, 0, host.Span{Size: 1})
+	_ = must.Get(h.Driver(ctx))(t)
+	for _, err := range []error{err, within, h.DestroyCompute(ctx, gpu0, id, compute), h.DestroyInstance(ctx, gpu0, id)} {
+		if refused := (*host.GPUError)(nil); err != nil && !errors.As(err, &refused) {
+			t.Error(err)
+		}
 	}
 }
 
