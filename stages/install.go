@@ -44,11 +44,14 @@ func Installed(v host.View) []string {
 	return names
 }
 
+// InstallName is the name of the stage that Install makes.
+const InstallName = "install"
+
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. A flag asks for it, not the
 // spec: once installed it stays until undo.
 func Install(binary []byte) converge.Stage {
 	return converge.Stage{
-		Name:  "install",
+		Name:  InstallName,
 		About: "gpuadm and its boot unit, which kubelet waits for",
 		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 			wants := things.Folders("/usr/local/sbin", "")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -101,7 +101,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		}
 	}
 	if a.reboot {
-		installFirst(e)
+		agent.InstallFirst(e)
 	}
 	if a.dryRun {
 		c.shown, c.planVerb = args, "apply --dry-run"
@@ -120,7 +120,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		defer cancel()
 	}
 	if a.reboot {
-		if err := c.mayReboot(ctx, e, h); err != nil {
+		if err := c.mayReboot(ctx); err != nil {
 			return err
 		}
 	}
@@ -132,6 +132,43 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		return overdue{err}
 	}
 	return err
+}
+
+// rebootable refuses an apply --reboot that the boot unit cannot continue: it works on this machine, with its own spec.
+func (c *common) rebootable() error {
+	switch {
+	case c.rootDir != "/":
+		return usage{fmt.Errorf("cannot reboot %s: that machine does not run; leave out --reboot", c.rootDir)}
+	case len(c.files) > 0:
+		return usage{fmt.Errorf("cannot continue after a reboot with -f: the boot unit reads %s; write the spec there", specHome)}
+	}
+	return nil
+}
+
+// mayReboot refuses, before anything is touched, a reboot after which no boot unit continues.
+func (c *common) mayReboot(ctx context.Context) error {
+	ch, err := c.run.AllowReboot(ctx)
+	if err != nil || ch == nil {
+		return err
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
+		Because: []string{fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch), "nothing was touched"},
+		Try:     []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
+	}
+}
+
+// reboot reboots the machine, or says what to do where that fails.
+func reboot(ctx context.Context, h host.Host) error {
+	if err := agent.Reboot(ctx, h); err != nil {
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot reboot: %v", err),
+			Because: []string{"the journal has all changes, and the boot unit continues after any reboot"},
+			Try:     []string{"reboot by hand"},
+			Err:     err,
+		}
+	}
+	return exit(exitReboot)
 }
 
 // allowable refuses unknown words of --allow.
@@ -162,7 +199,7 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	if err != nil {
 		return err
 	}
-	e.Stages = installed(e.Stages, stages.Install(binary))
+	e.Stages = agent.AddInstall(e.Stages, stages.Install(binary))
 	c.chosen = append(c.chosen, "--install")
 	return nil
 }
@@ -173,7 +210,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	var res converge.Result
 	defer func() {
 		if res.Reboot == "" && !(errors.Is(err, converge.ErrStopped) && res.Run != "") {
-			err = cmp.Or(err, c.uncordon(ctx, h, &e.Spec))
+			err = cmp.Or(err, c.run.Uncordon(ctx, &e.Spec))
 		}
 	}()
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
@@ -184,23 +221,14 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()
-	res, err = c.attempt(ctx, e, h)
-	if errors.Is(err, converge.ErrInUse) && e.Spec.Disruption.Policy == "drain" && h.Live() {
-		made, drained := res.Made, false
-		if drained, err = c.drain(ctx, e, h, err); drained {
-			res, err = c.attempt(ctx, e, h)
-			res.Made = append(made, res.Made...)
-		} else {
-			c.tellCluster(ctx, e, h, node.Outcome{Stage: res.Stage, Err: err})
-		}
-	}
+	res, err = c.run.Apply(ctx)
 	voice.close()
 	if err != nil && !(trouble.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
 	select {
 	case <-stop:
-		c.reboots = false // an operator who stops a run wants no reboot either
+		c.run.Reboots = false // an operator who stops a run wants no reboot either
 	default:
 	}
 	if c.output != "json" {
@@ -213,47 +241,10 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	switch {
 	case res.Reboot == "":
 		return c.inNewProcess(ctx, res, stop)
-	case c.reboots:
+	case c.run.Reboots:
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
-}
-
-// attempt applies once, with the GPU's clients paused where the node's label asks for other partitions, and tells the cluster.
-func (c *common) attempt(ctx context.Context, e *converge.Engine, h host.Host) (converge.Result, error) {
-	parts, err := c.beginMIG(ctx, e, h)
-	if err != nil {
-		return converge.Result{}, err
-	}
-	res, err := e.Apply(ctx, h)
-	c.endMIG(ctx, e, h, parts, res, err)
-	c.at = res.Stage
-	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
-	return res, err
-}
-
-// tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
-func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o node.Outcome) {
-	if c.rootDir != "/" || c.repairs || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
-		return
-	}
-	c.reported = ""
-	if o.Err != nil {
-		c.reported = o.Err.Error() // the boot unit retries, and reports an error once
-	}
-	if o.Err == nil && len(o.Made) == 0 || !node.TellsCluster(e.Spec) {
-		return // to gather facts would ask the driver again
-	}
-	// A run that is over its deadline still reports.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
-	f, err := e.Facts(ctx, h)
-	if err == nil {
-		err = node.Report(ctx, c.node, h, e.Spec, f, o)
-	}
-	if err != nil && c.verbose {
-		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", err)
-	}
 }
 
 // inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
@@ -290,7 +281,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
 	case res.Newer != "":
 		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", res.Newer, version())
-	case res.Reboot != "" && c.reboots:
+	case res.Reboot != "" && c.run.Reboots:
 		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
 	case res.Reboot != "":
 		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
@@ -335,12 +326,11 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
-	res, err := e.Undo(ctx, h, to, leave)
+	res, err := c.run.Undo(ctx, to, leave)
 	voice.close()
-	if err = cmp.Or(err, c.uncordon(ctx, h, nil)); err != nil {
+	if err != nil {
 		return err
 	}
-	c.endMIG(ctx, e, h, partitions{}, res, nil)
 	if len(res.Damaged) > 0 { // the run's last warning has said so
 		err = exit(exitCannot)
 	}

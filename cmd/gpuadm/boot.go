@@ -4,80 +4,70 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/mig"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
-const (
-	bootTries = 3                // how often a boot's apply is tried before it gives up
-	bootPause = 10 * time.Second // before the second try; twice that before the third
-	busyPause = 2 * time.Second  // while another run is in progress
-	busyLimit = 10 * time.Minute // then the boot continues without it
-	// The boot waits as long as Karpenter and AKS give a node to register.
-	waitLimit = 15 * time.Minute
-	waitPause = 5 * time.Second
-)
-
-// boot is apply as the boot unit calls it. It tries again inside the process: a oneshot unit with Restart= would let
-// kubelet start meanwhile below systemd 254.
+// boot is apply as the boot unit calls it.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.booting = true
-	began, lastWait := time.Now(), ""
-	for try := 1; ; {
+	code := error(nil)
+	err := c.run.Boot(ctx, func(ctx context.Context) error {
 		err := c.apply(ctx, e, h)
-		pause := time.Duration(try) * bootPause
-		switch busy := (*host.Busy)(nil); {
-		case err == nil, errors.As(err, new(exit)), errors.Is(err, converge.ErrStopped), ctx.Err() != nil:
-			return err
-		case errors.As(err, &busy) && time.Since(began) < busyLimit:
-			pause = busyPause
-		case trouble.Passes(err) && time.Since(began) < waitLimit:
-			if lastWait != err.Error() {
-				lastWait = err.Error()
-				printf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), lastWait)
-			}
-			pause = waitPause
-		case try == bootTries:
-			c.tellCluster(ctx, e, h, node.Outcome{Stage: c.at, Err: err, GaveUp: true})
-			return c.gaveUp(ctx, h, err)
-		default:
-			printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
-			try++
+		if errors.As(err, new(exit)) {
+			code, err = err, nil
 		}
-		if host.Pause(ctx, pause) != nil {
-			return err
+		return err
+	})
+	if g := (*agent.GaveUp)(nil); errors.As(err, &g) {
+		return c.gaveUp(g)
+	}
+	return cmp.Or(err, code)
+}
+
+// say prints an event of an unattended run.
+func (c *common) say(e agent.Event) {
+	switch e.What {
+	case agent.Waiting:
+		printf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", e.Until.Format("15:04:05"), e.Err)
+	case agent.Retrying:
+		printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", e.Try, agent.Tries, e.Pause, e.Err)
+	case agent.Unreported:
+		if c.verbose {
+			printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", e.Err)
 		}
+	case agent.Unlabelled:
+		printf(c.stderr, "gpuadm: cannot tell the GPUs' clients of the partitions: %v\n", e.Err)
+	case agent.Warning:
+		failureOf(e.Err).print(c.env)
 	}
 }
 
 // gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the last lines of a process to its
 // unit.
-func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
-	f := failureOf(err)
-	f.advise(c.env, err)
+func (c *common) gaveUp(g *agent.GaveUp) error {
+	f := failureOf(g.Err)
+	f.advise(c.env, g.Err)
 	held := "kubelet does not start until " + trouble.Command("apply") + " succeeds"
-	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
+	if g.Started {
 		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
 	}
-	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
+	f.Because = append(f.Because, fmt.Sprintf("%d attempts failed since boot; %s", agent.Tries, held))
 	if !c.toJournal() {
-		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: err}
+		return &trouble.Error{What: f.Error, Because: f.Because, Undone: f.Undone, Try: f.Try, Err: g.Err}
 	}
 	var text strings.Builder
 	c.stderr = &text
@@ -113,7 +103,7 @@ that a unit requires at each of its restarts.`,
 				select {
 				case <-cmd.Context().Done():
 					return err
-				case <-time.After(waitPause):
+				case <-time.After(agent.WaitPause):
 				}
 			}
 		},
@@ -128,7 +118,7 @@ func (c *common) gate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
+	if agent.BootSucceeded(ctx, h) {
 		return nil
 	}
 	if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
@@ -141,45 +131,30 @@ func (c *common) gate(ctx context.Context) error {
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	before := stages.BeforeKubelet()
-	if instance.Detect(h).Managed == "eks" {
-		before = stages.BeforeNodeadm() // which starts kubelet, and reads its configuration then
-	}
-	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
-	e.Before = e.Stages // kubelet starts whether the API server answers or not
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
-	if e.Spec.Join.Gate == "open" {
-		return nil // the node joins, and a taint keeps pods away
-	}
-	s, err := e.Pending(ctx, h)
-	cut := s.Unfinished != "" && !atWork(h)
-	if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone(s)) == 0) {
+	shut, err := c.run.Gate(ctx)
+	if err != nil || shut == nil {
 		return err
 	}
-	t := closed(s, cut)
+	t := closed(shut)
 	if c.toJournal() {
 		return gateLine(t)
 	}
 	return t
 }
 
-// alone are the GPUs' changes that wait while those of the other GPUs were made.
-func alone(s converge.Status) []converge.Change {
-	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
-}
-
-// closed says why kubelet may not start on a machine of this status.
-func closed(s converge.Status, cut bool) *trouble.Error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{trouble.Command("apply") + "; kubelet then starts by itself"}}
-	for _, ch := range alone(s) {
+// closed says why kubelet may not start.
+func closed(s *agent.Closed) *trouble.Error {
+	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; kubelet then starts by itself"}}
+	for _, ch := range s.Alone {
 		t.Because = append(t.Because, ch.Waits)
 	}
-	if cut {
+	if s.Cut {
 		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
 	}
-	if cut && s.Undoing {
+	if s.Cut && s.Undoing {
 		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
 		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + "; kubelet then starts by itself"}
 	} else if cannot := s.Cannot(); len(cannot) > 0 {
@@ -203,13 +178,4 @@ func gateLine(t *trouble.Error) error {
 		line += ": " + t.Because[0]
 	}
 	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it"}
-}
-
-// atWork says whether an unfinished run is in progress, and not cut short: most often the run that starts kubelet.
-func atWork(h host.Host) bool {
-	unlock, err := h.Lock()
-	if err == nil {
-		unlock()
-	}
-	return errors.As(err, new(*host.Busy))
 }

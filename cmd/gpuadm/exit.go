@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -21,11 +22,11 @@ import (
 
 // The exit codes, one per next act of the caller.
 const (
-	exitCannot  = 1  // an operator must fix the cause
-	exitUsage   = 2  // fix the spec or the command line; another run does not help
-	exitPending = 3  // changes are pending: decide
-	exitReboot  = 4  // reboot; then gpuadm continues
-	exitAgain   = 75 // run it again: sysexits' EX_TEMPFAIL
+	exitCannot  = 1                // an operator must fix the cause
+	exitUsage   = agent.ExitUsage  // fix the spec or the command line; another run does not help
+	exitPending = 3                // changes are pending: decide
+	exitReboot  = agent.ExitReboot // reboot; then gpuadm continues
+	exitAgain   = agent.ExitAgain  // run it again: sysexits' EX_TEMPFAIL
 )
 
 // usage is an error of the command line or the spec.

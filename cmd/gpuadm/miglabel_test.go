@@ -11,9 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
@@ -235,22 +233,15 @@ func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
 	}
 }
 
-// TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go, Run.
-func TestMIGLabelState(t *testing.T) {
-	l := newLabelled(t, kubesim.Object{})
-	for want, tt := range map[string]struct {
-		is      partitions
-		res     converge.Result
-		reboots bool
-	}{
-		"success":   {partitions{made: true}, converge.Result{}, true},
-		"rebooting": {partitions{made: true}, converge.Result{Reboot: "a GPU changes its mode"}, true},
-		"failed":    {partitions{}, converge.Result{Reboot: "a GPU changes its mode"}, false}, // of a layout that is not in the file
-	} {
-		c := common{env: env{}, reboots: tt.reboots}
-		e := &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}}}
-		if got := c.migState(t.Context(), e, l.Node, tt.is, tt.res, nil); got != want {
-			t.Errorf("%+v: %s, want %s", tt, got, want)
+// TestPodFollows: the DaemonSet's pod looks at its Node's label only if the spec that its apply reads has follow_label.
+func TestPodFollows(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "format = 1\n": false, "format = 1\n[mig]\nfile = \"/f.yaml\"\nfollow_label = true\n": true} {
+		n := must.Get(simhost.New([]byte("-- etc/gpuadm/ --\n")))(t)
+		if text != "" {
+			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: 0o644}))
+		}
+		if got := (&common{}).podFollows(n); got != want {
+			t.Errorf("%q: %v", text, got)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -105,8 +106,21 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 
 func justPlan(p converge.Plan) any { return p }
 
-// reportDrift says in one line what is pending, here and to the cluster. It says nothing of a converged machine, while an apply is at
-// work, and while an undo holds applies: then an operator has asked for what differs.
+// followNote says where the layout comes from.
+func (c *common) followNote(s spec.Spec) []string {
+	switch f := c.run.Label; {
+	case !s.MIG.FollowLabel:
+		return nil
+	case f.Layout == "":
+		return []string{"no label " + node.MIGConfig + " has named a layout yet: gpuadm leaves the partitions"}
+	case !f.Asked:
+		return []string{fmt.Sprintf("the layout is %s, as the label %s said last: the API server does not answer now", f.Layout, node.MIGConfig)}
+	default:
+		return []string{fmt.Sprintf("the layout is %s, by the node's label %s", f.Layout, node.MIGConfig)}
+	}
+}
+
+// reportDrift says in one line what is pending, here and to the cluster.
 func (c *common) reportDrift(ctx context.Context) error {
 	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
@@ -115,20 +129,11 @@ func (c *common) reportDrift(ctx context.Context) error {
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
-	s, err := e.Pending(ctx, h)
-	if err != nil || s.Held != "" || s.Now() == 0 || atWork(h) {
-		return err
-	}
-	text := drift(s.Changes)
-	c.answer(text)
-	if !h.Live() {
-		return nil
-	}
-	f := s.Host.Facts
-	if err := node.ReportDrift(ctx, c.node, h, e.Spec, f, text); err != nil {
-		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", err)
-	}
-	return nil
+	return c.run.Drift(ctx, func(pending []converge.Change) string {
+		text := drift(pending)
+		c.answer(text)
+		return text
+	})
 }
 
 // drift is the line.

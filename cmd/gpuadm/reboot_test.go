@@ -11,12 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -39,21 +41,22 @@ func TestMayReboot(t *testing.T) {
 	}{
 		{"nothing needs a reboot", []converge.Stage{stage("one", file)}, false, false},
 		{"a change needs one", []converge.Stage{stage("one", needs)}, true, false},
-		{"the boot unit is installed with it", []converge.Stage{stage("one", needs), stage(installStage)}, false, true},
+		{"the boot unit is installed with it", []converge.Stage{stage("one", needs), stage(stages.InstallName)}, false, true},
 	} {
 		n, err := simhost.New(archive)
 		must.OK(t, err)
 		command := &common{env: env{getenv: func(string) string { return "" }}, rootDir: "/"}
 		e := &converge.Engine{Stages: c.stages}
-		installFirst(e)
+		agent.InstallFirst(e)
+		command.run = &agent.Run{Engine: e, Host: n}
 		if last := e.Stages[len(e.Stages)-1].Name; last != "one" {
 			t.Errorf("%s: %s comes last", c.name, last)
 		}
 		touches := n.Touches()
-		err = command.mayReboot(t.Context(), e, n)
+		err = command.mayReboot(t.Context())
 		told := (*trouble.Error)(nil)
-		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.reboots != c.reboots {
-			t.Errorf("%s: %v, reboots %v", c.name, err, command.reboots)
+		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.run.Reboots != c.reboots {
+			t.Errorf("%s: %v, reboots %v", c.name, err, command.run.Reboots)
 		}
 		if c.refused && !strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot") {
 			t.Errorf("%s: try %q", c.name, told.Try)

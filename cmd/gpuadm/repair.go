@@ -117,7 +117,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 		}}
 	}
 	c.repairs, c.chosen = true, []string{code}
-	e, _ := c.newEngine()
+	e, _ := c.newEngine(h)
 	e.Stages, e.Spec, e.Repair = []converge.Stage{all[i].Stage()}, s, code
 	return e, h, nil
 }

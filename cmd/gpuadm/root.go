@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -42,17 +43,13 @@ type common struct {
 	quiet    bool
 	verbose  bool
 	noColor  bool
-	booting  bool          // the boot unit calls
-	reboots  bool          // apply reboots by itself where a change needs it
-	bakes    bool          // the verb is bake
-	at       string        // the stage at which the last apply failed
-	node     *node.Session // the Node object, as this run knows it
-	reported string        // the failure that the last report to the cluster had
-	repairs  bool          // the apply is a repair, and chosen is its code
-	shown    []string      // stages of which a plan shows all details
-	planVerb string        // that shows a plan, where it is not plan
-	chosen   []string      // stages and flags that say what to apply, to be typed again
-	followed node.FollowedMIG
+	booting  bool       // the boot unit calls
+	run      *agent.Run // what the engine does, and what the cluster is told
+	bakes    bool       // the verb is bake
+	repairs  bool       // the apply is a repair, and chosen is its code
+	shown    []string   // stages of which a plan shows all details
+	planVerb string     // that shows a plan, where it is not plan
+	chosen   []string   // stages and flags that say what to apply, to be typed again
 }
 
 // newRoot makes all verbs.
@@ -161,12 +158,12 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	e, all := c.newEngine()
-	sequence, err := choose(all, only, skip)
+	h, err := c.open(c.rootDir)
 	if err != nil {
 		return nil, nil, err
 	}
-	h, err := c.open(c.rootDir)
+	e, all := c.newEngine(h)
+	sequence, err := choose(all, only, skip)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -175,18 +172,20 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.follow(ctx, h, &s); err != nil {
+	if err := c.run.Follow(ctx, &s); err != nil {
 		return nil, nil, err
 	}
 	e.Stages, e.Before, e.Spec, e.Brief = sequence, all, s, c.quiet && c.output != "json"
 	return e, h, nil
 }
 
-// newEngine is an engine that has no stage yet, and all stages.
-func (c *common) newEngine() (*converge.Engine, []converge.Stage) {
-	c.node = new(node.Session)
-	all, thingOf := stages.Run(c.node)
-	return &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version()}, all
+// newEngine is an engine for a machine that has no stage yet, and all stages.
+func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
+	known := new(node.Session)
+	all, thingOf := stages.Run(known)
+	e := &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version()}
+	c.run = &agent.Run{Engine: e, Host: h, Node: known, Say: c.say}
+	return e, all
 }
 
 // choose returns the stages asked for, in the sequence's order.

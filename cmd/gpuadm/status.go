@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -95,7 +96,7 @@ func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.En
 	if h, err = c.open(c.rootDir); err != nil {
 		return nil, nil, err
 	}
-	e, _ = c.newEngine()
+	e, _ = c.newEngine(h)
 	return e, h, nil
 }
 
@@ -159,7 +160,7 @@ func (c *common) statusText(s converge.Status, h host.Host, from time.Time, diff
 	waitingText(w, s.Changes)
 	printf(w, "\n")
 	c.notes(s.Plan)
-	if s.Unfinished != "" && atWork(h) {
+	if s.Unfinished != "" && agent.AtWork(h) {
 		printf(w, "Run %s is in progress.\n", s.Unfinished)
 		return
 	}

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
@@ -22,7 +22,7 @@ import (
 // The install stage writes these files, as root's: before it only the folders count.
 func trustInstalled(h host.View, e *converge.Engine) error {
 	names, reinstall := stages.Installed(h), []string{"or install them again with a gpuadm that you trust: apply --install"}
-	if slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == installStage }) {
+	if agent.Installs(e) {
 		names = append(stages.Units(), stages.Binary)
 		for i := range names {
 			names[i] = path.Dir(names[i])

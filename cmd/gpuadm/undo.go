@@ -52,7 +52,7 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 			if err := c.leavable(h, u.leave); err != nil {
 				return err
 			}
-			e, _ := c.newEngine()
+			e, _ := c.newEngine(h)
 			e.Allow = u.allow
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)

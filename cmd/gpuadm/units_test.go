@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 
 	"github.com/gpuadm/gpuadm/images/systemd"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -33,8 +34,8 @@ func TestBootUnitsHaveALimit(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		deadline, err := cmd.Flags().GetDuration("deadline")
-		if err != nil || deadline < waitLimit+time.Hour {
-			t.Errorf("%s: an apply that compiles modules and waits for %v has %v (%v)", name, waitLimit, deadline, err)
+		if err != nil || deadline < agent.WaitLimit+time.Hour {
+			t.Errorf("%s: an apply that compiles modules and waits for %v has %v (%v)", name, agent.WaitLimit, deadline, err)
 		}
 		if start, err := time.ParseDuration(is["TimeoutStartSec"]); err != nil || start < deadline+time.Hour {
 			t.Errorf("%s: TimeoutStartSec is %q, with a deadline of %v", name, is["TimeoutStartSec"], deadline)

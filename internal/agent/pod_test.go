@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"errors"
@@ -24,15 +24,21 @@ func TestDaemonSetBrings(t *testing.T) {
 	}
 }
 
+// lentPod is a pod whose files all have this content, and whose account may be lent.
+func lentPod(content string) Pod {
+	return Pod{
+		WithoutPolicy: true,
+		Getenv:        func(string) string { return "10.0.0.1" },
+		Read:          func(string) ([]byte, error) { return []byte(content), nil },
+		Program:       func() ([]byte, error) { return []byte(content), nil },
+		Specs:         func() []string { return nil },
+	}
+}
+
 func daemonSetBrings(t *testing.T, id, at string) {
 	t.Helper()
 	n := must.Get(simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n")))(t)
-	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
-		getenv: func(name string) string {
-			return map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
-		},
-		read: func(name string) ([]byte, error) { return []byte("content of " + name), nil },
-	}}}
+	p := lentPod("content\n")
 	argv := must.Get(p.lay(t.Context(), n))(t)
 	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
 		t.Errorf("the machine runs %q", argv)
@@ -50,10 +56,7 @@ func TestDaemonSetOwners(t *testing.T) {
 		n := must.Get(simhost.New([]byte(sections)))(t)
 		return n
 	}
-	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
-		getenv: func(string) string { return "10.0.0.1" },
-		read:   func(name string) ([]byte, error) { return []byte("same\n"), nil },
-	}}}
+	p := lentPod("same\n")
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
 		_, err := p.lay(t.Context(), n)
@@ -93,26 +96,26 @@ func TestDaemonSetSpread(t *testing.T) {
 // until the next regular apply. What another run does not help waits for that.
 func TestDaemonSetTriesAgain(t *testing.T) {
 	const killed = 9
-	p := pod{every: time.Hour}
+	p := Pod{Every: time.Hour}
 	for i, step := range []struct {
 		status int
 		want   time.Duration
 	}{
 		{0, time.Hour},
-		{exitCannot, podRetry},
+		{1, podRetry},
 		{killed, podRetry},
-		{exitCannot, time.Hour},
-		{exitCannot, time.Hour},
-		{exitAgain, podRetry},
-		{exitCannot, time.Hour},
+		{1, time.Hour},
+		{1, time.Hour},
+		{ExitAgain, podRetry},
+		{1, time.Hour},
 		{0, time.Hour},
-		{exitCannot, podRetry},
+		{1, podRetry},
 		{0, time.Hour},
-		{exitCannot, podRetry},
-		{exitCannot, podRetry},
-		{exitCannot, time.Hour},
-		{exitUsage, time.Hour},
-		{exitReboot, time.Hour},
+		{1, podRetry},
+		{1, podRetry},
+		{1, time.Hour},
+		{ExitUsage, time.Hour},
+		{ExitReboot, time.Hour},
 	} {
 		if is := p.pause(step.status); is != step.want {
 			t.Errorf("step %d, after exit code %d: %v, want %v", i, step.status, is, step.want)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"bytes"
@@ -20,34 +20,26 @@ const (
 	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	podToken   = podHome + "/token"
 	podCA      = podHome + "/ca.crt"
-	// podRenews is how often a token is brought to the machine during an apply. Kubelet renews it in the pod after 80 % of its life:
+	// podRenews is how often a token is copied to the machine during an apply. Kubelet renews it in the pod after 80 % of its life:
 	// https://kubernetes.io/docs/concepts/storage/projected-volumes/#serviceaccounttoken and kubernetes, pkg/kubelet/token (maxTTL).
 	podRenews = time.Minute
 )
 
-// account is what is known of the pod's ServiceAccount.
-type account struct {
-	withoutPolicy bool   // lend it, whatever it may do
-	narrow        bool   // the cluster's last answer: the policy narrows it
-	unknown       bool   // the cluster has not answered yet
-	warned        string // the last warning about it: it is printed once
-}
-
-// lend lends the pod's ServiceAccount to the machine, by a token that is short-lived and bound to the pod. Without one
-// apply does what kubelet's identity may do.
-func (p *pod) lend(ctx context.Context, machine host.Host) error {
-	token, err := p.read(podAccount + "/token")
+// lend writes a kubeconfig for the machine's apply, with the pod's token, which is short-lived and bound to the pod. Without one
+// apply uses kubelet's identity.
+func (p *Pod) lend(ctx context.Context, machine host.Host) error {
+	token, err := p.Read(podAccount + "/token")
 	if err != nil {
 		return nil
 	}
 	if !p.mayLend(ctx) {
 		return withdraw(machine)
 	}
-	ca, err := p.read(podAccount + "/ca.crt")
+	ca, err := p.Read(podAccount + "/ca.crt")
 	if err != nil {
 		return fmt.Errorf("cannot read the cluster's CA: %w", cause(err))
 	}
-	name, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
+	name, port := p.Getenv("KUBERNETES_SERVICE_HOST"), p.Getenv("KUBERNETES_SERVICE_PORT")
 	if name == "" {
 		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is not a pod")
 	}
@@ -66,9 +58,9 @@ func (p *pod) lend(ctx context.Context, machine host.Host) error {
 	return nil
 }
 
-// mayLend says whether the account may be lent. While the cluster does not answer, its last answer counts.
-func (p *pod) mayLend(ctx context.Context) bool {
-	if p.withoutPolicy {
+// mayLend says whether the machine may use the account. While the cluster does not answer, its last answer counts.
+func (p *Pod) mayLend(ctx context.Context) bool {
+	if p.WithoutPolicy {
 		return true
 	}
 	told := (*trouble.Error)(nil)
@@ -87,13 +79,13 @@ func (p *pod) mayLend(ctx context.Context) bool {
 		warning = told.Error()
 	}
 	if warning != p.warned && warning != "" {
-		failureOf(told).print(p.env)
+		p.Say(Event{What: Warning, Err: told})
 	}
 	p.warned = warning
 	return p.narrow
 }
 
-// withdraw takes from the machine what an earlier pod has lent to it.
+// withdraw removes from the machine what lend has written.
 func withdraw(machine host.Host) error {
 	for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
 		if err := machine.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,16 +95,16 @@ func withdraw(machine host.Host) error {
 	return nil
 }
 
-// renew brings the pod's token to the machine at each tick, where one was lent: an apply that installs a driver may take longer
-// than a token has left. What fails is tried again at the next tick, and before the next apply.
-func (p *pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time) {
+// renew copies the pod's token to the machine at each tick, if the machine has one: an apply that installs a driver may take longer
+// than the token is valid. After an error the next tick retries, and the next apply.
+func (p *Pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick:
 		}
-		token, err := p.read(podAccount + "/token")
+		token, err := p.Read(podAccount + "/token")
 		if err != nil {
 			continue
 		}

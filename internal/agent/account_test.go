@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package agent
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 )
 
 // accountPod is a DaemonSet's pod on gpu-1, its API server, and the machine.
-func accountPod(t *testing.T) (p *pod, sim *kubesim.Server, inside, machine *simhost.Node, said *bytes.Buffer) {
+func accountPod(t *testing.T) (p *Pod, sim *kubesim.Server, inside, machine *simhost.Node, said *bytes.Buffer) {
 	t.Helper()
 	ca := kubesim.CA(time.Now())
 	files := fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
@@ -36,13 +36,14 @@ func accountPod(t *testing.T) (p *pod, sim *kubesim.Server, inside, machine *sim
 	sim.AddNode("gpu-1", nil)
 	inside.Serve("10.96.0.1:443", sim)
 	said = new(bytes.Buffer)
-	p = &pod{common: &common{env: env{
-		stderr: said, read: inside.ReadFile,
-		getenv: func(name string) string {
+	p = &Pod{
+		Read: inside.ReadFile,
+		Getenv: func(name string) string {
 			return map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
 		},
-		open: func(string) (host.Host, error) { return inside, nil },
-	}}}
+		Own: func() (host.Host, error) { return inside, nil },
+		Say: func(e Event) { fmt.Fprintln(said, e.Err) },
+	}
 	return p, sim, inside, machine, said
 }
 
@@ -92,7 +93,7 @@ func TestDaemonSetLends(t *testing.T) {
 			t.Errorf("%s: it says %q, want %q", step.what, text, step.says)
 		}
 	}
-	p.withoutPolicy = true
+	p.WithoutPolicy = true
 	sim.Requests()
 	if err := p.lend(t.Context(), machine); err != nil || len(sim.Requests()) > 0 {
 		t.Errorf("--without-policy: %v, or it asked", err)
@@ -106,7 +107,7 @@ func TestDaemonSetLends(t *testing.T) {
 func TestDaemonSetRenews(t *testing.T) {
 	for _, lent := range []bool{true, false} {
 		p, _, inside, machine, _ := accountPod(t)
-		p.withoutPolicy = lent
+		p.WithoutPolicy = lent
 		must.OK(t, p.lend(t.Context(), machine))
 		must.OK(t, inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}))
 		ctx, stop := context.WithCancel(t.Context())
@@ -123,18 +124,9 @@ func TestDaemonSetRenews(t *testing.T) {
 	}
 }
 
-// TestDaemonSetFollows: a pod whose spec has follow_label asks its own Node, and sees each change of the label once.
-func TestDaemonSetFollows(t *testing.T) {
-	p, sim, _, machine, _ := accountPod(t)
-	if p.wantsLabel(machine) {
-		t.Error("a machine without a spec follows a label")
-	}
-	for text, want := range map[string]bool{"": false, "[mig]\nfile = \"/f.yaml\"\nfollow_label = true\n": true} {
-		n := must.Get(simhost.New([]byte("-- etc/gpuadm/node.toml --\nformat = 1\n" + text)))(t)
-		if p.wantsLabel(n) != want {
-			t.Errorf("%q: %v", text, !want)
-		}
-	}
+// TestPodSeesLabel: a pod asks its own Node, and sees each change of the label once.
+func TestPodSeesLabel(t *testing.T) {
+	p, sim, _, _, _ := accountPod(t)
 	sim.Token("secret", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes"}, OnNode: "gpu-1"})
 	for i, step := range []struct {
 		label   string

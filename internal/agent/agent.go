@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is what gpuadm does while no operator watches: it retries at boot, decides whether kubelet may start, runs in the
+// DaemonSet's pod, follows the node's MIG label, evicts pods, reboots and reports to the cluster. It returns values; cmd words them.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// A Run is one process that converges a machine: its engine, and what it knows of its Node and has told the cluster.
+type Run struct {
+	Engine  *converge.Engine
+	Host    host.Host
+	Node    *node.Session
+	Label   node.FollowedMIG // the layout that the node's label names; zero if node.toml does not follow the label
+	Reboots bool             // the machine is rebooted if a change needs it
+	Say     func(Event)
+
+	failed   string // the stage at which the last apply failed
+	reported string // the error that the last report to the cluster had
+}
+
+// An Event is what an operator may want to read of an unattended run.
+type Event struct {
+	What  What
+	Err   error
+	Until time.Time     // Waiting: the run gives up then
+	Try   int           // Retrying: how many attempts have failed
+	Pause time.Duration // Retrying: until the next attempt
+}
+
+// What says which event it is.
+type What int
+
+const (
+	Waiting    What = iota // the apply waits for an event outside gpuadm
+	Retrying               // an attempt has failed, and Boot makes another one
+	Unreported             // the cluster could not be told of the result
+	Unlabelled             // the GPUs' clients could not be told of new partitions
+	Warning                // the run continues in spite of the error
+)
+
+// tellLimit bounds each report to the cluster, also that of a run that is over its deadline.
+const tellLimit = 20 * time.Second
+
+// Apply converges once. Where pods hold the GPUs and the spec allows it, it evicts them and converges again.
+func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
+	res, err := r.attempt(ctx)
+	if !errors.Is(err, converge.ErrInUse) || r.Engine.Spec.Disruption.Policy != "drain" || !r.Host.Live() {
+		return res, err
+	}
+	drained, err := r.drain(ctx, err)
+	if !drained {
+		r.tell(ctx, node.Outcome{Stage: res.Stage, Err: err})
+		return res, err
+	}
+	made := res.Made
+	res, err = r.attempt(ctx)
+	res.Made = append(made, res.Made...)
+	return res, err
+}
+
+// attempt converges with the GPUs' clients paused, if the node's label asks for other partitions, and tells the cluster.
+func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
+	parts, err := r.beginMIG(ctx)
+	if err != nil {
+		return converge.Result{}, err
+	}
+	res, err := r.Engine.Apply(ctx, r.Host)
+	r.endMIG(ctx, parts, res, err)
+	r.failed = res.Stage
+	r.tell(ctx, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
+	return res, err
+}
+
+// Undo undoes runs, and has what reads partitions only at its start read them again.
+func (r *Run) Undo(ctx context.Context, to string, leave []string) (converge.Result, error) {
+	res, err := r.Engine.Undo(ctx, r.Host, to, leave)
+	if cordon := r.Uncordon(ctx, nil); err == nil {
+		err = cordon
+	}
+	if err == nil {
+		r.endMIG(ctx, partitions{}, res, nil)
+	}
+	return res, err
+}
+
+// Uncordon ends gpuadm's own cordon, also after the run's deadline.
+func (r *Run) Uncordon(ctx context.Context, s *spec.Spec) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+	defer cancel()
+	return r.Node.Uncordon(ctx, r.Host, s)
+}
+
+// tell reports the result of an apply to the cluster. The apply does not fail if that fails.
+func (r *Run) tell(ctx context.Context, o node.Outcome) {
+	e := r.Engine
+	if r.Host.Root() != "/" || e.Repair != "" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == r.reported {
+		return
+	}
+	r.reported = ""
+	if o.Err != nil {
+		r.reported = o.Err.Error() // the boot unit retries, and reports an error once
+	}
+	if o.Err == nil && len(o.Made) == 0 || !node.TellsCluster(e.Spec) {
+		return // to gather facts would ask the driver again
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+	defer cancel()
+	f, err := e.Facts(ctx, r.Host)
+	if err == nil {
+		err = node.Report(ctx, r.Node, r.Host, e.Spec, f, o)
+	}
+	if err != nil {
+		r.Say(Event{What: Unreported, Err: err})
+	}
+}
+
+// Drift reports to the cluster what is pending, in the words of say. It reports nothing if the machine is converged, while another run is in
+// progress, and while an undo holds applies: then an operator has asked for the difference.
+func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) error {
+	s, err := r.Engine.Pending(ctx, r.Host)
+	if err != nil || s.Held != "" || s.Now() == 0 || AtWork(r.Host) {
+		return err
+	}
+	text := say(s.Changes)
+	if !r.Host.Live() {
+		return nil
+	}
+	if err := node.ReportDrift(ctx, r.Node, r.Host, r.Engine.Spec, s.Host.Facts, text); err != nil {
+		r.Say(Event{What: Warning, Err: fmt.Errorf("cannot report to the cluster: %w", err)})
+	}
+	return nil
+}

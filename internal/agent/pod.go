@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	podUnit = "gpuadm-daemonset.service"
+	podHome = "/run/gpuadm" // on the machine: a reboot empties it
+	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
+	podProgram = converge.Home + "/daemonset"
+	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
+	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
+	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
+	podRetry      = 20 * time.Second // after an apply that waits for something, or that failed
+	podPolls      = 24 * time.Second // between two looks at the node's label, up to a fifth more or less: 30 s at most
+)
+
+// Exit codes of apply that the pod, which runs apply as a program, tells apart. cmd returns them.
+const (
+	ExitUsage  = 2  // the spec or the command line is wrong
+	ExitReboot = 4  // a reboot is needed
+	ExitAgain  = 75 // run it again: sysexits' EX_TEMPFAIL
+)
+
+// A Pod is the DaemonSet's process: it copies this program and the spec to the machine, and has the machine's systemd run them.
+type Pod struct {
+	Machine       func() (host.Host, error)         // the machine's files, mounted in the pod
+	Own           func() (host.Host, error)         // the pod's own files
+	Read          func(name string) ([]byte, error) // a file of the pod
+	Getenv        func(string) string
+	Program       func() ([]byte, error) // this program's file
+	Specs         func() []string        // the specs of the ConfigMap
+	Follows       func(host.View) bool   // the spec that apply will read has follow_label in [mig]
+	Every         time.Duration          // between two applies
+	Once          bool                   // end after one apply
+	WithoutPolicy bool                   // lend the ServiceAccount, whatever it may do
+	Say           func(Event)
+	Print         func([]byte) // what apply has printed
+
+	failed  int       // applies since the last successful one
+	follows bool      // the last answer of Follows
+	layout  string    // the layout that the label named when the last apply began
+	own     host.Host // see ownFiles
+
+	narrow  bool   // the cluster's last answer: the policy limits the account
+	unknown bool   // the cluster has not answered yet
+	warned  string // the last warning about the account: it is printed once
+}
+
+// ownFiles are the pod's, opened once: a pod lives for months, and each opening keeps a descriptor.
+func (p *Pod) ownFiles() (h host.Host, err error) {
+	if p.own == nil {
+		p.own, err = p.Own()
+	}
+	return p.own, err
+}
+
+// Run applies until stop is closed, or once. It returns the last apply's exit code.
+func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
+	machine, err := p.Machine()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		if p.follows = p.Follows(machine); p.follows {
+			_ = p.relabelled(ctx) // before apply reads it: a change meanwhile is seen
+		}
+		status, err := p.apply(ctx, machine)
+		pause := podRetry
+		switch {
+		case err != nil && p.Once:
+			return 0, err
+		case err != nil:
+			p.Say(Event{What: Warning, Err: err})
+		case p.Once && status != ExitAgain && !p.unknown:
+			return status, nil
+		default:
+			pause = p.pause(status)
+		}
+		debug.FreeOSMemory() // the program's bytes were read twice; now the pod waits for long
+		if p.rest(ctx, pause, stop) {
+			return 0, nil
+		}
+	}
+}
+
+// pause is how long the pod rests after an apply with this exit code. Like a boot, it retries a failed apply soon: the container engine
+// may just have been restarting.
+func (p *Pod) pause(status int) time.Duration {
+	switch status {
+	case ExitAgain:
+		return podRetry
+	case 0:
+		p.failed = 0
+	case ExitUsage, ExitReboot:
+	default:
+		if p.failed++; p.failed < Tries {
+			return podRetry
+		}
+	}
+	if p.unknown {
+		return podRetry
+	}
+	return p.Every
+}
+
+// rest waits until the next apply is due, or the node's label names another layout. It says whether stop was closed.
+func (p *Pod) rest(ctx context.Context, pause time.Duration, stop <-chan struct{}) bool {
+	due := time.After(spread(pause, rand.Float64()))
+	for {
+		var polls <-chan time.Time
+		if p.follows {
+			polls = time.After(spread(podPolls, rand.Float64()))
+		}
+		select {
+		case <-stop:
+			return true
+		case <-due:
+			return false
+		case <-polls:
+			if p.relabelled(ctx) {
+				return false
+			}
+		}
+	}
+}
+
+// relabelled says whether the node's label names another layout than at the last look.
+func (p *Pod) relabelled(ctx context.Context) bool {
+	self, err := p.ownFiles()
+	if err != nil {
+		return false
+	}
+	layout, err := node.PodsMIGLabel(ctx, self)
+	if err != nil || layout == p.layout {
+		return false // the next apply asks, too
+	}
+	p.layout = layout
+	return true
+}
+
+// spread makes a time up to a fifth shorter or longer, by a number from 0 to 1. Pods of many nodes that started together, for example
+// when their image is replaced, soon ask the API server at different times.
+func spread(pause time.Duration, random float64) time.Duration {
+	return pause*4/5 + time.Duration(random*float64(pause)*2/5)
+}
+
+// apply copies the program and the spec to the machine, and runs apply there.
+func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
+	argv, err := p.lay(ctx, machine)
+	if err != nil {
+		return 0, err
+	}
+	const log = podHome + "/daemonset.log"
+	if err := machine.WriteFile(log, nil, host.Attr{Mode: 0o600}); err != nil {
+		return 0, err
+	}
+	tick := time.NewTicker(podRenews)
+	defer tick.Stop()
+	renewing, stop := context.WithCancel(ctx)
+	defer stop()
+	go p.renew(renewing, machine, tick.C)
+	status, err := host.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
+	if output, rerr := machine.ReadFile(log); rerr == nil {
+		p.Print(output)
+	}
+	return status, err
+}
+
+// lay copies the program, the specs and the account to the machine, and returns the command to run there.
+func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
+	program := podProgram
+	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
+		program = podProgramCOS
+	}
+	if err := machine.Trusted(path.Dir(program), converge.Home, podHome); err != nil {
+		return nil, converge.Distrust("/", err) // the machine's administrator knows no /host
+	}
+	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
+		mode := fs.FileMode(0o755)
+		if dir == converge.Home || dir == podHome {
+			mode = 0o700
+		}
+		if _, err := machine.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			if err := machine.Mkdir(dir, host.Attr{Mode: mode}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	self, err := p.Program()
+	if err != nil {
+		return nil, err
+	}
+	if err := put(machine, program, self, 0o755); err != nil {
+		return nil, err
+	}
+	argv = []string{program, "apply", "--unattended"}
+	for _, name := range p.Specs() {
+		data, err := p.Read(name)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", name, cause(err))
+		}
+		to := path.Join(podHome, path.Base(name))
+		if err := put(machine, to, data, 0o600); err != nil {
+			return nil, err
+		}
+		argv = append(argv, "-f", to)
+	}
+	return argv, p.lend(ctx, machine)
+}
+
+// put writes a file, unless root owns it and it has these bytes: another user could change the bytes before they are run.
+func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
+	want := host.Attr{Mode: mode}
+	if i, err := machine.Stat(name); err == nil && i.Attr().Mode == want.Mode && i.UID == want.UID && i.GID == want.GID {
+		if now, err := machine.ReadFile(name); err == nil && bytes.Equal(now, data) {
+			return nil
+		}
+	}
+	return machine.WriteFile(name, data, want)
+}
+
+// cause leaves out the path that the message before it has named already.
+func cause(err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
