@@ -297,7 +297,10 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 	if len(res.Deferred) > 0 {
 		s += "; " + deferred(res.Deferred)
 	}
-	return s + ". To undo: " + c.typed("undo")
+	if !res.Restores {
+		return s + ". It left nothing to undo."
+	}
+	return s + ". To undo: " + c.typed("undo --to "+res.Run)
 }
 
 // atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will make them.
@@ -338,7 +341,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		return err
 	}
 	if res.Run == "" {
-		printf(c.stdout, "Nothing to undo.\n")
+		printf(c.stdout, "%s\n", nothingToUndo(to))
 		return err
 	}
 	s := count(len(res.Made), "change") + " undone"

@@ -40,6 +40,12 @@ func (e env) tty(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd())) && e.getenv("TERM") != "dumb"
 }
 
+// asks says whether an operator can be asked: at a terminal that shows the question and takes the answer.
+func (e env) asks() bool {
+	in, ok := e.stdin.(*os.File)
+	return ok && term.IsTerminal(int(in.Fd())) && e.tty(e.stderr)
+}
+
 // specHome is where the spec lies on the machine it is for.
 const specHome = "/etc/gpuadm"
 

@@ -179,7 +179,7 @@ func TestTroubleIsNotForged(t *testing.T) {
 	p.Host.Summary = planted
 	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Converged: 1}}
 	c.planText(p)
-	c.undoPlanText(converge.UndoPlan{Changes: p.Changes, Kept: p.Changes, Left: p.Changes})
+	c.undoPlanText(converge.UndoPlan{Runs: []string{planted}, Changes: p.Changes, Kept: p.Changes, Left: p.Changes}, undoFlags{to: "all"})
 	waitingText(&out, p.Changes)
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
 		(&textVoice{common: c}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})

@@ -192,7 +192,7 @@ func (c *common) typed(verb string) string {
 	if verb == "apply" && c.repairs {
 		verb = "repair"
 	}
-	if verb == "undo" {
+	if name, _, _ := strings.Cut(verb, " "); name == "undo" {
 		return c.command(verb)
 	}
 	return c.command(verb, c.chosen...)
@@ -231,8 +231,23 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// runsOf names the runs that an undo takes, oldest first.
+func runsOf(ids []string) string {
+	if len(ids) == 1 {
+		return "run " + ids[0]
+	}
+	return fmt.Sprintf("%d runs since %s", len(ids), ids[0])
+}
+
+func nothingToUndo(to string) string {
+	if to == "" || to == "all" {
+		return "Nothing to undo."
+	}
+	return "Nothing to undo: run " + to + " left nothing to restore."
+}
+
 // undoPlanText prints what an undo would do.
-func (c *common) undoPlanText(p converge.UndoPlan) {
+func (c *common) undoPlanText(p converge.UndoPlan, u undoFlags) {
 	for _, ch := range p.Changes {
 		c.changeText(c.stdout, ch.Stage, ch)
 	}
@@ -243,8 +258,8 @@ func (c *common) undoPlanText(p converge.UndoPlan) {
 		printf(c.stdout, "  %-10s = %s   left: %s\n", ch.Stage, ch.String(), ch.Cannot)
 	}
 	if len(p.Changes) == 0 {
-		printf(c.stdout, "Nothing to undo.\n")
+		printf(c.stdout, "%s\n", nothingToUndo(u.to))
 		return
 	}
-	printf(c.stdout, "\n%s to undo.%s\nNothing was touched. To undo: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
+	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s\n", count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)))
 }

@@ -182,7 +182,7 @@ func waitingText(w io.Writer, changes []converge.Change) {
 
 // notAsLeft prints which of gpuadm's things are released, or not as gpuadm left them.
 func (c *common) notAsLeft(s converge.Status, diff bool) {
-	released := map[string]int{}
+	released, from := map[string]int{}, map[string]string{}
 	unseen := map[string][]string{}
 	for _, m := range s.Made {
 		if m.Unseen != "" {
@@ -194,7 +194,9 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		}
 		switch name := m.Kind + " " + m.Name; {
 		case m.Released:
-			released[m.Stage]++
+			if released[m.Stage]++; from[m.Stage] == "" || m.Run < from[m.Stage] {
+				from[m.Stage] = m.Run
+			}
 		case m.Changed:
 			printf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
 		case m.Reverted:
@@ -206,7 +208,7 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		printf(c.stdout, "\nCannot read the state of %s: %s.\n", strings.Join(names, ", "), why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(released)) {
-		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count(released[stage], "thing"), c.typed("undo"))
+		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count(released[stage], "thing"), c.typed("undo --to "+from[stage]))
 	}
 }
 

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,18 +17,31 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-func newUndo(c *common) *cobra.Command {
-	var u struct {
-		to     string
-		leave  []string
-		allow  []string
-		dryRun bool
+type undoFlags struct {
+	to           string
+	leave, allow []string
+	dryRun, yes  bool
+}
+
+// typed is the command line that does what the flags say to the runs of a plan: later there may be another last run.
+func (u undoFlags) typed(p converge.UndoPlan) string {
+	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
+	for _, what := range u.allow {
+		line += " --allow " + what
 	}
+	return line
+}
+
+func newUndo(c *common) *cobra.Command {
+	var u undoFlags
 	cmd := &cobra.Command{
 		Use:   "undo",
 		Short: "undo what gpuadm changed",
 		Long: `Undo restores what the last run changed, byte for byte with owner and mode; with
---to, that run and all since; with --to all, everything gpuadm ever did here.
+--to, that run and all since; with --to all, everything gpuadm ever did here. A run
+that only restarted a daemon, or read package lists, has nothing to restore: without
+--to, undo takes the last run that has. It names that run first, and asks on a
+terminal.
 
 A file that was changed outside gpuadm since is not overwritten: gpuadm's part is
 taken out of it key by key, and what stays is named. Where undo cannot
@@ -59,10 +74,15 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 				if err != nil {
 					return err
 				}
-				return show(c, p, c.undoPlanText)
+				return show(c, p, func(p converge.UndoPlan) { c.undoPlanText(p, u) })
 			}
 			if err := c.mayTouch("undo"); err != nil {
 				return err
+			}
+			if u.to == "" && !u.yes && c.asks() {
+				if u.to, err = c.whichRun(cmd.Context(), e, h, u.leave); err != nil {
+					return err
+				}
 			}
 			return c.undo(cmd.Context(), e, h, u.to, u.leave)
 		},
@@ -72,10 +92,25 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
 	f.StringSliceVar(&u.allow, "allow", nil, allowUsage)
 	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
-	f.BoolP("yes", "y", false, yesUsage)
+	f.BoolVarP(&u.yes, "yes", "y", false, yesUsage)
 	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)
 	cmd.RegisterFlagCompletionFunc("to", c.runs)
 	return cmd
+}
+
+// whichRun names the run that an undo without --to takes, and asks whether that is meant.
+func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, leave []string) (to string, err error) {
+	p, err := e.PlanUndo(ctx, h, "", leave)
+	if err != nil || len(p.Runs) == 0 || p.Continues {
+		return "", err
+	}
+	printf(c.stderr, "Undo %s of run %s? [y/N] ", count(len(p.Changes), "change"), p.Runs[0])
+	var answer string
+	_, _ = fmt.Fscanln(c.stdin, &answer)
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(answer)) {
+		return "", &trouble.Error{What: "cannot undo: the answer was not yes", Because: []string{"nothing was touched"}, Try: []string{c.typed("undo") + " --dry-run    lists what undo would revert"}}
+	}
+	return p.Runs[0], nil
 }
 
 // runs completes the runs that undo can begin at, the last one first.

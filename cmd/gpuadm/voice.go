@@ -81,7 +81,13 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	}
 	switch e.What {
 	case converge.Began:
-		if e.Text != "" {
+		if len(e.Undoes) > 0 {
+			verb := "Undoing"
+			if e.Text != "" {
+				verb = "Continuing the undo of"
+			}
+			printf(w, "%s %s: %s.\n", verb, runsOf(e.Undoes), count(e.Count, "change"))
+		} else if e.Text != "" {
 			printf(w, "Continuing run %s.\n", e.Run)
 		}
 	case converge.AllConverged:

@@ -62,7 +62,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err := r.older(); err != nil {
 		return Result{}, err
 	}
-	if err := r.begin(nil); err != nil {
+	if err := r.begin(nil, 0); err != nil {
 		return Result{}, err
 	}
 	if r.j.Held() != "" && r.Repair == "" {
@@ -70,7 +70,9 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 			return r.end(err)
 		}
 	}
-	if err := r.stages(ctx); err != nil || !r.newProcess() {
+	err = r.stages(ctx)
+	r.Restores = r.mine().restores()
+	if err != nil || !r.newProcess() {
 		if result, err := r.end(err); err != nil {
 			return result, err
 		}

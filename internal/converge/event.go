@@ -16,7 +16,9 @@ type Event struct {
 	What   What      `json:"what"`
 	Change *Change   `json:"change,omitempty"`
 	Text   string    `json:"text,omitempty"`
-	Millis int64     `json:"ms,omitempty"` // how long it took, in milliseconds
+	Undoes []string  `json:"undoes,omitempty"` // of a run that began: the runs that it undoes, oldest first
+	Count  int       `json:"count,omitempty"`  // and how many changes it then has to make
+	Millis int64     `json:"ms,omitempty"`     // how long it took, in milliseconds
 }
 
 // What an event is about.

@@ -303,7 +303,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	}
 	if stages := rest.stages(); len(stages) > 0 {
 		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(stages, ", "))
-		t.Try = append(t.Try, "or undo them too: "+trouble.Command("undo"))
+		t.Try = append(t.Try, "or undo them too: "+undoing(r.id, nil))
 	}
 	return t
 }

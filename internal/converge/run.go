@@ -22,7 +22,8 @@ var ErrStopped = errors.New("stopped as asked; the same command continues from h
 
 // Result is how an apply or undo ended.
 type Result struct {
-	Run      string   `json:"run,omitempty"` // "" if there was nothing to do
+	Run      string   `json:"run,omitempty"`      // "" if there was nothing to do
+	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
 	Made     []Change `json:"made,omitempty"`
 	Deferred []Change `json:"deferred,omitempty"` // for the last line
 	Left     []Change `json:"left,omitempty"`     // undo: what stays
@@ -141,13 +142,14 @@ func (r *run) mayWrite() error {
 
 const nothingTouched = "nothing was touched"
 
-func (r *run) begin(undoes []string, leave ...string) error {
+// begin opens the run; due counts the changes that an undo has to make.
+func (r *run) begin(undoes []string, due int, leave ...string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
 	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) && r.cut.Repair == r.Repair {
 		r.id, r.Run, r.first = r.cut.ID, r.cut.ID, resumed
-		r.event(Event{What: Began, Text: "continues"})
+		r.event(Event{What: Began, Text: "continues", Undoes: undoes, Count: due})
 		return nil
 	}
 	if r.open { // another kind of run overtakes it
@@ -160,7 +162,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 		r.id = fmt.Sprintf("%s-%d", base, n)
 	}
 	r.Run = r.id
-	r.event(Event{What: Began})
+	r.event(Event{What: Began, Undoes: undoes, Count: due})
 	return r.j.note(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
 }
 

@@ -95,6 +95,11 @@ func (r Run) changed() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.back() })
 }
 
+// restores says whether undo would restore anything of it.
+func (r Run) restores() bool {
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.Keeps == "" && (o.unsure() || !o.back()) })
+}
+
 // split parts a run's changes by their stages.
 func (r Run) split(of func(stage string) bool) (in, out Run) {
 	in, out = r, r

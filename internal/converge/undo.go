@@ -17,14 +17,25 @@ import (
 
 // An UndoPlan says what an undo would change.
 type UndoPlan struct {
-	Format  int      `json:"format"`
-	Runs    []string `json:"runs"`    // which runs are undone, oldest first
-	Changes []Change `json:"changes"` // in order: last touched first, what is made as one together, then those that settle
-	Kept    []Change `json:"kept,omitempty"`
-	Left    []Change `json:"left,omitempty"`
+	Format    int      `json:"format"`
+	Runs      []string `json:"runs"`                // which runs are undone, oldest first
+	Continues bool     `json:"continues,omitempty"` // an undo of them that was cut short continues
+	Changes   []Change `json:"changes"`             // in order: last touched first, what is made as one together, then those that settle
+	Kept      []Change `json:"kept,omitempty"`
+	Left      []Change `json:"left,omitempty"`
 
 	steps []step
 	half  []string // the runs of an undo of these and of others that was cut short
+}
+
+// due counts what is to be made.
+func (p UndoPlan) due() (n int) {
+	for _, s := range p.steps {
+		if !s.converged() && s.Deferred == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -38,7 +49,7 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 	return p, err
 }
 
-// Undo reverts what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all". Per thing, the
+// Undo reverts what runs have changed: the last one that left something to restore (to = ""), all since and with one (to = its id), or "all". Per thing, the
 // oldest Before of the range is restored. Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part alone, and names
 // the parts that stay. Where it cannot separate gpuadm's part, it touches nothing at all, unless leave names the thing.
 // Afterwards unattended applies are held until an apply by hand.
@@ -65,7 +76,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err := r.consent(ctx, r.h, changes(p.steps)); err != nil {
 		return Result{}, err
 	}
-	if err := r.begin(p.Runs, leave...); err != nil {
+	if err := r.begin(p.Runs, p.due(), leave...); err != nil {
 		return Result{}, err
 	}
 	for _, c := range p.Kept {
@@ -152,25 +163,30 @@ func (j Journal) undoes(to string) ([]string, error) {
 	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
 		return last.Undoes, nil
 	}
-	ids := []string{}
+	ids, restores, found := []string{}, false, to == "" || to == "all"
 	for _, run := range slices.Backward(j.Runs()) {
-		if run.Undone || len(run.Undoes) > 0 || !run.changed() {
+		if run.Undone || len(run.Undoes) > 0 {
 			continue
 		}
-		ids = append([]string{run.ID}, ids...)
-		if to == "" || to == run.ID {
-			return ids, nil
+		if run.changed() {
+			ids, restores = append([]string{run.ID}, ids...), restores || run.restores()
+		}
+		if found = found || to == run.ID; to == run.ID || to == "" && restores {
+			break
 		}
 	}
-	if to != "" && to != "all" {
+	switch {
+	case !found:
 		return ids, noRun(to, ids)
+	case !restores:
+		return []string{}, nil // a restart, say, or lists that were read
 	}
 	return ids, nil
 }
 
 // noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
 func noRun(to string, ids []string) error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
+	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run that left something to restore is undone"}}
 	const most = 6
 	switch n := len(ids); {
 	case n == 0:
@@ -195,7 +211,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, &trouble.Error{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}
 	of, err := j.scope(to, leave)
-	if p.Runs, p.half = of.ids, of.half; err != nil || len(of.ids) == 0 {
+	if p.Runs, p.half, p.Continues = of.ids, of.half, of.on; err != nil || len(of.ids) == 0 {
 		return p, err
 	}
 	var steps []step
@@ -360,7 +376,10 @@ func obstacles(steps []step, to string, leave []string) error {
 }
 
 // undoing is the command line of an undo that leaves some things.
-func undoing(to string, leave []string) string {
+func undoing(to string, leave []string) string { return trouble.Command(UndoOf(to, leave)) }
+
+// UndoOf is the verb of an undo that leaves some things, with its flags.
+func UndoOf(to string, leave []string) string {
 	words := "undo"
 	if to != "" {
 		words += " --to " + host.ShellWord(to)
@@ -368,5 +387,5 @@ func undoing(to string, leave []string) string {
 	for _, name := range leave {
 		words += " --leave " + host.ShellWord(name)
 	}
-	return trouble.Command(words)
+	return words
 }

@@ -276,7 +276,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		before := tree(n)
 		e := engineOf(t, first, second, third)
 		n.Fail(n.Touches()+touch, syscall.EIO)
-		_, err := e.Apply(context.Background(), n)
+		res, err := e.Apply(context.Background(), n)
 		if err == nil || strings.HasPrefix(err.Error(), "cannot close the run") {
 			continue
 		}
@@ -295,7 +295,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
 		}
-		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+trouble.Command("undo")) {
+		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+trouble.Command("undo --to "+res.Run)) {
 			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
 		}
 		seen[want] = true
