@@ -4,6 +4,9 @@
 package stages
 
 import (
+	"fmt"
+	"path"
+
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -47,6 +50,16 @@ func Installed(v host.View) []string {
 // InstallName is the name of the stage that Install makes.
 const InstallName = "install"
 
+// maskNotes names gpuadm's units that an operator has masked: they stay so.
+func maskNotes(v host.View) (notes []string) {
+	for _, name := range Units() {
+		if unit := path.Base(name); things.IsMasked(v, name) {
+			notes = append(notes, fmt.Sprintf("%s is masked, so systemd does not start it; if that is not meant: systemctl unmask %s", unit, unit))
+		}
+	}
+	return notes
+}
+
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. A flag asks for it, not the
 // spec: once installed it stays until undo.
 func Install(binary []byte) converge.Stage {
@@ -62,7 +75,7 @@ func Install(binary []byte) converge.Stage {
 				enabled := things.Folders(dir, "")
 				wants = append(wants, enabled[len(enabled)-1])
 			}
-			return append(wants,
+			units := []converge.Want{
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "it converges the node at every boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "it makes the stages that need a running kubelet"),
 				things.Exact(unitDir+specUnit, systemd.Spec, 0o644, "kubelet waits for a spec that cloud-init writes late"),
@@ -74,6 +87,11 @@ func Install(binary []byte) converge.Stage {
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
 				things.Enabled(specPath, "at every boot"),
 				things.Enabled(driftTime, "at every boot"),
+			}
+			for _, w := range units {
+				wants = append(wants, things.UnlessMasked(w))
+			}
+			return append(wants,
 				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, specPath, specUnit, driftTime, driftUnit, "kubelet.service"),
 			), nil
 		},

@@ -43,6 +43,7 @@ type benchKey struct{}
 //	exits N ARGS…        run it and want exit code N
 //	put FILE PATH        another program writes the script's FILE to the machine's PATH
 //	owner UID MODE PATH  another process gives the machine's PATH to a user
+//	link TARGET PATH     another process makes the machine's PATH a link
 //	cat PATH             the machine's file, to stdout
 //	touched N            since the last look, N changes were made to the disk
 //	cut N                power is cut before the Nth touch from now; boot brings the machine up again
@@ -63,6 +64,7 @@ func TestScripts(t *testing.T) {
 			"exits":   cmdExits,
 			"put":     cmdPut,
 			"owner":   cmdOwner,
+			"link":    cmdLink,
 			"cat":     cmdCat,
 			"touched": cmdTouched,
 			"cut":     cmdCut,
@@ -79,7 +81,7 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", args[0]+".txtar"))
 	ts.Check(err)
 	b := at(ts)
-	b.node, err = simhost.New(archive)
+	b.node, err = simhost.New(append(archive, "-- dev/null device=1:3 mode=0666 --\n"...))
 	ts.Check(err)
 	if spec, err := os.ReadFile(ts.MkAbs("node.toml")); err == nil {
 		if err := b.node.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}); err != nil && !os.IsExist(err) {
@@ -159,6 +161,15 @@ func cmdOwner(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	n := at(ts).node
 	ts.Check(n.SetAttr(args[2], host.Attr{Mode: fs.FileMode(mode), UID: uid, GID: uid}))
+	at(ts).touches = n.Touches()
+}
+
+func cmdLink(ts *testscript.TestScript, _ bool, args []string) {
+	n := at(ts).node
+	if err := n.Remove(args[1]); !errors.Is(err, fs.ErrNotExist) {
+		ts.Check(err)
+	}
+	ts.Check(n.Symlink(args[1], args[0]))
 	at(ts).touches = n.Touches()
 }
 

@@ -203,6 +203,9 @@ func (f *Files) Trusted(names ...string) error {
 	for _, name := range names {
 		for _, at := range f.trail(name, judged) {
 			i := judged[at]
+			if !i.Mode.IsRegular() && !i.Mode.IsDir() {
+				continue // ReadFile refuses it, and to systemd it is a mask: /dev/null is to stay as it is
+			}
 			if i.UID != 0 {
 				note(&u.Owners, Fault{fmt.Sprintf("user %d owns", i.UID), at})
 			}

@@ -85,6 +85,27 @@ func TestTrusted(t *testing.T) {
 	})
 }
 
+// TestTrustedDevice: what is no file and no folder holds nothing that is read, and a chmod of /dev/null breaks the machine.
+func TestTrustedDevice(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can make a device")
+	}
+	dir := t.TempDir()
+	must.OK(t, os.Chmod(dir, 0o755))
+	must.OK(t, syscall.Mknod(filepath.Join(dir, "null"), syscall.S_IFCHR|0o666, 1<<8|3))
+	must.OK(t, os.Chmod(filepath.Join(dir, "null"), 0o666))
+	must.OK(t, os.Symlink("/null", filepath.Join(dir, "masked")))
+	must.OK(t, os.Mkdir(filepath.Join(dir, "open"), 0o777))
+	must.OK(t, os.Chmod(filepath.Join(dir, "open"), 0o777))
+	must.OK(t, os.Symlink("/null", filepath.Join(dir, "open/masked")))
+	h := must.Get(host.Open(dir))(t)
+	for name, want := range map[string]string{"/null": "", "/masked": "", "/open/masked": "/open/masked[] [{all users can write to /open}]"} {
+		if got := faults(t, h, name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 // TestTrustedUnprivileged: without root the caller's own files count as root's, and no other user's do.
 func TestTrustedUnprivileged(t *testing.T) {
 	const folder = "GPUADM_TEST_TRUSTED"

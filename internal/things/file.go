@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -64,7 +65,7 @@ const Whole = "whole"
 func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want {
 	f := NewFile(name, nil)
 	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
-		s, err := parseFile(found)
+		s, err := f.parse(found)
 		if err != nil {
 			return "", err
 		}
@@ -77,7 +78,7 @@ func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want
 // a new file gets mode 0644 and belongs to root. edit is pure, and editing twice is editing once.
 func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converge.Want {
 	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
-		s, err := parseFile(found)
+		s, err := f.parse(found)
 		if err != nil {
 			return "", err
 		}
@@ -96,6 +97,45 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 		}
 		return f.with(s, out), nil
 	}}
+}
+
+// maskedFile is the state of a link to /dev/null. In the place of a unit's file it masks the unit: systemd.unit(5).
+const (
+	nowhere    = "/dev/null"
+	maskedFile = converge.State("via %2Fdev%2Fnull")
+)
+
+// UnlessMasked leaves a unit that an operator has masked, and the link in the place of its file.
+func UnlessMasked(w converge.Want) converge.Want {
+	to := w.To
+	w.To = func(found converge.State) (converge.State, error) {
+		if enabled, _ := UnitWords(found); enabled == "masked" || found == maskedFile {
+			return found, nil
+		}
+		return to(found)
+	}
+	return w
+}
+
+// IsMasked says whether a name is a link to /dev/null.
+func IsMasked(v host.View, name string) bool {
+	to, err := v.Readlink(name)
+	return err == nil && leadsNowhere(name, to)
+}
+
+func leadsNowhere(name, to string) bool {
+	if !path.IsAbs(to) {
+		to = path.Join(path.Dir(name), to)
+	}
+	return path.Clean(to) == nowhere
+}
+
+// parse takes the state of a file apart that is to be written.
+func (f *FileThing) parse(found converge.State) (fileState, error) {
+	if found == maskedFile {
+		return fileState{}, fmt.Errorf("cannot use %s as a file: it is a link to %s", f.name, nowhere)
+	}
+	return parseFile(found)
 }
 
 // Ref is the file's path and form.
@@ -119,6 +159,9 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	if info.Mode&fs.ModeSymlink != 0 {
 		if s.via, err = v.Readlink(f.name); err != nil {
 			return "", err
+		}
+		if leadsNowhere(f.name, s.via) {
+			return maskedFile, nil
 		}
 		leads, err := v.Resolve(f.name)
 		if err == nil {
