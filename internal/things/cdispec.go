@@ -76,7 +76,7 @@ func cdiDevices(d host.Driver) (list []cdiDevice) {
 // a driver or a partition differs from it, or does not matter.
 func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (string, error) {
 	text, err := v.ReadFile(name)
-	if missing(err) {
+	if host.NotExist(err) {
 		return "it is not there", nil
 	} else if err != nil {
 		return "", err
@@ -150,7 +150,7 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if _, err := v.Stat(name); missing(err) {
+		if _, err := v.Stat(name); host.NotExist(err) {
 			return fmt.Sprintf("it names %s, which is not there", name), nil
 		} else if err != nil {
 			return "", err

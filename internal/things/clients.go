@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -64,30 +63,6 @@ func clientNames(holders []Holder) (clients []string) {
 		}
 	}
 	return clients
-}
-
-// nvidiaMajors returns the names of NVIDIA's character devices by their major numbers. All names begin so: nvidia or
-// nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch, nvidia-nvlink, nvidia-caps,
-// nvidia-caps-imex-channels. Sources: kernel-open in https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in
-// /proc/devices: modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
-// https://github.com/NVIDIA/nvidia-container-toolkit.
-func nvidiaMajors(v host.View) (map[uint32]string, error) {
-	b, err := v.ReadFile("/proc/devices")
-	if missing(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	characters, _, _ := strings.Cut(string(b), "Block devices:")
-	majors := map[uint32]string{}
-	for line := range strings.Lines(characters) {
-		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		major, err := strconv.ParseUint(number, 10, 32)
-		if err == nil && strings.HasPrefix(name, "nvidia") {
-			majors[uint32(major)] = name
-		}
-	}
-	return majors, nil
 }
 
 // gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they are: in a mount namespace of

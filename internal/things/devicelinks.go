@@ -112,7 +112,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 	if err != nil {
 		return err
 	}
-	if _, err := h.Stat(charFolder); missing(err) {
+	if _, err := h.Stat(charFolder); host.NotExist(err) {
 		if err := h.Mkdir(charFolder, host.Attr{Mode: 0o755}); err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func charNodes(v host.View) (map[string]string, error) {
 		{"/dev/nvidia-caps-imex-channels", "channel", majors["nvidia-caps-imex-channels"]},
 	} {
 		names, err := v.ReadDir(numbered.folder)
-		if err != nil && !missing(err) {
+		if err != nil && !host.NotExist(err) {
 			return nil, err
 		}
 		for _, name := range names {
@@ -169,9 +169,6 @@ func charNodes(v host.View) (map[string]string, error) {
 	}
 	return nodes, nil
 }
-
-// capsTool makes device nodes, that of a partition as the driver's options say, with its mode and owner.
-const capsTool = "/usr/bin/nvidia-modprobe"
 
 // A capsNode is a device that gives access to a GPU instance or a compute instance, and the file by which the driver says so.
 type capsNode struct{ node, access string }
@@ -193,37 +190,13 @@ func missingCaps(v host.View) (list []capsNode) {
 					continue
 				}
 				node := capsFolder + "/nvidia-cap" + says["DeviceFileMinor"]
-				if _, err := v.Stat(node); missing(err) {
+				if _, err := v.Stat(node); host.NotExist(err) {
 					list = append(list, capsNode{node, of + "/access"})
 				}
 			}
 		}
 	}
 	return list
-}
-
-// capabilities has a folder for each GPU, in which the loaded module shows the instances.
-const capabilities = "/proc/driver/nvidia/capabilities"
-
-// below are the paths of what lies in a folder and begins so; none where the folder is not there.
-func below(v host.View, folder, prefix string) (in []string) {
-	names, _ := v.ReadDir(folder)
-	for _, name := range names {
-		if strings.HasPrefix(name, prefix) {
-			in = append(in, path.Join(folder, name))
-		}
-	}
-	return in
-}
-
-// accessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.
-func accessOf(v host.View, instance string) map[string]string {
-	says := map[string]string{}
-	for line := range strings.Lines(string(mustRead(v, instance+"/access"))) {
-		key, value, _ := strings.Cut(line, ":")
-		says[key] = strings.TrimSpace(value)
-	}
-	return says
 }
 
 // Affected is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.

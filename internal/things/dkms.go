@@ -79,7 +79,7 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		if _, err := h.Do(ctx, append([]string{"dkms", "remove"}, about...)...); err != nil {
 			return err
 		}
-		if _, err := h.Stat("/var/lib/dkms/" + name + "/" + d.version); !missing(err) {
+		if _, err := h.Stat("/var/lib/dkms/" + name + "/" + d.version); !host.NotExist(err) {
 			return err
 		}
 		if _, err := h.Stat("/usr/src/" + name + "-" + d.version + "/dkms.conf"); err != nil {
@@ -301,7 +301,7 @@ func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 			return err
 		}
 	}
-	if _, err := h.Stat(tree); missing(err) { // it goes with the last kernel, though its package is still there
+	if _, err := h.Stat(tree); host.NotExist(err) { // it goes with the last kernel, though its package is still there
 		if _, err := h.Do(ctx, append([]string{"dkms", "add"}, about...)...); err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ package things
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -150,7 +149,7 @@ func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error)
 
 func (f *FileThing) look(v host.View) (converge.State, error) {
 	info, err := v.Lstat(f.name)
-	if missing(err) {
+	if host.NotExist(err) {
 		return "", nil
 	} else if err != nil {
 		return "", err
@@ -167,7 +166,7 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 		if err == nil {
 			info, err = v.Lstat(leads)
 		}
-		if missing(err) {
+		if host.NotExist(err) {
 			return s.State(), nil
 		} else if err != nil {
 			return "", err
@@ -291,6 +290,3 @@ func (f *FileThing) bytes(s fileState) ([]byte, error) {
 	}
 	return nil, fmt.Errorf("internal error: the bytes of %s with digest %.12s are not at hand", f.name, s.sha)
 }
-
-// missing says that there is no such file.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

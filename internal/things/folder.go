@@ -39,7 +39,7 @@ func (f folder) Ref() converge.Ref { return converge.Ref{Kind: "folder", Name: s
 
 func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	info, err := v.Stat(string(f))
-	if missing(err) {
+	if host.NotExist(err) {
 		return "", nil
 	} else if err != nil {
 		return "", err
@@ -83,7 +83,7 @@ func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return fmt.Errorf("cannot read state %q: not one of a folder", to)
 	}
-	if _, err := h.Stat(string(f)); missing(err) {
+	if _, err := h.Stat(string(f)); host.NotExist(err) {
 		return h.Mkdir(string(f), a)
 	}
 	return h.SetAttr(string(f), a)

@@ -47,7 +47,7 @@ func (i initramfs) image(v host.View) (name string, made time.Time, err error) {
 	}
 	for _, name := range names {
 		info, err := v.Stat(name)
-		if missing(err) {
+		if host.NotExist(err) {
 			continue
 		}
 		return name, info.Ctime, err
@@ -72,7 +72,7 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	}
 	for _, name := range i.files {
 		info, err := v.Stat(name)
-		if missing(err) {
+		if host.NotExist(err) {
 			info, err = v.Stat(nearestFolder(v, name)) // a folder's own time tells of files that went
 		}
 		if err != nil {
@@ -94,13 +94,13 @@ func (i initramfs) carries(v host.View) (bool, error) {
 	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
 	if _, err := v.Stat(nouveau); err == nil {
 		return true, nil
-	} else if !missing(err) {
+	} else if !host.NotExist(err) {
 		return false, err
 	}
 	files := []string{"/etc/initramfs-tools/modules", "/etc/dracut.conf"}
 	for _, dir := range []string{"/etc/dracut.conf.d", "/etc/initramfs-tools/conf.d", "/usr/share/initramfs-tools/modules.d"} {
 		names, err := v.ReadDir(dir)
-		if err != nil && !missing(err) {
+		if err != nil && !host.NotExist(err) {
 			return false, err
 		}
 		for _, n := range names {

@@ -75,7 +75,7 @@ func (k key) nameOf() string {
 
 func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	data, err := v.ReadFile(k.file)
-	if missing(err) {
+	if host.NotExist(err) {
 		return k.last.keep("", nil)
 	} else if err != nil {
 		return "", err

@@ -146,7 +146,7 @@ func builtIn(v host.View, name string) bool {
 func (m module) configured(v host.View) (params, companions []string, err error) {
 	for _, name := range m.files {
 		data, err := v.ReadFile(name)
-		if missing(err) {
+		if host.NotExist(err) {
 			continue
 		} else if err != nil {
 			return nil, nil, err

@@ -13,27 +13,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-func TestHolderGroups(t *testing.T) {
-	pods := map[string]string{"01234567-89ab-cdef-0123-456789abcdef": "ml/train-0"}
-	for group, want := range map[string]Holder{
-		"0::/system.slice/nvidia-persistenced.service\n":                                                                          {Unit: "nvidia-persistenced.service"},
-		"11:devices:/kubepods/burstable/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("ab", 32) + "\n":               {Pod: "ml/train-0", Container: "abababababab"},
-		"0::/kubepods.slice/kubepods-podffffffff_89ab_cdef_0123_456789abcdef.slice/crio-" + strings.Repeat("cd", 32) + ".scope\n": {Pod: "uid ffffffff-89ab-cdef-0123-456789abcdef", Container: "cdcdcdcdcdcd"},
-		"0::/system.slice/docker-" + strings.Repeat("ef", 32) + ".scope\n":                                                        {Container: "efefefefefef"},
-		"0::/user.slice/user-1000.slice/session-3.scope\n":                                                                        {},
-		"0::/podman.slice\n": {},
-	} {
-		var h Holder
-		h.belong(group, pods)
-		if h.Pod != want.Pod || h.Unit != want.Unit || h.Container != want.Container {
-			t.Errorf("%s: %+v", group, h)
-		}
-	}
-	if !(Holder{Unit: "nvidia-persistenced.service"}).Daemon() || (Holder{Unit: "x.service"}).Daemon() {
-		t.Error("daemons are not told from others")
-	}
-}
-
 func TestSameParameter(t *testing.T) {
 	for _, c := range []struct {
 		told, is string
@@ -75,7 +54,7 @@ func TestFirstError(t *testing.T) {
 // FuzzModuleTexts: states come back as they were said, and no text of the kernel's or of a log is too much.
 func FuzzModuleTexts(f *testing.F) {
 	f.Add("580.95.05 open", "570.1 open", "options nvidia A=\"b c\"")
-	f.Add("nothing", "nouveau", "0::/kubepods/pod1/")
+	f.Add("nothing", "nouveau", "")
 	f.Fuzz(func(t *testing.T, a, b, text string) {
 		s := moduleState{loaded: a, disk: b}.State()
 		if (s == moduleSettled) != (a == b) && a != "nothing" && b != "nothing" && !strings.Contains(a+b, moduleSettled) {
@@ -87,7 +66,6 @@ func FuzzModuleTexts(f *testing.F) {
 		modprobeWords(text)
 		parameters(text)
 		FirstError(text)
-		new(Holder).belong(text, nil)
 		sameParameter(a, b)
 	})
 }

@@ -188,7 +188,7 @@ func resume(ctx context.Context, h host.Host, name string) error {
 
 func pausedUnits(v host.View) ([]string, error) {
 	data, err := v.ReadFile(pausedFile)
-	if missing(err) {
+	if host.NotExist(err) {
 		return nil, nil
 	}
 	return strings.Fields(string(data)), err

@@ -62,3 +62,24 @@ func TestPodDevices(t *testing.T) {
 		t.Error("a kubelet that fails counts as one with no pods")
 	}
 }
+
+func TestHolderGroups(t *testing.T) {
+	pods := map[string]string{"01234567-89ab-cdef-0123-456789abcdef": "ml/train-0"}
+	for group, want := range map[string]Holder{
+		"0::/system.slice/nvidia-persistenced.service\n":                                                                          {Unit: "nvidia-persistenced.service"},
+		"11:devices:/kubepods/burstable/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("ab", 32) + "\n":               {Pod: "ml/train-0", Container: "abababababab"},
+		"0::/kubepods.slice/kubepods-podffffffff_89ab_cdef_0123_456789abcdef.slice/crio-" + strings.Repeat("cd", 32) + ".scope\n": {Pod: "uid ffffffff-89ab-cdef-0123-456789abcdef", Container: "cdcdcdcdcdcd"},
+		"0::/system.slice/docker-" + strings.Repeat("ef", 32) + ".scope\n":                                                        {Container: "efefefefefef"},
+		"0::/user.slice/user-1000.slice/session-3.scope\n":                                                                        {},
+		"0::/podman.slice\n": {},
+	} {
+		var h Holder
+		h.belong(group, pods)
+		if h.Pod != want.Pod || h.Unit != want.Unit || h.Container != want.Container {
+			t.Errorf("%s: %+v", group, h)
+		}
+	}
+	if !(Holder{Unit: "nvidia-persistenced.service"}).Daemon() || (Holder{Unit: "x.service"}).Daemon() {
+		t.Error("daemons are not told from others")
+	}
+}

@@ -126,7 +126,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	names := []string{name}
 	info, err := v.Stat(name)
 	switch {
-	case missing(err):
+	case host.NotExist(err):
 		names = []string{nearestFolder(v, name)}
 	case err != nil:
 		return false, err
@@ -141,7 +141,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	}
 	for _, n := range names {
 		info, err := v.Stat(n)
-		if missing(err) {
+		if host.NotExist(err) {
 			continue // a link that leads nowhere
 		} else if err != nil {
 			return false, err

@@ -32,7 +32,7 @@ func (f secret) Look(_ context.Context, v host.View) (converge.State, error) {
 
 func (f secret) look(v host.View) (converge.State, error) {
 	info, err := v.Lstat(f.name)
-	if missing(err) {
+	if host.NotExist(err) {
 		return "", nil
 	} else if err != nil {
 		return "", err
