@@ -8,6 +8,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
 // Reload wants the module nvidia loaded as it lies on disk, whichever version that is, and its initial file system made after
@@ -25,7 +26,7 @@ func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 	wants := append(things.Folders("/etc/modprobe.d", "holds modprobe's settings"),
 		things.Exact(modules.ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
 	for _, kernel := range f.Kernel.Targets(f.Live) {
-		wants = append(wants, things.Initramfs(kernel, []string{modules.ModprobeFile}, "the initial file system knows modprobe's settings"))
+		wants = append(wants, kmod.Initramfs(kernel, []string{modules.ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
 	return append(wants, Reload(f)...), nil
 }
@@ -34,7 +35,7 @@ func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 func Serving(unit string) []converge.Want {
 	wants := []converge.Want{things.Running(unit, "the driver needs it")}
 	if unit == FabricManagerUnit {
-		wants = append(wants, things.Fabric("every GPU is registered with the fabric manager"))
+		wants = append(wants, kmod.Fabric("every GPU is registered with the fabric manager"))
 	}
 	return wants
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -144,7 +145,7 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 		}
 	}
 	start := h.Now()
-	_, err = h.Do(ctx, append([]string{"sh", file}, r.options(kernel, things.BuildJobs(h))...)...)
+	_, err = h.Do(ctx, append([]string{"sh", file}, r.options(kernel, kmod.BuildJobs(h))...)...)
 	if err == nil {
 		return nil
 	}

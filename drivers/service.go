@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -103,7 +104,7 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	return append(wants,
 		daemonFits(FabricManagerUnit, "nv-fabricmanager", "the fabric manager", s.ManagerPackage, s.Version),
 		things.Running(FabricManagerUnit, why),
-		things.Fabric("every GPU is registered with the fabric manager"),
+		kmod.Fabric("every GPU is registered with the fabric manager"),
 	), nil
 }
 

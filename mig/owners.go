@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // withOwners adds the pods that kubelet has given the GPU or an instance that goes, and that have no process among the users: a pod
 // whose image is still pulled has none yet.
-func withOwners(users []user, g host.GPU, steps []Step, pods []things.PodDevice) []user {
+func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
 	mode := changesMode(steps)
 	for _, p := range pods {
 		of := ""
@@ -26,7 +26,7 @@ func withOwners(users []user, g host.GPU, steps []Step, pods []things.PodDevice)
 			}
 		}
 		if of != "" && p.Device != "" && !slices.ContainsFunc(users, func(u user) bool { return u.Pod == p.Pod }) {
-			users = append(users, user{things.Holder{Pod: p.Pod}, fmt.Sprintf("pod %s has %s", p.Pod, of)})
+			users = append(users, user{devices.Holder{Pod: p.Pod}, fmt.Sprintf("pod %s has %s", p.Pod, of)})
 		}
 	}
 	return users

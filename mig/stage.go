@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -81,7 +82,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		list = append(list, w)
 	}
 	if !s.Has("runtime") || s.Runtime.CDI {
-		list = append(list, things.PartitionNodes(), things.CDIRun()) // the CDI spec names nodes that are there
+		list = append(list, cdi.PartitionNodes(), cdi.Run()) // the CDI spec names nodes that are there
 	}
 	return append(list, things.Resumed()), nil
 }

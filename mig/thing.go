@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -26,8 +27,8 @@ type gpu struct {
 type driverCache struct {
 	mu                 sync.Mutex
 	driver             *host.Driver
-	holders            *[]things.Holder // the processes that have a device open, as of the same answer; nil: not asked
-	pauses, modePauses *[]string        // the services that a change of instances alone pauses, and that of a mode
+	holders            *[]devices.Holder // the processes that have a device open, as of the same answer; nil: not asked
+	pauses, modePauses *[]string         // the services that a change of instances alone pauses, and that of a mode
 }
 
 // once is what a place of the cache holds, or the answer to a question where it holds nothing.
@@ -53,8 +54,8 @@ func (s *driverCache) ask(ctx context.Context, v host.View) (*host.Driver, error
 }
 
 // open lists the processes that have a device open.
-func (s *driverCache) open(ctx context.Context, v host.View) ([]things.Holder, error) {
-	return once(s, &s.holders, func() ([]things.Holder, error) { return things.GPUHolders(ctx, v) })
+func (s *driverCache) open(ctx context.Context, v host.View) ([]devices.Holder, error) {
+	return once(s, &s.holders, func() ([]devices.Holder, error) { return devices.Holders(ctx, v) })
 }
 
 // paused lists the services that the ways pause, or nvidia-persistenced too where a mode changes.

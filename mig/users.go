@@ -10,14 +10,16 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // user is a process that keeps a step from being made.
 type user struct {
-	things.Holder
+	devices.Holder
 	text string
 }
 
@@ -73,11 +75,11 @@ func texts(users []user) (list []string) {
 // usersOf lists the processes that the steps would take their GPU or instance from: those that the driver lists, and those that have
 // the device open. DCGM and others keep an instance from its end though the driver lists no process
 // (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). The services that are paused do not count.
-func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list []user) {
-	add := func(pids []int, of string, holds func(things.Holder) bool) {
+func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list []user) {
+	add := func(pids []int, of string, holds func(devices.Holder) bool) {
 		for _, pid := range pids {
-			h := things.Holder{PID: pid}
-			if i := slices.IndexFunc(open, func(h things.Holder) bool { return h.PID == pid }); i >= 0 {
+			h := devices.Holder{PID: pid}
+			if i := slices.IndexFunc(open, func(h devices.Holder) bool { return h.PID == pid }); i >= 0 {
 				h = open[i]
 			}
 			list = append(list, user{h, fmt.Sprintf("%s uses %s", h.Who(), of)})
@@ -89,7 +91,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list 
 		}
 	}
 	if changesMode(steps) {
-		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), func(h things.Holder) bool { return h.HasGPU(g.Minor) })
+		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), func(h devices.Holder) bool { return h.HasGPU(g.Minor) })
 	}
 	for i, in := range g.Instances {
 		if changesMode(steps) || !goes(g, i, steps) {
@@ -99,8 +101,8 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list 
 		for _, c := range in.Compute {
 			compute = append(compute, c.ID)
 		}
-		caps := things.Capabilities(v, g.Minor, in.ID, compute)
-		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), func(h things.Holder) bool { return h.HasCapability(caps) })
+		caps := devices.Capabilities(v, g.Minor, in.ID, compute)
+		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), func(h devices.Holder) bool { return h.HasCapability(caps) })
 	}
 	paused := append(modeServices(), instanceServices()...)
 	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
@@ -112,7 +114,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list 
 func instanceServices() []string {
 	return []string{
 		"nvidia-dcgm-exporter.service", "dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service",
-		"nvidia-device-plugin.service", things.CDIUnit,
+		"nvidia-device-plugin.service", cdi.Unit,
 	}
 }
 
@@ -164,7 +166,7 @@ func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, wa
 	if err != nil {
 		return nil, err
 	}
-	pods, err := things.PodDevices(ctx, v)
+	pods, err := devices.OfPods(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +180,7 @@ func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, wa
 
 // holding names the processes that have a device of GPUs open.
 func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) (list []string, err error) {
-	open, err := things.GPUHolders(ctx, v)
+	open, err := devices.Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +188,7 @@ func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) (l
 		holds := slices.ContainsFunc(gpus, func(name string) bool {
 			g, known := find(d, name)
 			return known && (h.HasGPU(g.Minor) || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
-				return h.HasCapability(things.Capabilities(v, g.Minor, in.ID, nil))
+				return h.HasCapability(devices.Capabilities(v, g.Minor, in.ID, nil))
 			}))
 		})
 		if holds {
@@ -233,14 +235,14 @@ func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) erro
 	if err != nil {
 		return err
 	}
-	var holders []things.Holder
+	var holders []devices.Holder
 	for _, u := range found {
 		if u.PID == 0 { // a pod that has come since: it has no process to end
 			return &trouble.Error{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
 		}
-		if !slices.ContainsFunc(holders, func(o things.Holder) bool { return o.PID == u.PID }) {
+		if !slices.ContainsFunc(holders, func(o devices.Holder) bool { return o.PID == u.PID }) {
 			holders = append(holders, u.Holder)
 		}
 	}
-	return things.End(ctx, h, holders)
+	return devices.EndHolders(ctx, h, holders)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/docker"
@@ -40,9 +42,9 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "mig":
 		return mig.New(name), nil
 	case "cdi":
-		return things.NewCDI(name), nil
+		return cdi.New(name), nil
 	case "device-links":
-		return things.NewDeviceLinks(name), nil
+		return cdi.NewDeviceLinks(name), nil
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":
@@ -56,20 +58,20 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "package-key":
 		return dnf.NewKey(name, reads, database), nil
 	case "module":
-		return things.NewModule(reads, modules.OnDisk), nil
+		return kmod.NewModule(reads, modules.OnDisk), nil
 	case "module-file":
-		return things.NewModuleFile(name, modules.OnDiskProven), nil
+		return kmod.NewModuleFile(name, modules.OnDiskProven), nil
 	case "dkms":
-		if t, is := things.NewDKMSBeside(name, modules.BuiltBeside); is {
+		if t, is := kmod.NewDKMSBeside(name, modules.BuiltBeside); is {
 			return t, nil
 		}
-		return things.NewDKMS(name, modules.Built), nil
+		return kmod.NewDKMS(name, modules.Built), nil
 	case "runfile":
 		return drivers.NewRunfile(name), nil
 	case "initramfs":
-		return things.NewInitramfs(name, reads), nil
+		return kmod.NewInitramfs(name, reads), nil
 	case "fabric":
-		return things.NewFabric(), nil
+		return kmod.NewFabric(), nil
 	case "key":
 		return things.NewKey(name), nil
 	case "secret":

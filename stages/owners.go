@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -167,15 +167,15 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 
 // cdiPart is of the spec of the host's own devices. What the operator, its device plugin and the DRA driver write have other names.
 func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
-	if u, err := v.Unit(ctx, things.CDIUnit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
-		return part("CDI", "", Claim{ownerToolkit, things.CDIUnit + " writes " + things.CDIOutput(v), []Ends{
-			{"this node", "systemctl mask " + things.CDIUnit + " " + things.CDIPath},
+	if u, err := v.Unit(ctx, cdi.Unit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
+		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + cdi.Output(v), []Ends{
+			{"this node", "systemctl mask " + cdi.Unit + " " + cdi.Path},
 		}})
 	}
-	if _, err := v.Stat(things.CDIOutput(v)); err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
-		return part("CDI", "", Claim{Who: image.Who, By: things.CDIOutput(v) + " is there without " + things.CDIUnit + ", and " + image.By})
+	if _, err := v.Stat(cdi.Output(v)); err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
+		return part("CDI", "", Claim{Who: image.Who, By: cdi.Output(v) + " is there without " + cdi.Unit + ", and " + image.By})
 	}
-	return part("CDI", things.CDIUnit+" is not installed or is masked, so nothing on the host writes "+things.CDIOutput(v))
+	return part("CDI", cdi.Unit+" is not installed or is masked, so nothing on the host writes "+cdi.Output(v))
 }
 
 func handlerPart(s spec.Spec, f facts.Facts) Part {

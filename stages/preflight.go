@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -53,7 +54,7 @@ func gpusAsBefore(s spec.Spec, f facts.Facts) converge.Want {
 			things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		"dmesg shows PCI errors", things.FaultOf("GPU-001").Fix)
+		"dmesg shows PCI errors", faults.Of("GPU-001").Fix)
 }
 
 func gpuCount(f facts.Facts) (n int) {
@@ -84,5 +85,5 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		return problem + things.OrTry(meant), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "gpu_count in [driver]",
-		"lspci -d 10de: lists them, and dmesg shows PCI errors", things.FaultOf("GPU-001").Fix)
+		"lspci -d 10de: lists them, and dmesg shows PCI errors", faults.Of("GPU-001").Fix)
 }

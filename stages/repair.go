@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 )
@@ -38,7 +39,7 @@ func Repairs() []Repair {
 		{Code: "DRV-014", About: "load the driver's module as it lies on disk", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
 		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: only(drivers.Serving(drivers.PersistencedUnit)...)},
 		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: only(drivers.Serving(drivers.FabricManagerUnit)...)},
-		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec())},
+		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(cdi.Spec())},
 		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
 		{Code: "RUN-002", About: "restart the container engine, which reads its configuration then", wants: runtime.Reread},
 		{Code: "RUN-005", About: "start the container engine", wants: startEngine},

@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -108,7 +108,7 @@ func (d *Drain) Leaves(pod string) bool { _, can := d.pods[pod]; return can }
 // Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. Where their budgets do not let them go before
 // the deadline, the error waits for that. It leaves the Node cordoned: Uncordon ends that.
 func (d *Drain) Run(ctx context.Context) error {
-	using, err := things.GPUPods(ctx, d.h)
+	using, err := devices.Pods(ctx, d.h)
 	if err != nil {
 		return err
 	}

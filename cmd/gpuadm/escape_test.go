@@ -22,6 +22,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -136,7 +137,7 @@ func TestProcessForgesNothing(t *testing.T) {
 	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
 	file.Breaks = []string{"reset-gpu"}
 	one := converge.Stage{Name: "one", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{file}, nil }}
-	e := &converge.Engine{Stages: []converge.Stage{one}, Clients: things.GPUClients}
+	e := &converge.Engine{Stages: []converge.Stage{one}, Clients: devices.Clients}
 	_, err := e.Apply(context.Background(), machine(t))
 	var said strings.Builder
 	report(env{stderr: &said, getenv: func(string) string { return "" }}, newRoot(env{}), err)

@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -183,7 +183,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 	known := new(node.Session)
 	all, thingOf := stages.Run(known)
-	e := &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version()}
+	e := &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Clients: devices.Clients, Prune: stages.Prune, Version: version()}
 	c.run = &agent.Run{Engine: e, Host: h, Node: known, Say: c.say}
 	return e, all
 }

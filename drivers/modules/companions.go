@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
 // Modules that a spec may ask for beside the driver's. The first is one of the driver's own, of its version; the second is
@@ -92,18 +93,18 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	driver, err := facts.NvidiaModule(v, kernel)
 	if err != nil || driver == "" {
-		return "", things.BesideFits, err
+		return "", kmod.BesideFits, err
 	}
 	if version = sourceVersion(v, name); version == "" {
-		return "", things.BesideFits, nil
+		return "", kmod.BesideFits, nil
 	}
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil || file == "" {
-		return version, things.BesideNotBuilt, err
+		return version, kmod.BesideNotBuilt, err
 	}
 	built, err := v.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return version, things.BesideNotBuilt, nil
+		return version, kmod.BesideNotBuilt, nil
 	} else if err != nil {
 		return version, "", err
 	}
@@ -112,15 +113,15 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 		return version, "", err
 	}
 	if err == nil && built.Ctime.Before(driverFile.Ctime) {
-		return version, things.BesideOld, nil
+		return version, kmod.BesideOld, nil
 	}
-	return version, things.BesideFits, nil
+	return version, kmod.BesideFits, nil
 }
 
 // builtBeside is BuiltBeside and, in an image for Secure Boot, what is wrong with the signature: then it is built again.
 func (k KernelSide) builtBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	version, state, err = BuiltBeside(v, name, kernel)
-	if k.Image == nil || version == "" || state != things.BesideFits || err != nil {
+	if k.Image == nil || version == "" || state != kmod.BesideFits || err != nil {
 		return version, state, err
 	}
 	file, err := facts.ModuleOf(v, kernel, name)

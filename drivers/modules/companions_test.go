@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -46,7 +46,7 @@ func TestInfinibandFiles(t *testing.T) {
 func TestBuiltInCompanion(t *testing.T) {
 	const driver = "-- sys/module/nvidia/refcnt --\n0\n-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nNVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n" +
 		"-- proc/sys/kernel/osrelease --\n6.8.0\n-- etc/modules-load.d/gpuadm.conf --\nnvidia\nib_umad\n"
-	w := things.Module("6.8.0", []string{LoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, false, "")
+	w := kmod.Module("6.8.0", []string{LoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, false, "")
 	for archive, want := range map[string]bool{driver: false, driver + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/core/ib_umad.ko\n": true} {
 		state, err := w.Look(t.Context(), drivertest.Node(t, archive))
 		if err != nil || strings.Contains(string(state), "ib_umad") == want {

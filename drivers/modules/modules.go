@@ -17,9 +17,11 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -71,9 +73,9 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	var wants []converge.Want
 	for _, kernel := range k.Kernels {
 		if k.Build == "dkms" {
-			wants = append(wants, things.DKMS(k.Version, kernel, k.built, "builds the modules for the kernel and installs them"))
+			wants = append(wants, kmod.DKMS(k.Version, kernel, k.built, "builds the modules for the kernel and installs them"))
 		}
-		file := things.ModuleFile(kernel, k.Version, k.Flavour, k.onDiskProven, "the kernel has modules of the driver's version, and would load them")
+		file := kmod.ModuleFile(kernel, k.Version, k.Flavour, k.onDiskProven, "the kernel has modules of the driver's version, and would load them")
 		if !f.Live && !f.Baked {
 			file.To = orFirstBoot(file.To)
 		}
@@ -87,11 +89,11 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	}
 	for _, kernel := range k.Kernels {
 		if slices.Contains(k.Companions, Storage) && k.Build == "dkms" {
-			wants = append(wants, things.DKMSBeside(Storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
+			wants = append(wants, kmod.DKMSBeside(Storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
 		}
 	}
 	for _, kernel := range k.Kernels {
-		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
+		wants = append(wants, kmod.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
 	if f.Live && !slices.Contains(k.Kernels, f.Kernel.Running) {
 		return wants, nil // it will be loaded by the kernel it is for
@@ -108,7 +110,7 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 
 // Loaded wants the module to run as it lies on disk, whichever version that is.
 func Loaded(f facts.Facts, k KernelSide) converge.Want {
-	return things.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
+	return kmod.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
 }
 
 // orFirstBoot defers to the first boot what is not converged in a root folder, where it cannot be made.
@@ -254,10 +256,10 @@ func served(k KernelSide) converge.Want {
 		if version, flavour := facts.LoadedDriver(v); !v.Live() || version != k.Version || flavour != k.Flavour {
 			return "", nil
 		}
-		problem, err := things.UnboundGPUs(v)
+		problem, err := kmod.UnboundGPUs(v)
 		if problem != "" {
 			problem = "cannot use all GPUs: " + problem
-			if kernelLog := things.KernelSays(ctx, v); kernelLog != "" {
+			if kernelLog := faults.KernelSays(ctx, v); kernelLog != "" {
 				problem += "; " + kernelLog
 			}
 		}
@@ -265,7 +267,7 @@ func served(k KernelSide) converge.Want {
 	}
 	return things.Check("every GPU is served", look, "the driver serves all GPUs on the bus",
 		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them",
-		things.FaultOf("DRV-008").Fix)
+		faults.Of("DRV-008").Fix)
 }
 
 // Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -282,7 +282,7 @@ func TestImageBesideSignedBy(t *testing.T) {
 	n, k := drivertest.Node(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
 	for key, fits := range map[string]bool{signedA: false, signedB: true} {
 		k.Image = secure(t, key)
-		if _, state, err := k.builtBeside(n, Storage, "6.8.0"); err != nil || (state == things.BesideFits) != fits {
+		if _, state, err := k.builtBeside(n, Storage, "6.8.0"); err != nil || (state == kmod.BesideFits) != fits {
 			t.Errorf("%s: %q, %v", key, state, err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
@@ -163,11 +163,11 @@ func (r *Run) migState(ctx context.Context, is partitions, res converge.Result, 
 // and cmd/gpu-feature-discovery in https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go); mig-parted's manager, which has
 // the operator restart both.
 func restartPlugin(ctx context.Context, h host.Host) error {
-	open, err := things.GPUHolders(ctx, h)
+	open, err := devices.Holders(ctx, h)
 	if err != nil {
 		return err
 	}
-	return things.End(ctx, h, slices.DeleteFunc(open, func(p things.Holder) bool {
+	return devices.EndHolders(ctx, h, slices.DeleteFunc(open, func(p devices.Holder) bool {
 		return p.Pod == "" || p.Command != "nvidia-device-p" // the kernel cuts a command at 15 characters
 	}))
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -59,7 +59,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
 		if c.Code == xidCode {
 			b.WriteString("\n| Xid | about | means | what to do |\n|---|---|---|---|\n")
-			for _, x := range things.Xids() {
+			for _, x := range faults.Xids() {
 				fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", x.Number, x.Of, x.Means, x.Action())
 			}
 		}

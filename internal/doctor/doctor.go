@@ -12,9 +12,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Check is one question to the machine. All but Find is data, which docs/doctor.md lists.
@@ -51,7 +51,7 @@ func Checks() []Check {
 	why := noRepair()
 	for i := range all {
 		all[i].NoRepair = why[all[i].Code]
-		all[i].Fix = cmp.Or(things.FaultOf(all[i].Code).Fix, all[i].Fix)
+		all[i].Fix = cmp.Or(faults.Of(all[i].Code).Fix, all[i].Fix)
 	}
 	return all
 }
@@ -66,15 +66,15 @@ func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
 		all.Go(func() { found[i] = c.Find(m) })
 	}
 	all.Wait()
-	var faults []fault
+	var hits []fault
 	for i, c := range checks {
 		slices.SortStableFunc(found[i], func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) })
 		for _, f := range found[i] {
-			faults = append(faults, fault{c, f})
+			hits = append(hits, fault{c, f})
 		}
 	}
 	r := Report{Format: Format, Checks: len(checks)}
-	r.Causes, r.Notes = causes(faults, Edges())
+	r.Causes, r.Notes = causes(hits, Edges())
 	r.Host = m.Facts().String()
 	if note := m.note(); note != "" {
 		r.Notes = append(r.Notes, Found{What: note})

@@ -10,7 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 
 	"github.com/gpuadm/gpuadm/drivers"
@@ -49,7 +50,7 @@ func buildFailed(m *Machine) []Finding {
 			continue // no log, or that of another kernel
 		}
 		what := fmt.Sprintf("DKMS could not build nvidia %s for %s", version, kernel)
-		if line := things.FirstError(text); line != "" {
+		if line := kmod.FirstError(text); line != "" {
 			what += ": " + line
 		}
 		return []Finding{{Object: version, What: what, Command: "less " + log}}
@@ -159,7 +160,7 @@ func otherFlavour(m *Machine) []Finding {
 	if _, ok := m.NVML(); ok && !m.someMissing() {
 		return nil
 	}
-	return saying("the driver", said(m.sinceLoad(), things.FaultOf("DRV-008").Says...))
+	return saying("the driver", said(m.sinceLoad(), faults.Of("DRV-008").Says...))
 }
 
 // saying finds a fault in what is said, if it is.
@@ -191,7 +192,7 @@ func (m *Machine) gpuIn(line string) string {
 
 func noBAR(m *Machine) []Finding {
 	lines := m.sinceLoad()
-	if at := slices.IndexFunc(lines, things.FaultOf("DRV-016").In); at >= 0 && m.someMissing() {
+	if at := slices.IndexFunc(lines, faults.Of("DRV-016").In); at >= 0 && m.someMissing() {
 		near := strings.Join(lines[at:min(at+3, len(lines))], " ") // the next line names the device: nv-pci.c
 		return []Finding{{Object: m.gpuIn(near), What: "the driver says: " + strings.TrimSpace(near)}}
 	}
@@ -219,7 +220,7 @@ func noAdapter(m *Machine) (found []Finding) {
 	for _, line := range m.sinceLoad() {
 		address := m.gpuIn(line)
 		g, answers := gpus[address]
-		if seen[address] || answers && g.Lost == "" || !m.someMissing() || !things.FaultOf("DRV-017").In(line) {
+		if seen[address] || answers && g.Lost == "" || !m.someMissing() || !faults.Of("DRV-017").In(line) {
 			continue
 		}
 		seen[address] = true

@@ -6,8 +6,8 @@ package doctor
 import (
 	"slices"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Words that several checks share.
@@ -166,7 +166,7 @@ func xidChecks() []Check {
 		Meaning: "an error of this GPU ended programs on it; one of a program's own is a note",
 		Fix:     "what NVIDIA's catalogue says of the number", Interrupts: reset, Find: xids,
 		Sources: []string{
-			things.XidCatalogue, "https://github.com/leptonai/gpud (catalog_generated.go)",
+			faults.XidCatalogue, "https://github.com/leptonai/gpud (catalog_generated.go)",
 			"https://github.com/NVIDIA/open-gpu-kernel-modules/discussions/1496",
 		},
 	}}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -214,7 +214,7 @@ func notRegistered(m *Machine) []Finding {
 func (m *Machine) seenXids() map[string]map[int][]string {
 	found := map[string]map[int][]string{}
 	for _, line := range m.sinceLoad() {
-		address, number, says, ok := things.ReadXid(line)
+		address, number, says, ok := faults.ReadXid(line)
 		if !ok {
 			continue
 		}
@@ -232,8 +232,8 @@ func xids(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	for address, seen := range m.seenXids() {
 		g, answers := gpus[address]
-		at := map[things.Part]int{}
-		for _, x := range things.Xids() {
+		at := map[faults.Part]int{}
+		for _, x := range faults.Xids() {
 			lines := seen[x.Number]
 			if len(lines) == 0 || answers && over(x, g) {
 				continue
@@ -249,7 +249,7 @@ func xids(m *Machine) (found []Finding) {
 			at[x.Of] = len(found)
 			found = append(found, Finding{
 				Object: address, Part: string(x.Of), What: "GPU " + address + " reported " + what, Fix: x.Action(),
-				Command: xidCommand(x, address), Note: x.Of == things.OfProgram,
+				Command: xidCommand(x, address), Note: x.Of == faults.OfProgram,
 			})
 		}
 		found = append(found, recovery(address, seen[154])...)
@@ -257,30 +257,30 @@ func xids(m *Machine) (found []Finding) {
 	return found
 }
 
-func xidCommand(x things.Xid, address string) string {
+func xidCommand(x faults.Xid, address string) string {
 	switch x.Remedy {
-	case things.Reset:
+	case faults.Reset:
 		return resetCommand(address)
-	case things.Power:
+	case faults.Power:
 		return "sudo poweroff"
-	case things.Report:
+	case faults.Report:
 		return "sudo nvidia-bug-report.sh"
 	}
 	return ""
 }
 
 // over says whether a GPU that answers has no sign of the error any more.
-func over(x things.Xid, g host.GPU) bool {
+func over(x faults.Xid, g host.GPU) bool {
 	clean := !g.RemapWaits && !g.RemapFails
 	switch {
 	case g.Lost != "":
 		return false
-	case x.Of == things.OfBus:
+	case x.Of == faults.OfBus:
 		return true
 	case x.Number == 63 || x.Number == 64:
 		return clean
 	}
-	return x.Of == things.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && clean
+	return x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && clean
 }
 
 // recovery reads the driver's last word on a GPU: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required).

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
@@ -106,7 +106,7 @@ func waitsForReset(m *Machine) (list []Finding) {
 			continue
 		}
 		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, modes[g.Mode], modes[g.Pending])
-		if holders, err := things.GPUClients(m.ctx, m.View); err == nil && len(holders) > 0 {
+		if holders, err := devices.Clients(m.ctx, m.View); err == nil && len(holders) > 0 {
 			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
 		}
 		list = append(list, Finding{Object: g.Address, What: what, Command: resetCommand(g.Address)})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/engine"
@@ -105,7 +106,7 @@ func noHandler(m *Machine) []Finding {
 	f := m.Facts()
 	e, c, ok := m.engine()
 	if !ok || c.Unreadable != nil || e.Name == "docker" || f.Driver == nil || f.Kubelet.Unit == "" || len(f.Programs) == 0 || !runtime.NeedsHandler(f) ||
-		len(things.ReadOtherSpecs(m.View).Injectors()) > 0 || len(m.plugins()) > 0 {
+		len(cdi.ReadOtherSpecs(m.View).Injectors()) > 0 || len(m.plugins()) > 0 {
 		return nil
 	}
 	for _, program := range c.Programs {
@@ -219,18 +220,18 @@ func cdiChecks() []Check {
 }
 
 func oldSpec(m *Machine) []Finding {
-	state, err := things.CDISpec().Look(m.ctx, m.View)
-	if problem := things.CDIProblem(state); err == nil && problem != "" {
-		return []Finding{{Object: things.CDIOutput(m.View), What: problem}}
+	state, err := cdi.Spec().Look(m.ctx, m.View)
+	if problem := cdi.Problem(state); err == nil && problem != "" {
+		return []Finding{{Object: cdi.Output(m.View), What: problem}}
 	}
 	return nil
 }
 
 func foreign(m *Machine, conflicts bool) (list []Finding) {
-	for _, s := range things.ReadOtherSpecs(m.View).Foreign(m.View) {
+	for _, s := range cdi.ReadOtherSpecs(m.View).Foreign(m.View) {
 		switch {
 		case conflicts && s.Conflicts:
-			list = append(list, Finding{Object: s.File, What: fmt.Sprintf("%s and %s are both specs for %s", s.File, things.CDIOutput(m.View), things.CDIKind), Command: "sudo rm " + s.File})
+			list = append(list, Finding{Object: s.File, What: fmt.Sprintf("%s and %s are both specs for %s", s.File, cdi.Output(m.View), cdi.Kind), Command: "sudo rm " + s.File})
 		case !conflicts && !s.Conflicts && s.Problem != "":
 			list = append(list, Finding{Object: s.File, What: s.File + ": " + s.Problem, Command: "sudo nvidia-ctk cdi generate --output=" + s.File})
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/faults"
 )
 
 // TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of the number; a program's is a note.
@@ -68,11 +68,11 @@ func TestXidsOfOneGPU(t *testing.T) {
 
 // TestXids finds each Xid of the catalogue on a machine where the driver answers no more, and takes a program's for a note.
 func TestXids(t *testing.T) {
-	for _, x := range things.Xids() {
+	for _, x := range faults.Xids() {
 		t.Run(strconv.Itoa(x.Number), func(t *testing.T) {
 			r := working(t)
 			r.says(fmt.Sprintf("NVRM: Xid (PCI:0000:5d:00): %d, pid=1, name=python, words", x.Number))
-			program := x.Of == things.OfProgram
+			program := x.Of == faults.OfProgram
 			if !program {
 				r.gpu(3, `lost = "it must be reset before it can be used"`)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
 // LockWait is how long another apt may take: unattended-upgrades at boot takes minutes.
@@ -22,7 +22,7 @@ const RepairLimit = 30 * time.Minute
 // Quiet is argv with what keeps scripts of packages from asking or restarting, needrestart(1), apt-listchanges(1), ucf(1),
 // and from running more compilers than the memory holds: see things.BuildJobs.
 func Quiet(v host.View, argv ...string) []string {
-	jobs := "OMP_NUM_THREADS=" + strconv.Itoa(things.BuildJobs(v))
+	jobs := "OMP_NUM_THREADS=" + strconv.Itoa(kmod.BuildJobs(v))
 	return append([]string{"env", jobs, "NEEDRESTART_SUSPEND=1", "APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1"}, argv...)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
 // headers verifies that the headers of kernels are available, before anything is written. It leaves the decision to
@@ -43,7 +44,7 @@ func WithoutHeaders(v host.View, kernel string) string {
 
 // look reads two files per kernel where all headers are installed.
 func (t headers) look(ctx context.Context, v host.View) (problem string, err error) {
-	with := things.WithHeaders(v)
+	with := kmod.WithHeaders(v)
 	missing := map[string]string{}
 	for kernel, name := range t.of {
 		if !slices.Contains(with, kernel) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -237,7 +237,7 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
 		t.What = fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, group)
 		t.Try = append(t.Try, WithoutHeaders(v, kernel))
-		if with := things.WithHeaders(v); len(with) > 0 {
+		if with := kmod.WithHeaders(v); len(with) > 0 {
 			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
 		}
 	}

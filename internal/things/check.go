@@ -65,7 +65,7 @@ func (c check) Make(context.Context, host.Host, converge.State) error {
 	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
 }
 
-// settles wants a thing in the state that it settles in.
-func settles(t converge.Follower, why string) converge.Want {
+// Settled wants a thing in the state that it settles in.
+func Settled(t converge.Follower, why string) converge.Want {
 	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
+// package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
 // what that leads to is the engine's business.
 package things
 

@@ -61,11 +61,11 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	if err := note(h, running); err != nil {
 		return err
 	}
-	return stopAll(ctx, h, running)
+	return StopAll(ctx, h, running)
 }
 
-// stopAll stops those of the units that run.
-func stopAll(ctx context.Context, h host.Host, units []string) error {
+// StopAll stops those of the units that run.
+func StopAll(ctx context.Context, h host.Host, units []string) error {
 	for _, name := range units {
 		u, err := h.Unit(ctx, name)
 		if err == nil && runs(u) {
@@ -202,7 +202,7 @@ const noPaused = "none"
 
 // Resumed wants services running that an earlier run paused.
 func Resumed() converge.Want {
-	return settles(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
+	return Settled(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
 }
 
 // NewPaused builds the thing again, for undo.

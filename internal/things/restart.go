@@ -127,7 +127,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	info, err := v.Stat(name)
 	switch {
 	case host.NotExist(err):
-		names = []string{nearestFolder(v, name)}
+		names = []string{NearestFolder(v, name)}
 	case err != nil:
 		return false, err
 	case info.Mode.IsDir():
@@ -153,7 +153,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	return false, nil
 }
 
-func nearestFolder(v host.View, name string) string {
+func NearestFolder(v host.View, name string) string {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if info, err := v.Stat(dir); err == nil && info.Mode.IsDir() {
 			return dir
@@ -192,13 +192,13 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 		err = r.ready(ctx, h, r.unit, r.files)
 	}
 	if err != nil {
-		return &trouble.Error{What: err.Error(), Because: lastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
+		return &trouble.Error{What: err.Error(), Because: LastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
 	}
 	return nil
 }
 
-// lastWords are the last lines of a unit's log; none where journalctl does not answer.
-func lastWords(ctx context.Context, v host.View, unit string) []string {
+// LastWords are the last lines of a unit's log; none where journalctl does not answer.
+func LastWords(ctx context.Context, v host.View, unit string) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3", "--unit="+unit)
 	if err != nil || len(out) == 0 {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 )
 
 // Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links to the device nodes. It comes
@@ -32,10 +33,10 @@ func cdiWants(s spec.Spec) []converge.Want {
 		return nil
 	}
 	wants := []converge.Want{
-		ifInstalled(things.Enabled(things.CDIUnit, "writes the CDI spec at each boot")),
-		ifInstalled(things.Running(things.CDIPath, "has the CDI spec written again when the driver or the toolkit is another")),
-		things.DeviceLinks(),
-		things.CDISpec(),
+		ifInstalled(things.Enabled(cdi.Unit, "writes the CDI spec at each boot")),
+		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit is another")),
+		cdi.DeviceLinks(),
+		cdi.Spec(),
 	}
 	for i := range wants {
 		wants[i].Section = "runtime"
@@ -74,7 +75,7 @@ func cdiNotes(v host.View, s spec.Spec) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
-	others := things.ReadOtherSpecs(v)
+	others := cdi.ReadOtherSpecs(v)
 	notes := others.Notes(v)
 	if who := others.Injectors(); len(who) > 0 && s.Runtime.Inject != "cdi" {
 		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(who, " and ")))

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -98,7 +98,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 		Spec: asked,
 		Stages: []converge.Stage{
 			named("packages", "", converge.Want{Thing: driverPackage{}, To: to(converge.State(driver))}),
-			named("modules", "packages", things.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
+			named("modules", "packages", kmod.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
 			mig.Stage,
 		},
 		ThingOf: func(ref converge.Ref) (converge.Thing, error) {
@@ -106,7 +106,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 			case "package":
 				return driverPackage{}, nil
 			case "module":
-				return things.NewModule(ref.Reads, onDisk), nil
+				return kmod.NewModule(ref.Reads, onDisk), nil
 			}
 			return thingOf(ref)
 		},

@@ -12,14 +12,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
 // TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the same, and what a stop of the instance loses.
 func TestOneAdvice(t *testing.T) {
-	advice := things.FaultOf("GPU-001").Fix
+	advice := faults.Of("GPU-001").Fix
 	if !strings.Contains(advice, "power the machine off and on") || !strings.Contains(advice, "loses what is on its local disks") {
 		t.Error(advice)
 	}
@@ -43,11 +43,11 @@ func TestOneAdvice(t *testing.T) {
 			t.Errorf("doctor: %s", c.Fix)
 		}
 	}
-	if got := things.Meanings([]string{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus."}); len(got) != 1 || !strings.HasSuffix(got[0], advice) {
+	if got := faults.Meanings([]string{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus."}); len(got) != 1 || !strings.HasSuffix(got[0], advice) {
 		t.Errorf("the kernel's log: %q", got)
 	}
 	for _, line := range []string{"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "NVRM: Xid (PCI:0000:17:00): 143, pid=1"} {
-		if got := strings.Join(things.Meanings([]string{line}), "\n"); !strings.Contains(got, "power the machine off and on") || !strings.Contains(got, "loses what is on its local disks") {
+		if got := strings.Join(faults.Meanings([]string{line}), "\n"); !strings.Contains(got, "power the machine off and on") || !strings.Contains(got, "loses what is on its local disks") {
 			t.Errorf("%s: %s", line, got)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -87,7 +87,7 @@ func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	const dkmsTree = "/var/lib/dkms"
 	for _, module := range packages.ListOf(v, dkmsTree) { // undo removes the log with the package
 		if log, err := v.ReadFile(path.Join(dkmsTree, module, packages.Own(d.packages[name].Version), "build", "make.log")); err == nil {
-			t.Because = append(t.Because, things.FirstError(string(log)))
+			t.Because = append(t.Because, kmod.FirstError(string(log)))
 		}
 	}
 	// Scripts write to either stream, before dpkg's own words.

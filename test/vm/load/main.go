@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -46,7 +46,7 @@ func load(ctx context.Context) error {
 		return err
 	}
 	h := bare{live}
-	m := things.Module(strings.TrimSpace(string(kernel)), []string{modules.ModprobeFile, modules.LoadFile}, modules.OnDisk, false, "")
+	m := kmod.Module(strings.TrimSpace(string(kernel)), []string{modules.ModprobeFile, modules.LoadFile}, modules.OnDisk, false, "")
 	state, err := m.Look(ctx, h)
 	if err != nil {
 		return err

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+// package devices says what device nodes NVIDIA's driver has, and which processes and pods use them.
+package devices
 
 import (
 	"path"
@@ -11,12 +12,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// nvidiaMajors returns the names of NVIDIA's character devices by their major numbers. All names begin so: nvidia or
+// Majors returns the names of NVIDIA's character devices by their major numbers. All names begin so: nvidia or
 // nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch, nvidia-nvlink, nvidia-caps,
 // nvidia-caps-imex-channels. Sources: kernel-open in https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in
 // /proc/devices: modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
 // https://github.com/NVIDIA/nvidia-container-toolkit.
-func nvidiaMajors(v host.View) (map[uint32]string, error) {
+func Majors(v host.View) (map[uint32]string, error) {
 	b, err := v.ReadFile("/proc/devices")
 	if host.NotExist(err) {
 		return nil, nil
@@ -35,14 +36,14 @@ func nvidiaMajors(v host.View) (map[uint32]string, error) {
 	return majors, nil
 }
 
-// capsTool makes device nodes, that of a partition as the driver's options say, with its mode and owner.
-const capsTool = "/usr/bin/nvidia-modprobe"
+// NodeTool makes device nodes, that of a partition as the driver's options say, with its mode and owner.
+const NodeTool = "/usr/bin/nvidia-modprobe"
 
-// capabilities has a folder for each GPU, in which the loaded module shows the instances.
-const capabilities = "/proc/driver/nvidia/capabilities"
+// CapabilitiesFolder has a folder for each GPU, in which the loaded module shows the instances.
+const CapabilitiesFolder = "/proc/driver/nvidia/capabilities"
 
-// below are the paths of what lies in a folder and begins so; none where the folder is not there.
-func below(v host.View, folder, prefix string) (in []string) {
+// Below are the paths of what lies in a folder and begins so; none where the folder is not there.
+func Below(v host.View, folder, prefix string) (in []string) {
 	names, _ := v.ReadDir(folder)
 	for _, name := range names {
 		if strings.HasPrefix(name, prefix) {
@@ -52,8 +53,8 @@ func below(v host.View, folder, prefix string) (in []string) {
 	return in
 }
 
-// accessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.
-func accessOf(v host.View, instance string) map[string]string {
+// AccessOf is what the driver says of the device that gives access to an instance, by the driver's names; empty where it says nothing.
+func AccessOf(v host.View, instance string) map[string]string {
 	says := map[string]string{}
 	data, _ := v.ReadFile(instance + "/access") // need not be there
 	for line := range strings.Lines(string(data)) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package kmod_test
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -48,7 +49,7 @@ func TestDKMSBuilds(t *testing.T) {
 	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n", func(f *host.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
-	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
 	if w.Ref().Name != "nvidia/580.95.05 6.8.0" {
 		t.Error(w.Ref().Name)
 	}
@@ -58,7 +59,7 @@ func TestDKMSBuilds(t *testing.T) {
 	if !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
 	}
-	must.OK(t, things.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"))
+	must.OK(t, kmod.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"))
 	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
 		t.Error(last)
 	}
@@ -69,7 +70,7 @@ func TestDKMSBuildsAgain(t *testing.T) {
 	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *host.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
-	must.OK(t, things.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"))
+	must.OK(t, kmod.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"))
 	const about = "env OMP_NUM_THREADS=3 dkms %s -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0 --force"
 	if want := []string{fmt.Sprintf(about, "build"), fmt.Sprintf(about, "install")}; !slices.Equal(*calls, want) {
 		t.Errorf("%q", *calls)
@@ -77,7 +78,7 @@ func TestDKMSBuildsAgain(t *testing.T) {
 }
 
 func TestDKMSRefusals(t *testing.T) {
-	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
 	for _, c := range []struct {
 		name, archive string
 		run           func(f *host.Files, argv []string) error
@@ -109,11 +110,11 @@ func TestDKMSRefusals(t *testing.T) {
 
 func TestDKMSInAFolder(t *testing.T) {
 	n, _ := builder(t, "-- sim.toml --\nlive = false\n", nil)
-	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
 	if _, err := w.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
 		t.Error(err)
 	}
-	m := things.Module("", nil, onDisk, false, "")
+	m := kmod.Module("", nil, onDisk, false, "")
 	if _, err := m.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
 		t.Error(err)
 	}
@@ -134,8 +135,8 @@ func TestInitramfs(t *testing.T) {
 		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
 	} {
 		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
-		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")
-		thing := things.NewInitramfs(w.Ref().Name, w.Ref().Reads)
+		w := kmod.Initramfs("6.8.0", []string{modprobeFile}, "")
+		thing := kmod.NewInitramfs(w.Ref().Name, w.Ref().Reads)
 		state, err := thing.Look(t.Context(), n)
 		if err != nil || state != c.state {
 			t.Errorf("%s: %q, %v", c.name, state, err)
@@ -170,9 +171,9 @@ func TestDKMSBeside(t *testing.T) {
 		}
 		return nil
 	})
-	w := things.DKMSBeside("nvidia-fs", "6.8.0", look, "")
-	again, is := things.NewDKMSBeside(w.Ref().Name, look)
-	if _, driver := things.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Ref().Name != "nvidia-fs for 6.8.0" {
+	w := kmod.DKMSBeside("nvidia-fs", "6.8.0", look, "")
+	again, is := kmod.NewDKMSBeside(w.Ref().Name, look)
+	if _, driver := kmod.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Ref().Name != "nvidia-fs for 6.8.0" {
 		t.Fatalf("%s: %t, %t", w.Ref().Name, is, driver)
 	}
 	for range 2 {

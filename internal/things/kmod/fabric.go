@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package kmod
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -28,7 +29,7 @@ const (
 
 // Fabric wants every GPU registered with the fabric manager, and waits for it within bounds.
 func Fabric(why string) converge.Want {
-	w := settles(fabric{fabricPatience}, why)
+	w := things.Settled(fabric{fabricPatience}, why)
 	w.Breaks = []string{"stop-clients"}
 	return w
 }
@@ -107,7 +108,7 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 		if host.Pause(ctx, fabricPause) != nil {
 			return &trouble.Error{
 				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
-				Because: append(sentences, lastWords(context.WithoutCancel(ctx), h, unit)...),
+				Because: append(sentences, things.LastWords(context.WithoutCancel(ctx), h, unit)...),
 				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},
 				Err:     context.Cause(ctx),
 			}
@@ -118,7 +119,7 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 // Affected says that GPUs register again when the fabric manager starts.
 func (f fabric) Affected(found converge.State, by converge.Change) converge.State {
 	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" {
-		if _, active := UnitWords(by.After); active == "active" {
+		if _, active := things.UnitWords(by.After); active == "active" {
 			return "waiting"
 		}
 	}

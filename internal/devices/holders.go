@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package devices
 
 import (
 	"context"
@@ -59,19 +59,19 @@ func (h Holder) Who() string {
 }
 
 // Daemon says whether it is one of the driver's own, which only serve others and are stopped and started with the module.
-func (h Holder) Daemon() bool { return slices.Contains(moduleDaemons(), h.Unit) }
+func (h Holder) Daemon() bool { return slices.Contains(Daemons(), h.Unit) }
 
-// moduleDaemons are the driver's own daemons, in the order to stop them in.
-func moduleDaemons() []string {
+// Daemons are the driver's own daemons, in the order to stop them in.
+func Daemons() []string {
 	return []string{"nvidia-dcgm.service", "dcgm.service", "nvidia-imex.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service"}
 }
 
-// GPUHolders lists the processes that hold a GPU, with the pod or service each belongs to.
-func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
+// Holders lists the processes that hold a GPU, with the pod or service each belongs to.
+func Holders(ctx context.Context, v host.View) ([]Holder, error) {
 	if !v.Live() {
 		return nil, nil
 	}
-	majors, err := nvidiaMajors(v)
+	majors, err := Majors(v)
 	if err != nil || len(majors) == 0 {
 		return nil, err
 	}
@@ -166,13 +166,13 @@ func (h Holder) HasCapability(minors []int) bool {
 // driver does not say them. Source: as of capsDriver, and /proc/driver/nvidia/capabilities in
 // https://github.com/NVIDIA/nvidia-container-toolkit (internal/nvcaps).
 func Capabilities(v host.View, gpuMinor, instance int, compute []int) (minors []int) {
-	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", capabilities, gpuMinor, instance)
+	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", CapabilitiesFolder, gpuMinor, instance)
 	of := []string{folder}
 	for _, id := range compute {
 		of = append(of, path.Join(folder, "ci"+strconv.Itoa(id)))
 	}
 	for _, instance := range of {
-		if minor, err := strconv.Atoi(accessOf(v, instance)["DeviceFileMinor"]); err == nil {
+		if minor, err := strconv.Atoi(AccessOf(v, instance)["DeviceFileMinor"]); err == nil {
 			minors = append(minors, minor)
 		}
 	}
@@ -185,13 +185,13 @@ const (
 	endPause  = 50 * time.Millisecond
 )
 
-// End asks processes to end and waits until they have no device of NVIDIA's open. A process that is not among the holders that can be
+// EndHolders asks processes to end and waits until they have no device of NVIDIA's open. A process that is not among the holders that can be
 // seen is not asked: its number may be one of another PID namespace.
-func End(ctx context.Context, h host.Host, holders []Holder) error {
+func EndHolders(ctx context.Context, h host.Host, holders []Holder) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	majors, err := nvidiaMajors(h)
+	majors, err := Majors(h)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package cdi_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -113,7 +113,7 @@ func TestCDISpecJudged(t *testing.T) {
 		{"no nvidia-cdi-hook", strings.Replace(cdiNode, "-- usr/bin/nvidia-cdi-hook mode=0755 --\n", "", 1), good, "it names /usr/bin/nvidia-cdi-hook, which is not there"},
 		{"no node", strings.Replace(cdiNode, "-- dev/nvidiactl device=195:255 --\n", "", 1), good, "it names /dev/nvidiactl, which is not there"},
 	} {
-		state, err := things.CDISpec().Look(t.Context(), withSpec(t, x.archive, at, x.spec))
+		state, err := cdi.Spec().Look(t.Context(), withSpec(t, x.archive, at, x.spec))
 		want := converge.State("current")
 		if x.says != "" {
 			want = converge.State("outdated: /" + at + ": " + x.says)
@@ -123,7 +123,7 @@ func TestCDISpecJudged(t *testing.T) {
 		}
 	}
 	elsewhere := withSpec(t, cdiNode+"-- etc/nvidia-container-toolkit/nvidia-cdi-refresh.env --\n# NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/x\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=\"/etc/cdi/gpus.yaml\"\n", "etc/cdi/gpus.yaml", good)
-	if state, err := things.CDISpec().Look(t.Context(), elsewhere); state != "current" || err != nil {
+	if state, err := cdi.Spec().Look(t.Context(), elsewhere); state != "current" || err != nil {
 		t.Errorf("where the service's environment says: %q, %v", state, err)
 	}
 }
@@ -148,7 +148,7 @@ func TestCDISpecElsewhere(t *testing.T) {
 		{"1.19.0 later", reached + late, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
 	} {
 		n := must.Get(simhost.New([]byte(x.archive)))(t)
-		state, err := things.CDISpec().Look(t.Context(), n)
+		state, err := cdi.Spec().Look(t.Context(), n)
 		if state != x.state || (x.later == "") != (err == nil) || x.later != "" && (!errors.As(err, new(host.Later)) || !strings.Contains(err.Error(), x.later)) {
 			t.Errorf("%s: %q, %v; want %q, later %q", x.name, state, err, x.state, x.later)
 		}
@@ -190,7 +190,7 @@ func TestCDISpecMade(t *testing.T) {
 		if works {
 			r.writes = cdiSpec(t, n)
 		}
-		err := things.NewCDI("spec").Make(t.Context(), r, "current")
+		err := cdi.New("spec").Make(t.Context(), r, "current")
 		told := (*trouble.Error)(nil)
 		switch {
 		case strings.Join(r.jobs, ",") != "nvidia-cdi-refresh.service restart":
@@ -205,7 +205,7 @@ func TestCDISpecMade(t *testing.T) {
 
 // Partitions that change make the spec outdated, where there is one. A service that fails then takes no partitions back.
 func TestCDIRun(t *testing.T) {
-	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Follower)
+	run := cdi.New("nvidia-cdi-refresh.service").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
 		if got := run.Current(run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)
@@ -244,22 +244,22 @@ func TestForeignCDI(t *testing.T) {
 	n := must.Get(simhost.New([]byte(cdiNode)))(t)
 	good := cdiSpec(t, n)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
-	notes := things.ReadOtherSpecs(n).Notes(n)
+	notes := cdi.ReadOtherSpecs(n).Notes(n)
 	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
 		t.Errorf("%q", notes)
 	}
-	if who := things.ReadOtherSpecs(n).Injectors(); !slices.Equal(who, []string{"a device plugin"}) {
+	if who := cdi.ReadOtherSpecs(n).Injectors(); !slices.Equal(who, []string{"a device plugin"}) {
 		t.Errorf("a device plugin by CDI: %q", who)
 	}
 	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", "kind: k8s.gpu.nvidia.com/claim\n")
-	if who := things.ReadOtherSpecs(both).Injectors(); len(who) != 2 {
+	if who := cdi.ReadOtherSpecs(both).Injectors(); len(who) != 2 {
 		t.Errorf("and the DRA driver: %q", who)
 	}
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
-	if who := things.ReadOtherSpecs(n).Injectors(); who != nil {
+	if who := cdi.ReadOtherSpecs(n).Injectors(); who != nil {
 		t.Errorf("the toolkit's own spec alone: %q", who)
 	}
-	if notes := things.ReadOtherSpecs(n).Notes(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
+	if notes := cdi.ReadOtherSpecs(n).Notes(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
 		t.Errorf("%q", notes)
 	}
 }
@@ -270,7 +270,7 @@ func TestDeviceLinks(t *testing.T) {
 		"-- dev/nvidia0 device=195:0 --\n-- dev/nvidia11 device=195:11 --\n-- dev/nvidiactl device=195:255 --\n-- dev/nvidia-uvm device=511:0 --\n" +
 		"-- dev/nvidia-caps/nvidia-cap12 device=235:12 --\n-- dev/nvidia2 --\nno device\n-- dev/nvidia-modeset device=195:254 --\n"
 	n := must.Get(simhost.New([]byte(nodes + "-- dev/char/195:11 link=../nvidia0 --\n-- dev/char/195:254 link=/dev/nvidia-modeset --\n")))(t)
-	l := things.DeviceLinks()
+	l := cdi.DeviceLinks()
 	state, err := l.Look(t.Context(), n)
 	if state != "missing nvidia0 nvidia11 nvidiactl nvidia-cap12 nvidia-uvm" || err != nil {
 		t.Errorf("%q, %v", state, err)
@@ -293,7 +293,7 @@ func TestDeviceLinks(t *testing.T) {
 
 // Partitions that change need other nodes, where the driver's tool can make them. One that fails takes no partitions back.
 func TestPartitionNodes(t *testing.T) {
-	nodes := things.NewDeviceLinks("/dev/nvidia-caps").(converge.Follower)
+	nodes := cdi.NewDeviceLinks("/dev/nvidia-caps").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {
 		if got := nodes.Current(nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package devices
 
 import (
 	"context"
@@ -19,18 +19,18 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// GPUClients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods that have a GPU and no such process
+// Clients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods that have a GPU and no such process
 // yet. It reads /proc, since NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
-func GPUClients(ctx context.Context, v host.View) ([]string, error) {
-	holders, err := GPUHolders(ctx, v)
+func Clients(ctx context.Context, v host.View) ([]string, error) {
+	holders, err := Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := PodDevices(ctx, v)
+	pods, err := OfPods(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	clients := clientNames(slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return converge.Gone(ctx, h.Pod) }))
+	clients := NamesOf(slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return converge.Gone(ctx, h.Pod) }))
 	for _, p := range pods {
 		if !converge.Gone(ctx, p.Pod) && !slices.ContainsFunc(holders, func(h Holder) bool { return h.Pod == p.Pod }) {
 			clients = append(clients, fmt.Sprintf("pod %s has %s", p.Pod, p.Device))
@@ -39,13 +39,13 @@ func GPUClients(ctx context.Context, v host.View) ([]string, error) {
 	return clients, nil
 }
 
-// GPUPods names the pods that use a GPU: NAMESPACE/NAME, or "uid UID" where kubelet has left no name.
-func GPUPods(ctx context.Context, v host.View) (pods []string, err error) {
-	holders, err := GPUHolders(ctx, v)
+// Pods names the pods that use a GPU: NAMESPACE/NAME, or "uid UID" where kubelet has left no name.
+func Pods(ctx context.Context, v host.View) (pods []string, err error) {
+	holders, err := Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	given, err := PodDevices(ctx, v)
+	given, err := OfPods(ctx, v)
 	for _, h := range holders {
 		pods = append(pods, h.Pod)
 	}
@@ -56,7 +56,8 @@ func GPUPods(ctx context.Context, v host.View) (pods []string, err error) {
 	return slices.DeleteFunc(slices.Compact(pods), func(pod string) bool { return pod == "" }), err
 }
 
-func clientNames(holders []Holder) (clients []string) {
+// NamesOf names the holders and what they have open, but for the driver's own daemons.
+func NamesOf(holders []Holder) (clients []string) {
 	for _, h := range holders {
 		if !h.Daemon() { // they only serve others, and are stopped and started with what they hold
 			clients = append(clients, h.String())
@@ -96,11 +97,11 @@ type PodDevice struct {
 // ("Monitoring device plugin resources"); kubernetes, staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
 const podResources = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// PodDevices lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
+// OfPods lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
 // answers. Before Kubernetes 1.34 kubelet lists ended pods too, but without their devices, which it frees before it lists. Sources:
 // kubernetes, pull 79409; List in pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
 // pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate KubeletPodResourcesListUseActivePods off (pull 132028).
-func PodDevices(ctx context.Context, v host.View) ([]PodDevice, error) {
+func OfPods(ctx context.Context, v host.View) ([]PodDevice, error) {
 	if _, err := v.Stat(podResources); err != nil || !v.Live() {
 		return nil, nil
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package devices
 
 import (
 	"reflect"
@@ -47,18 +47,18 @@ func TestPodDevices(t *testing.T) {
 	}
 	const socket = "-- var/lib/kubelet/pod-resources/kubelet.sock --\n"
 	n, want := boot(socket), []PodDevice{{"ml/train-0", "GPU-1"}, {"ml/train-0", "GPU-1"}, {"ml/pulls", "MIG-2"}}
-	if got, err := PodDevices(t.Context(), n); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := OfPods(t.Context(), n); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := PodDevices(t.Context(), boot("")); got != nil || err != nil {
+	if got, err := OfPods(t.Context(), boot("")); got != nil || err != nil {
 		t.Errorf("without a socket: %v, %v", got, err)
 	}
 	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
-	if _, err := PodDevices(t.Context(), n); err == nil {
+	if _, err := OfPods(t.Context(), n); err == nil {
 		t.Error("a torn answer is taken")
 	}
 	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return nil, host.Later{Until: "never"} })
-	if _, err := PodDevices(t.Context(), n); err == nil {
+	if _, err := OfPods(t.Context(), n); err == nil {
 		t.Error("a kubelet that fails counts as one with no pods")
 	}
 }

@@ -1,17 +1,19 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package kmod_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -128,7 +130,7 @@ func onDisk(v host.View, kernel string) (string, error) {
 // settle looks, makes what is not as it shall be, and looks again.
 func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err error) {
 	t.Helper()
-	w := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, false, "")
+	w := kmod.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, false, "")
 	before, err = w.Look(t.Context(), n.View())
 	must.OK(t, err)
 	to, err := w.To(before)
@@ -197,7 +199,7 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 		t.Errorf("%q, %q, %v", before, after, err)
 	}
 	must.OK(t, n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}))
-	if s, _ := things.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
+	if s, _ := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
 		t.Errorf("%q", s)
 	}
 }
@@ -258,7 +260,7 @@ func TestModuleServesNotAll(t *testing.T) {
 }
 
 func TestModuleForesees(t *testing.T) {
-	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, false, "").Thing.(converge.Follower)
+	m := kmod.Module("6.8.0", []string{modprobeFile}, onDisk, false, "").Thing.(converge.Follower)
 	for _, c := range []struct {
 		found, then converge.State
 		by          converge.Change
@@ -287,5 +289,29 @@ func TestModuleFirstAnswer(t *testing.T) {
 	_, _, err := settle(t, n)
 	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "it finds no GPU that it supports") {
 		t.Errorf("not loaded because: %v", err)
+	}
+}
+
+// TestManyClients: of thousands of processes, and of many devices, a few are named, and the others counted.
+func TestManyClients(t *testing.T) {
+	var crowd strings.Builder
+	crowd.WriteString(loaded570 + "-- proc/devices --\nCharacter devices:\n195 nvidia\n")
+	for minor := range 16 {
+		fmt.Fprintf(&crowd, "-- dev/nvidia%d device=195:%d --\n", minor, minor)
+		fmt.Fprintf(&crowd, "-- proc/9999/fd/%d link=/dev/nvidia%d --\n", minor, minor)
+	}
+	const processes, first = 3000, 1 << 22 // above all process ids, so none is this test's: proc(5), pid_max
+	for i := range processes - 1 {
+		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%[1]d/comm --\npython3\n", first+i)
+	}
+	n := simulated(t, crowd.String())
+	clients, err := devices.Clients(t.Context(), n.View())
+	if err != nil || len(clients) != processes || !strings.HasSuffix(clients[processes-1], "/dev/nvidia3, and 12 more open") {
+		t.Fatalf("%d: %q, %v", len(clients), clients[len(clients)-1], err)
+	}
+	_, _, err = settle(t, n)
+	reboot := host.Reboot{}
+	if !errors.As(err, &reboot) || len(reboot.Why) > 1024 || !strings.Contains(reboot.Why, fmt.Sprintf("; and %d more", processes-4)) {
+		t.Error(err)
 	}
 }

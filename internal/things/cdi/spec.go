@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package cdi
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// CDIKind is what the toolkit's spec offers. The device plugin's and the DRA driver's have kinds of their own.
-const CDIKind = "nvidia.com/gpu"
+// Kind is what the toolkit's spec offers. The device plugin's and the DRA driver's have kinds of their own.
+const Kind = "nvidia.com/gpu"
 
 // cdiFile is what gpuadm reads of a CDI spec, which is YAML or JSON.
 // Source: SPEC.md and specs-go/config.go of https://github.com/cncf-tags/container-device-interface.
@@ -167,7 +167,7 @@ type OtherSpecs struct {
 
 // ReadOtherSpecs reads them. A folder that is not there has none, and what is no CDI spec is none.
 func ReadOtherSpecs(v host.View) OtherSpecs {
-	all := OtherSpecs{CDIOutput(v), map[string]cdiFile{}}
+	all := OtherSpecs{Output(v), map[string]cdiFile{}}
 	at, err := v.Resolve(all.ours)
 	if err != nil {
 		at = all.ours
@@ -198,7 +198,7 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
 func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	for _, s := range o.Foreign(v) {
-		note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, CDIKind)
+		note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, Kind)
 		if s.Conflicts {
 			note += "; devices that " + o.ours + " names as well cannot be used: remove one of the two"
 		}
@@ -210,7 +210,7 @@ func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	return notes
 }
 
-// A ForeignSpec is a CDI spec for CDIKind that nothing keeps current.
+// A ForeignSpec is a CDI spec for nvidia.com/gpu that nothing keeps current.
 type ForeignSpec struct {
 	File      string
 	Conflicts bool   // it lies in the folder of the toolkit's spec
@@ -220,7 +220,7 @@ type ForeignSpec struct {
 // Foreign finds them.
 func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 	for _, file := range slices.Sorted(maps.Keys(o.list)) {
-		if s := o.list[file]; s.Kind == CDIKind {
+		if s := o.list[file]; s.Kind == Kind {
 			problem, _ := s.otherFiles(v, "") // none where a file cannot be looked for
 			list = append(list, ForeignSpec{file, path.Dir(o.ours) == path.Dir(file), problem})
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package cdi
 
 import (
 	"context"
@@ -14,7 +14,9 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // deviceLinks are /dev/char's links to NVIDIA's device nodes, which udev does not make, since the nodes are not in sysfs. systemd
@@ -32,7 +34,7 @@ const (
 
 // DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
 func DeviceLinks() converge.Want {
-	return settles(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
+	return things.Settled(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
 // capNodes are the links' nodes of partitions alone. Their state is "none" where the driver's tool is not there to make them.
@@ -40,7 +42,7 @@ type capNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
 func PartitionNodes() converge.Want {
-	return settles(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
+	return things.Settled(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.
@@ -56,7 +58,7 @@ func (capNodes) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return "", host.FirstBoot
 	}
-	if _, err := v.Stat(capsTool); err != nil {
+	if _, err := v.Stat(devices.NodeTool); err != nil {
 		return cdiNone, nil
 	}
 	return linkState(capNames(v)), nil
@@ -104,7 +106,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 		return nil
 	}
 	for _, c := range missingCaps(h) {
-		if _, err := h.Do(ctx, path.Base(capsTool), "-f", c.access); err != nil {
+		if _, err := h.Do(ctx, path.Base(devices.NodeTool), "-f", c.access); err != nil {
 			return fmt.Errorf("cannot make the device nodes of partitions: %w", err)
 		}
 	}
@@ -133,7 +135,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195 is NVIDIA's in
 // Documentation/admin-guide/devices.txt of the kernel.
 func charNodes(v host.View) (map[string]string, error) {
-	numbers, err := nvidiaMajors(v)
+	numbers, err := devices.Majors(v)
 	if err != nil {
 		return nil, err
 	}
@@ -179,13 +181,13 @@ type capsNode struct{ node, access string }
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html (nvidia-modprobe -f);
 // https://github.com/NVIDIA/nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
 func missingCaps(v host.View) (list []capsNode) {
-	if _, err := v.Stat(capsTool); err != nil {
+	if _, err := v.Stat(devices.NodeTool); err != nil {
 		return nil
 	}
-	for _, gpu := range below(v, capabilities, "gpu") {
-		for _, gi := range below(v, gpu+"/mig", "gi") {
-			for _, of := range append([]string{gi}, below(v, gi, "ci")...) {
-				says := accessOf(v, of)
+	for _, gpu := range devices.Below(v, devices.CapabilitiesFolder, "gpu") {
+		for _, gi := range devices.Below(v, gpu+"/mig", "gi") {
+			for _, of := range append([]string{gi}, devices.Below(v, gi, "ci")...) {
+				says := devices.AccessOf(v, of)
 				if says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
 					continue
 				}

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+// package kmod holds the things that make NVIDIA's kernel modules run: built by DKMS or brought by a package, in the initramfs, loaded as
+// they lie on disk, and, where there is an NVSwitch, registered with its fabric.
+package kmod
 
 import (
 	"cmp"
@@ -13,7 +15,9 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // module is NVIDIA's kernel module as it runs: loaded as it lies on disk, with the parameters and the companions that its
@@ -38,7 +42,7 @@ type OnDiskFunc func(v host.View, kernel string) (string, error)
 // the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
 // that the spec has the GPUs partitioned, so that no partition is lost with it.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
-	return settles(module{kernel, files, onDisk, remade}, why)
+	return things.Settled(module{kernel, files, onDisk, remade}, why)
 }
 
 // NewModule builds the thing again.
@@ -264,12 +268,12 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		return m.load(ctx, h, s)
 	}
 	if err := unload(ctx, h, s); err != nil {
-		return host.Join(err, Resume(ctx, h))
+		return host.Join(err, things.Resume(ctx, h))
 	}
 	if s.disk == "" {
 		return nil
 	}
-	return host.Join(m.load(ctx, h, s), Resume(ctx, h))
+	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
 }
 
 // reloads says whether the module is taken out and loaded again: not where it only lacks companions.
@@ -298,9 +302,9 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
 	}
 	if s.disk != "" {
-		err = Pause(ctx, h, moduleDaemons())
+		err = things.Pause(ctx, h, devices.Daemons())
 	} else {
-		err = stopAll(ctx, h, moduleDaemons())
+		err = things.StopAll(ctx, h, devices.Daemons())
 	}
 	if err != nil {
 		return err
@@ -328,7 +332,7 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 		if len(use.holders) > 0 {
 			who = "the module " + strings.Join(use.holders, " and ")
 		}
-		if holders, err := GPUHolders(ctx, h); err == nil && len(holders) > 0 {
+		if holders, err := devices.Holders(ctx, h); err == nil && len(holders) > 0 {
 			who = holders[0].String()
 		}
 		return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package kmod
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -28,7 +29,7 @@ const olderImage converge.State = "older than the settings that it contains"
 
 // Initramfs wants a kernel's initial file system made after the files' last change, where it contains the modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
-	return settles(initramfs{kernel, files}, why)
+	return things.Settled(initramfs{kernel, files}, why)
 }
 
 // NewInitramfs builds the thing again.
@@ -73,7 +74,7 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	for _, name := range i.files {
 		info, err := v.Stat(name)
 		if host.NotExist(err) {
-			info, err = v.Stat(nearestFolder(v, name)) // a folder's own time tells of files that went
+			info, err = v.Stat(things.NearestFolder(v, name)) // a folder's own time tells of files that went
 		}
 		if err != nil {
 			return "", err
@@ -85,7 +86,7 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 			return olderImage, nil
 		}
 	}
-	return UpToDate, nil
+	return things.UpToDate, nil
 }
 
 // carries says whether modules that the settings are about may be in the image. The image is not opened: that costs
@@ -119,7 +120,7 @@ func (i initramfs) carries(v host.View) (bool, error) {
 
 // Make rebuilds the image with the distribution's own tool, for this kernel only.
 func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to != UpToDate {
+	if to != things.UpToDate {
 		return nil
 	}
 	image, _, err := i.image(h)
@@ -150,7 +151,7 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 
 // Affected says that a change to a file that the image contains makes the image older.
 func (i initramfs) Affected(found converge.State, by converge.Change) converge.State {
-	if (found == "" || found == UpToDate) && by.Kind == "file" && slices.Contains(i.files, by.Name) {
+	if (found == "" || found == things.UpToDate) && by.Kind == "file" && slices.Contains(i.files, by.Name) {
 		return olderImage
 	}
 	return found
@@ -159,7 +160,7 @@ func (i initramfs) Affected(found converge.State, by converge.Change) converge.S
 // Current says that an older image is rebuilt.
 func (i initramfs) Current(found converge.State) converge.State {
 	if found == olderImage {
-		return UpToDate
+		return things.UpToDate
 	}
 	return found
 }

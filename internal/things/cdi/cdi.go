@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+// package cdi holds the things by which containers get GPUs: the CDI spec that NVIDIA's toolkit writes, and the links to device nodes that
+// systemd looks for.
+package cdi
 
 import (
 	"context"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -19,8 +22,8 @@ import (
 // its "systemd unit for CDI refresh" in
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
 const (
-	CDIUnit = "nvidia-cdi-refresh.service"
-	CDIPath = "nvidia-cdi-refresh.path"
+	Unit = "nvidia-cdi-refresh.service"
+	Path = "nvidia-cdi-refresh.path"
 
 	cdiDefault = "/var/run/cdi/nvidia.yaml"
 	cdiEnv     = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -37,27 +40,27 @@ const (
 // cdi is the spec that the toolkit's service writes. It is current if it has the devices that the driver has, in the driver's version.
 type cdi struct{}
 
-// CDISpec wants the spec to be current, where the toolkit's service is installed.
-func CDISpec() converge.Want {
-	return settles(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
+// Spec wants the spec to be current, where the toolkit's service is installed.
+func Spec() converge.Want {
+	return things.Settled(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
 
-// CDIProblem is what is wrong with a spec of this state; "" if nothing is.
-func CDIProblem(state converge.State) string {
+// Problem is what is wrong with a spec of this state; "" if nothing is.
+func Problem(state converge.State) string {
 	_, problem, _ := strings.Cut(string(state), cdiOutdated+": ")
 	return problem
 }
 
-// CDIRun wants the toolkit's service to run after partitions have changed, where it is installed.
-func CDIRun() converge.Want {
-	w := CDISpec()
-	w.Thing = NewCDI(CDIUnit)
+// Run wants the toolkit's service to run after partitions have changed, where it is installed.
+func Run() converge.Want {
+	w := Spec()
+	w.Thing = New(Unit)
 	return w
 }
 
-// NewCDI builds a thing of the kind again.
-func NewCDI(name string) converge.Thing {
-	if name == CDIUnit {
+// New builds a thing of the kind again.
+func New(name string) converge.Thing {
+	if name == Unit {
 		return duringMIG{cdi{}, name, cdiOutdated + ": partitions change"}
 	}
 	return cdi{}
@@ -66,7 +69,7 @@ func NewCDI(name string) converge.Thing {
 func (cdi) Ref() converge.Ref { return converge.Ref{Kind: "cdi", Name: "spec"} }
 
 func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
-	u, err := v.Unit(ctx, CDIUnit)
+	u, err := v.Unit(ctx, Unit)
 	if u.Load == "not-found" || u.Load == "masked" {
 		return cdiNone, nil
 	} else if err != nil {
@@ -82,7 +85,7 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if len(want) == 0 {
 		return cdiNone, nil
 	}
-	name := CDIOutput(v)
+	name := Output(v)
 	problem, err := "it is being written", error(nil)
 	if u.Active != "activating" { // one that is at work may have asked the driver before its partitions changed
 		problem, err = cdiProblem(v, name, d, want)
@@ -91,7 +94,7 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 		return cdiCurrent, err
 	}
 	if waits, err := cdiWaits(ctx, v, u); err != nil || waits {
-		return "", host.Later{Until: "once multi-user.target is reached: " + CDIUnit + " is ordered after it"}
+		return "", host.Later{Until: "once multi-user.target is reached: " + Unit + " is ordered after it"}
 	}
 	return converge.State(cdiOutdated + ": " + name + ": " + problem), nil
 }
@@ -117,8 +120,8 @@ func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 	return false, nil
 }
 
-// CDIOutput is the file that the service writes.
-func CDIOutput(v host.View) string {
+// Output is the file that the service writes.
+func Output(v host.View) string {
 	env, err := v.ReadFile(cdiEnv)
 	if err != nil {
 		return cdiDefault // the unit does without the file, too
@@ -136,17 +139,17 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != cdiCurrent {
 		return nil
 	}
-	err := h.SetUnit(ctx, CDIUnit, host.UnitChange{Job: "restart"})
+	err := h.SetUnit(ctx, Unit, host.UnitChange{Job: "restart"})
 	what := ""
 	if err != nil {
 		what = err.Error()
 	} else if is, err := c.Look(ctx, h); err != nil || is == to {
 		return err
 	} else {
-		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", CDIUnit, is)
+		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", Unit, is)
 	}
-	return &trouble.Error{What: what, Because: lastWords(ctx, h, CDIUnit), Err: err, Try: []string{
-		"systemctl status " + CDIUnit + ", which says whether one of its conditions does not hold",
+	return &trouble.Error{What: what, Because: things.LastWords(ctx, h, Unit), Err: err, Try: []string{
+		"systemctl status " + Unit + ", which says whether one of its conditions does not hold",
 		"cdi = false in [runtime], if containers get the GPUs without CDI here",
 	}}
 }
@@ -156,7 +159,7 @@ func (cdi) Affected(found converge.State, _ converge.Change) converge.State { re
 
 // Current is current, but where nothing writes a spec.
 func (cdi) Current(found converge.State) converge.State {
-	if CDIProblem(found) != "" {
+	if Problem(found) != "" {
 		return cdiCurrent
 	}
 	return found

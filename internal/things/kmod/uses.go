@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package kmod
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -83,11 +84,11 @@ func unloadOrder() []string {
 // keptBy says what keeps the loaded modules from being unloaded, "" if nothing does: modules of others, uses by no
 // process (a console, a display), processes that are not the driver's own.
 func keptBy(ctx context.Context, v host.View) (why []string, err error) {
-	holders, err := GPUHolders(ctx, v)
+	holders, err := devices.Holders(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	why = trouble.Few(clientNames(holders), 4)
+	why = trouble.Few(devices.NamesOf(holders), 4)
 	for _, name := range unloadOrder() {
 		m, err := loadedModule(v, name)
 		if err != nil {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package faults_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/faults"
 )
 
 // What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
@@ -26,7 +26,7 @@ func TestMeanings(t *testing.T) {
 		{"NVRM: API mismatch: the client has the version 580.95.05, but\nNVRM: this kernel module has the version 570.172.08.", "libraries of another version"},
 		{"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", ""},
 	} {
-		got := things.Meanings(strings.Split(x.lines, "\n"))
+		got := faults.Meanings(strings.Split(x.lines, "\n"))
 		if x.first == "" && len(got) > 0 || x.first != "" && (len(got) == 0 || !strings.Contains(got[0], x.first) || !strings.HasPrefix(got[0], "the kernel's log: ")) {
 			t.Errorf("%s\n%q, want %q", x.lines, got, x.first)
 		}
@@ -35,7 +35,7 @@ func TestMeanings(t *testing.T) {
 	for _, code := range []string{"48", "63", "64", "79", "79"} {
 		many = append(many, "NVRM: Xid (PCI:0000:17:00): "+code+", x")
 	}
-	if got := things.Meanings(many); len(got) != 3 || !strings.Contains(got[0], "Xid 79") || !strings.Contains(got[2], "Xid 63") {
+	if got := faults.Meanings(many); len(got) != 3 || !strings.Contains(got[0], "Xid 79") || !strings.Contains(got[2], "Xid 63") {
 		t.Errorf("%q", got)
 	}
 }
@@ -43,7 +43,7 @@ func TestMeanings(t *testing.T) {
 // TestXids: each number is there once, what interrupts comes after the drain, and each action can be typed.
 func TestXids(t *testing.T) {
 	seen := map[int]bool{}
-	for _, x := range things.Xids() {
+	for _, x := range faults.Xids() {
 		if seen[x.Number] {
 			t.Errorf("Xid %d is there twice", x.Number)
 		}
@@ -63,19 +63,19 @@ func TestXids(t *testing.T) {
 
 // TestFaults: each fault says something that no other one before it has, so that its advice can be reached.
 func TestFaults(t *testing.T) {
-	for i, f := range things.Faults() {
+	for i, f := range faults.All() {
 		for _, text := range f.Says {
-			for _, before := range things.Faults()[:i] {
+			for _, before := range faults.All()[:i] {
 				if before.In(text) {
 					t.Errorf("%q of %s counts as %s", text, f.Code, before.Code)
 				}
 			}
 		}
-		if got := things.FaultOf(f.Code); got.Fix != f.Fix || got.Fix == "" || got.Means == "" {
+		if got := faults.Of(f.Code); got.Fix != f.Fix || got.Fix == "" || got.Means == "" {
 			t.Errorf("%s: %+v", f.Code, got)
 		}
 	}
-	if things.FaultOf("").Fix != "" {
+	if faults.Of("").Fix != "" {
 		t.Error("a fault that is none has a fix")
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package kmod_test
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -42,7 +42,7 @@ func TestModuleBreaks(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		b := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, c.remade, "").Thing.(converge.Disruptor)
+		b := kmod.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, c.remade, "").Thing.(converge.Disruptor)
 		what, clients, err := b.Breaks(t.Context(), n, c.found, "as on disk")
 		want := []string{"stop-clients"}
 		if len(c.lost) > 0 {
@@ -52,7 +52,7 @@ func TestModuleBreaks(t *testing.T) {
 			t.Errorf("%s: %v by %v, %v; want %v by %v", name, what, clients, err, want, c.lost)
 		}
 	}
-	undone := things.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Disruptor)
+	undone := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Disruptor)
 	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + two)))(t)
 	if what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk"); !strings.Contains(strings.Join(what, " "), "lose-partitions") {
 		t.Errorf("undo asks only for %v", what)

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+// package faults knows what lines of the kernel's log mean for a GPU, Xids among them, and what to do about it.
+package faults
 
 import (
 	"context"
@@ -26,9 +27,9 @@ type Fault struct {
 // offAndOn power cycles a GPU.
 const offAndOn = "power the machine off and on, which a reboot does not do (in a cloud: stop the instance and start it, which loses what is on its local disks)"
 
-// Faults are the faults without a number, the more special first: what the driver says when it does not start a GPU.
+// All are the faults without a number, the more special first: what the driver says when it does not start a GPU.
 // Source: kernel-open and src/nvidia in https://github.com/NVIDIA/open-gpu-kernel-modules; its issues 789, 943, 1104.
-func Faults() []Fault {
+func All() []Fault {
 	return []Fault{
 		{"GPU-001", []string{"fallen off the bus"}, "a GPU does not answer on the PCI bus", offAndOn + "; if it comes again, have the board replaced"},
 		{
@@ -65,9 +66,9 @@ func Faults() []Fault {
 	}
 }
 
-// FaultOf is the fault of a code of doctor's; the zero Fault if the table has none.
-func FaultOf(code string) Fault {
-	for _, f := range Faults() {
+// Of is the fault of a code of doctor's; the zero Fault if the table has none.
+func Of(code string) Fault {
+	for _, f := range All() {
 		if f.Code == code {
 			return f
 		}
@@ -80,8 +81,8 @@ func (f Fault) In(line string) bool {
 	return slices.ContainsFunc(f.Says, func(text string) bool { return strings.Contains(line, text) })
 }
 
-// kernelWords are the kernel's last lines about NVIDIA's modules, before them what some of them mean.
-func kernelWords(ctx context.Context, v host.View) []string {
+// KernelWords are the kernel's last lines about NVIDIA's modules, before them what some of them mean.
+func KernelWords(ctx context.Context, v host.View) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
 	if err != nil {
 		return nil
@@ -97,7 +98,7 @@ func kernelWords(ctx context.Context, v host.View) []string {
 
 // KernelSays is what the kernel's last lines about NVIDIA's modules mean, as far as that is known; "" if it is not.
 func KernelSays(ctx context.Context, v host.View) string {
-	words := kernelWords(ctx, v)
+	words := KernelWords(ctx, v)
 	if len(words) == 0 || !strings.HasPrefix(words[0], kernelMeans) {
 		return ""
 	}
@@ -115,8 +116,8 @@ func Meanings(lines []string) (found []string) {
 			if x, known := xidOf(number); known {
 				means = fmt.Sprintf("Xid %d of GPU %s: %s", number, address, x)
 			}
-		} else if i := slices.IndexFunc(Faults(), func(f Fault) bool { return f.In(line) }); i >= 0 {
-			means = Faults()[i].Means + ": " + Faults()[i].Fix
+		} else if i := slices.IndexFunc(All(), func(f Fault) bool { return f.In(line) }); i >= 0 {
+			means = All()[i].Means + ": " + All()[i].Fix
 		}
 		if means = kernelMeans + means; means != kernelMeans && !slices.Contains(found, means) && len(found) < most {
 			found = append(found, means)

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things_test
+package devices_test
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -160,11 +159,11 @@ func TestFileIsNoGPU(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the tenant's file does not pass for /dev/nvidia0: %v", err)
 	}
-	holders, err := things.GPUHolders(t.Context(), live(t, tenant, client))
+	holders, err := devices.Holders(t.Context(), live(t, tenant, client))
 	if err != nil || len(holders) != 1 || holders[0].PID != client || len(holders[0].Files) != 1 {
 		t.Errorf("tenant %d, client %d: %v, %v", tenant, client, holders, err)
 	}
-	if clients, err := things.GPUClients(t.Context(), live(t, tenant, client)); err != nil || len(clients) != 1 {
+	if clients, err := devices.Clients(t.Context(), live(t, tenant, client)); err != nil || len(clients) != 1 {
 		t.Errorf("%q, %v", clients, err)
 	}
 }
@@ -175,7 +174,7 @@ func TestManyOpenFiles(t *testing.T) {
 		v := live(t, start(t, what))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		clients, err := things.GPUClients(t.Context(), v)
+		clients, err := devices.Clients(t.Context(), v)
 		runtime.ReadMemStats(&after)
 		if said := strings.Join(clients, "\n"); err != nil || len(said) > 1024 {
 			t.Errorf("%s: %d bytes are said of it, %v", what, len(said), err)
@@ -189,7 +188,7 @@ func TestManyOpenFiles(t *testing.T) {
 		t.Errorf("1,000 files take %d bytes and %d calls, 16,000 take %d and %d", few, fewCalls, many, manyCalls)
 	}
 	same := live(t, start(t, "/dev/null*15000"))
-	if clients, err := things.GPUClients(t.Context(), same); err != nil || len(clients) != 1 || len(clients[0]) > 100 {
+	if clients, err := devices.Clients(t.Context(), same); err != nil || len(clients) != 1 || len(clients[0]) > 100 {
 		t.Errorf("%q, %v", clients, err)
 	}
 }
@@ -201,35 +200,11 @@ func TestProcessesComeAndGo(t *testing.T) {
 	var info unix.Siginfo
 	must.OK(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
 	zombie := ended.Process.Pid
-	if holders, err := things.GPUHolders(t.Context(), live(t, zombie, 1<<22)); err != nil || len(holders) > 0 {
+	if holders, err := devices.Holders(t.Context(), live(t, zombie, 1<<22)); err != nil || len(holders) > 0 {
 		t.Errorf("a zombie: %v, %v", holders, err)
 	}
 	_ = ended.Wait()
-	if holders, err := things.GPUHolders(t.Context(), live(t, zombie)); err != nil || len(holders) > 0 {
+	if holders, err := devices.Holders(t.Context(), live(t, zombie)); err != nil || len(holders) > 0 {
 		t.Errorf("an ended process: %v, %v", holders, err)
-	}
-}
-
-// TestManyClients: of thousands of processes, and of many devices, a few are named, and the others counted.
-func TestManyClients(t *testing.T) {
-	var crowd strings.Builder
-	crowd.WriteString(loaded570 + "-- proc/devices --\nCharacter devices:\n195 nvidia\n")
-	for minor := range 16 {
-		fmt.Fprintf(&crowd, "-- dev/nvidia%d device=195:%d --\n", minor, minor)
-		fmt.Fprintf(&crowd, "-- proc/9999/fd/%d link=/dev/nvidia%d --\n", minor, minor)
-	}
-	const processes, first = 3000, 1 << 22 // above all process ids, so none is this test's: proc(5), pid_max
-	for i := range processes - 1 {
-		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%[1]d/comm --\npython3\n", first+i)
-	}
-	n := simulated(t, crowd.String())
-	clients, err := things.GPUClients(t.Context(), n.View())
-	if err != nil || len(clients) != processes || !strings.HasSuffix(clients[processes-1], "/dev/nvidia3, and 12 more open") {
-		t.Fatalf("%d: %q, %v", len(clients), clients[len(clients)-1], err)
-	}
-	_, _, err = settle(t, n)
-	reboot := host.Reboot{}
-	if !errors.As(err, &reboot) || len(reboot.Why) > 1024 || !strings.Contains(reboot.Why, fmt.Sprintf("; and %d more", processes-4)) {
-		t.Error(err)
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package kmod
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -34,8 +36,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 		}
 	}
 	// udev rules of the packages mostly do the same; containers need the nodes before anything has used the GPU.
-	if _, err := h.Stat(capsTool); err == nil {
-		if _, err := h.Do(ctx, capsTool, "-c0", "-u"); err != nil {
+	if _, err := h.Stat(devices.NodeTool); err == nil {
+		if _, err := h.Do(ctx, devices.NodeTool, "-c0", "-u"); err != nil {
 			return err
 		}
 	}
@@ -45,8 +47,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	}
 	return &trouble.Error{
 		What:    "cannot use all GPUs: " + problem,
-		Because: kernelWords(ctx, h),
-		Try:     []string{FaultOf("DRV-008").Fix},
+		Because: faults.KernelWords(ctx, h),
+		Try:     []string{faults.Of("DRV-008").Fix},
 	}
 }
 
@@ -61,7 +63,7 @@ func refusals() [][3]string {
 		{"Exec format error", "it was built for another kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
-		{"No such device", "it finds no GPU that it supports", FaultOf("DRV-008").Fix},
+		{"No such device", "it finds no GPU that it supports", faults.Of("DRV-008").Fix},
 		{"not found in directory", "it is not there for the running kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 	}
 }
@@ -78,7 +80,7 @@ func quoted(program, words string) (lines []string) {
 
 // notLoaded says why a module was refused, in words, with the kernel's own beside them.
 func notLoaded(ctx context.Context, v host.View, name, version string, err error) error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: kernelWords(ctx, v), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: faults.KernelWords(ctx, v), Err: err}
 	words := err.Error()
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
 		words = ce.Stderr
@@ -132,8 +134,8 @@ func partitioned(ctx context.Context, v host.View) (list []string) {
 		}
 		return list
 	}
-	for _, gpu := range below(v, capabilities, "gpu") {
-		count(strings.TrimPrefix(path.Base(gpu), "gpu"), len(below(v, gpu+"/mig", "gi")))
+	for _, gpu := range devices.Below(v, devices.CapabilitiesFolder, "gpu") {
+		count(strings.TrimPrefix(path.Base(gpu), "gpu"), len(devices.Below(v, gpu+"/mig", "gi")))
 	}
 	return list
 }
