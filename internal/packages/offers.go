@@ -14,7 +14,7 @@ import (
 // An Offer is a version of a package that apt can install.
 type Offer struct {
 	Version  string
-	Priority int      // as pinned: apt_preferences(5)
+	Priority int      // the highest counts, a negative one never: apt_preferences(5); of dnf see ranks
 	From     []string // sources: "http://debian.example/debian bookworm/main amd64"
 }
 
@@ -27,7 +27,7 @@ func Find(offers []Offer, version string) (Offer, bool) {
 	return offers[i], true
 }
 
-// choose picks a version for each member of a group: the newest own version that matches and that each of them has an
+// choose picks a version for each member of a group: the first own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
 // site is that source; "" where the packages come from several.
 func choose(
@@ -62,7 +62,9 @@ func choose(
 		}
 		var best *tally
 		for _, name := range slices.Sorted(maps.Keys(from)) {
-			if t := from[name]; len(t.have) == len(members) && (best == nil || t.priority > best.priority) {
+			t := from[name]
+			ours := strings.HasPrefix(name, OurFiles) // dnf's ids: what the spec names comes before what others have set up
+			if len(t.have) == len(members) && (best == nil || t.priority > best.priority || ours && t.priority == best.priority) {
 				best, site = t, name
 			}
 		}
@@ -85,18 +87,25 @@ func Newest(offers []Offer, compare order) []Offer {
 	return offers
 }
 
-// owns returns the own versions that match, of any member, newest first.
+// owns returns the own versions that match, in the order in which the packager itself would take them: by the priority that every member
+// has, then the newest. So a version that is left open follows apt_preferences(5), and the priorities of dnf.conf(5).
 func owns(members []string, pattern string, offers map[string][]Offer, compare order) []string {
-	var all []string
+	rank := map[string]int{}
 	for _, m := range members {
+		best := map[string]int{}
 		for _, o := range offers[m] {
 			if Matches(pattern, o.Version) && o.Priority >= 0 {
-				all = append(all, Own(o.Version))
+				best[Own(o.Version)] = max(best[Own(o.Version)], o.Priority)
 			}
 		}
+		for own, priority := range best {
+			if others, known := rank[own]; known {
+				priority = min(priority, others)
+			}
+			rank[own] = priority
+		}
 	}
-	slices.SortFunc(all, func(a, b string) int { return compare(b, a) })
-	return slices.Compact(all)
+	return slices.SortedFunc(maps.Keys(rank), func(a, b string) int { return cmp.Or(rank[b]-rank[a], compare(b, a)) })
 }
 
 // common returns the own versions that every member has an offer of, newest first.
@@ -138,7 +147,7 @@ func available(offers []Offer, source string, found State) string {
 		if at[from] == nil {
 			places = append(places, from)
 		}
-		at[from] = append(at[from], o.Version)
+		at[from] = append(at[from], o.Version+map[bool]string{true: fmt.Sprintf(" (kept out by its priority, %d)", o.Priority)}[o.Priority < 0])
 	}
 	s := "no " + source + " has it"
 	for i, from := range places {

@@ -227,7 +227,7 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	t.Because = availableAll(members, words.Source, func(m string) ([]Offer, State) { return r.Offers[m], r.Installed[m] })
 	var lack []string
 	for _, m := range members {
-		if !slices.ContainsFunc(r.Offers[m], func(o Offer) bool { return Matches(pattern, o.Version) }) {
+		if !slices.ContainsFunc(r.Offers[m], func(o Offer) bool { return o.Priority >= 0 && Matches(pattern, o.Version) }) {
 			lack = append(lack, m)
 		}
 	}

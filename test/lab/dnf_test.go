@@ -6,6 +6,7 @@ package lab_test
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -344,6 +345,33 @@ func TestLabDnfNewer(t *testing.T) {
 	d.installed(repos.Gone)
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
 		t.Errorf("another apply: %s", out)
+	}
+}
+
+// TestLabDnfPriorities: a package in any version is the one that dnf itself would take, by priorities, excludes and streams.
+func TestLabDnfPriorities(t *testing.T) {
+	t.Parallel()
+	d := newDnfDriver(t)
+	d.Put("/root/newer.spec", strings.Replace(fmt.Sprintf(tools, "9"), "Version: 1\n", "Version: 9\n", 1), 0o644)
+	d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/newer", "/root/newer.spec")
+	d.Must("createrepo_c", "-q", "/srv/newer")
+	d.spec("580.65.06")
+	d.gpuadm(0, nil, "apply", "sources")
+	for _, c := range []struct{ newer, tools, dkms string }{
+		{"", "", "9-1.el9"},
+		{"priority=100\n", "", "1-1.el9"},
+		{"priority=20\n", "priority=10\n", "1-1.el9"},
+		{"priority=20\n", "priority=10\nexcludepkgs=dkms\n", "9-1.el9"},
+	} {
+		for name, more := range map[string]string{"newer": c.newer, "tools": c.tools} {
+			d.Put("/etc/yum.repos.d/"+name+".repo", "["+name+"]\nname="+name+"\nbaseurl=file:///srv/"+name+"\nenabled=1\ngpgcheck=0\n"+more, 0o644)
+		}
+		d.Must("dnf", "-q", "makecache")
+		r := d.Exec("dnf", "--assumeno", "install", "dkms")
+		if f := strings.Fields(regexp.MustCompile(`(?m)^ dkms .*$`).FindString(r.Stdout)); len(f) < 3 || f[2] != c.dkms {
+			t.Fatalf("with %q and %q dnf itself would take: %s", c.newer, c.tools, r)
+		}
+		d.gpuadm(0, []string{"package dkms   absent → " + c.dkms}, "plan", "sources", "packages")
 	}
 }
 

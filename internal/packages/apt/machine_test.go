@@ -301,6 +301,7 @@ type repo struct {
 	arch string
 
 	origin  string // of its Release file; "test" unless set
+	release string // more of that file's lines
 	edition int
 }
 
@@ -378,8 +379,8 @@ func (r *repo) publish() {
 	}
 	put(r.t, r.dir+"/Packages", index.String(), 0o644)
 	now := time.Now().UTC()
-	release := fmt.Sprintf("Origin: %s\nLabel: test\nDate: %s\nValid-Until: %s\nSHA256:\n %x %d Packages\n",
-		cmp.Or(r.origin, "test"), now.Format(time.RFC1123), now.Add(time.Hour).Format(time.RFC1123), sha256.Sum256([]byte(index.String())), index.Len())
+	release := fmt.Sprintf("Origin: %s\nLabel: test\n%sDate: %s\nValid-Until: %s\nSHA256:\n %x %d Packages\n",
+		cmp.Or(r.origin, "test"), r.release, now.Format(time.RFC1123), now.Add(time.Hour).Format(time.RFC1123), sha256.Sum256([]byte(index.String())), index.Len())
 	r.sign(release)
 }
 

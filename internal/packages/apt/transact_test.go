@@ -364,4 +364,50 @@ func TestSplitGroup(t *testing.T) {
 	}
 }
 
+// A package in any version is the one that apt itself would take, of all that apt_preferences(5) has.
+func TestOpenVersionFollowsPriorities(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	low := newRepo(t)
+	low.origin, low.release = "low", "Suite: stable-backports\nNotAutomatic: yes\nButAutomaticUpgrades: yes\n"
+	m.repo.add(deb{name: "dkms", version: "3.0-1"}, deb{name: "gcc", version: "12-1"})
+	low.add(deb{name: "dkms", version: "3.1-1~bpo12+1"}, deb{name: "gcc", version: "13-1"}, deb{name: "only", version: "1"})
+	key := must.Get(os.ReadFile(low.key))(t)
+	m.write("/etc/apt/keyrings/low.gpg", string(key))
+	m.write("/etc/apt/sources.list.d/low.sources", "Types: deb\nURIs: "+low.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/low.gpg\n")
+	low.publish()
+	m.update()
+	wants := func(names ...string) func(*packages.Set) []converge.Want {
+		return func(s *packages.Set) (wants []converge.Want) {
+			for _, name := range names {
+				wants = append(wants, packages.Want(s, name, packages.State{Version: name + "=*"}, ""))
+			}
+			return wants
+		}
+	}
+	for _, c := range []struct{ pin, dkms string }{
+		{"", "3.0-1"}, // backports have 100
+		{"Package: *\nPin: release o=low\nPin-Priority: 500\n", "3.1-1~bpo12+1"},
+		{"Package: *\nPin: release a=stable-backports\nPin-Priority: 499\n", "3.0-1"},
+		{"Package: dkms\nPin: version 3.1*\nPin-Priority: 990\n", "3.1-1~bpo12+1"},
+		{"Package: dkms\nPin: release o=test\nPin-Priority: -1\n", "3.1-1~bpo12+1"},
+		{"Package: dkms\nPin: release o=test\nPin-Priority: 50\n", "3.1-1~bpo12+1"},
+	} {
+		m.write("/etc/apt/preferences.d/theirs", c.pin)
+		apts := m.must("apt-get", "-s", "install", "dkms", "gcc")
+		plan, err := m.engine(wants("dkms", "gcc", "only")).Plan(t.Context(), m)
+		if err != nil || len(plan.Changes) != 3 {
+			t.Fatalf("%s: %+v, %v", c.pin, plan.Changes, err)
+		}
+		for _, p := range plan.Changes {
+			is := packages.Parse(p.After).Version
+			if p.Name == "dkms" && is != c.dkms || p.Name != "only" && !strings.Contains(apts, "Inst "+p.Name+" ("+is+" ") {
+				t.Errorf("%s: %s is planned in %s, apt itself would:\n%s", c.pin, p.Name, is, apts)
+			}
+		}
+	}
+	m.write("/etc/apt/preferences.d/theirs", "Package: only\nPin: release o=low\nPin-Priority: -1\n")
+	contains(t, m.unresolved(wants("only")), "cannot install only: no source has that version of only", "only: 1 (kept out by its priority, -1) from "+low.url)
+}
+
 var _ host.Host = (*machine)(nil)

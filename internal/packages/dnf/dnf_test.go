@@ -121,7 +121,7 @@ func FuzzDnf(f *testing.F) {
 					t.Errorf("a move of %q", m.name)
 				}
 			}
-			for name, offers := range parseOffers(out, []string{"a"}) {
+			for name, offers := range parseOffers(out, []string{"a"}, map[string]int{"cuda": 7}) {
 				if name != "a" || len(offers) == 0 {
 					t.Errorf("%q: %v", name, offers)
 				}

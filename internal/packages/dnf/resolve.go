@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -83,14 +84,32 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}
-	all := parseOffers(string(out), names)
+	all := parseOffers(string(out), names, ranks(v))
 	for name := range all {
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
 	return all, nil
 }
 
-func parseOffers(out string, names []string) map[string][]packages.Offer {
+// ranks are the repositories' priorities, by id, as Offer has them: for dnf the lowest comes first, and 99 is what it has where none is
+// set (dnf.conf(5), priority). What modules and excludes hide from dnf it does not offer.
+func ranks(v host.View) map[string]int {
+	rank := map[string]int{}
+	for _, name := range packages.ListOf(v, dnfRepos) {
+		repos, _ := reposIn(v, []string{dnfRepos + "/" + name}) // dnf names a file that it cannot read
+		for _, r := range repos {
+			if p, err := strconv.Atoi(r.values["priority"]); err == nil {
+				rank[r.id] = max(0, unset+99-p)
+			}
+		}
+	}
+	return rank
+}
+
+// unset is the rank of a repository without a priority.
+const unset = 1000
+
+func parseOffers(out string, names []string, rank map[string]int) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	for line := range strings.Lines(strings.ReplaceAll(out, `\t`, "\t")) {
 		f := strings.Split(strings.TrimSpace(line), "\t")
@@ -98,9 +117,9 @@ func parseOffers(out string, names []string) map[string][]packages.Offer {
 			continue
 		}
 		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
-		o := packages.Offer{Version: p.evr, From: []string{f[5]}}
-		if strings.HasPrefix(f[5], "gpuadm-") {
-			o.Priority = 1 // what the spec names comes before what others have set up
+		o := packages.Offer{Version: p.evr, Priority: unset, From: []string{f[5]}}
+		if has, known := rank[f[5]]; known {
+			o.Priority = has
 		}
 		for _, name := range p.keys() {
 			if slices.Contains(names, name) && !slices.ContainsFunc(all[name], func(b packages.Offer) bool { return b.Version == o.Version && b.From[0] == o.From[0] }) {
