@@ -253,14 +253,7 @@ func (b *bundle) answers(ctx context.Context) {
 		case j.Problem != "":
 			return nil, errors.New(j.Problem)
 		}
-		type run struct {
-			converge.Run
-			Changes []converge.Change `json:"changes"`
-		}
-		var runs []run
-		for _, r := range j.Runs() {
-			runs = append(runs, run{r, r.Makes})
-		}
+		runs := j.Runs()
 		if len(runs) == 0 {
 			return nil, errors.New("gpuadm has changed nothing on this machine")
 		}

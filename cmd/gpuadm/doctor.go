@@ -88,25 +88,23 @@ func (c *common) doctorText(r doctor.Report) {
 			printf(w, "    %s\n", f.What)
 		}
 		printf(w, "    %s.\n", cause.Meaning)
-		for i, f := range cause.Explains {
-			if i == 0 || c.verbose {
-				printf(w, "    explains    %s  %s\n", f.Code, f.What)
-			}
+		row := func(word string, lines ...string) { rows(w, 4, 11, word, lines...) }
+		var explains []string
+		for _, f := range cause.Explains {
+			explains = append(explains, f.Code+"  "+f.What)
 		}
-		if n := len(cause.Explains); n > 1 && !c.verbose {
-			printf(w, "                and %d more, which -v lists\n", n-1)
+		if more := len(explains) - 1; more > 0 && !c.verbose {
+			explains = []string{explains[0], fmt.Sprintf("and %d more, which -v lists", more)}
 		}
-		printf(w, "    fix         %s\n    interrupts  %s\n", cause.Fix, cause.Interrupts)
+		row("explains", explains...)
+		row("fix", cause.Fix)
+		row("interrupts", cause.Interrupts)
 		if cause.NoRepair != "" {
-			printf(w, "    no repair   %s\n", cause.NoRepair)
+			row("no repair", cause.NoRepair)
 		}
-		for _, command := range cause.Commands {
-			printf(w, "    type        %s\n", command)
-		}
-		for _, source := range cause.Sources {
-			if c.verbose {
-				printf(w, "    source      %s\n", source)
-			}
+		row("type", cause.Commands...)
+		if c.verbose {
+			row("source", cause.Sources...)
 		}
 		printf(w, "\n")
 	}
@@ -120,6 +118,5 @@ func (c *common) doctorText(r doctor.Report) {
 	if n := len(r.Causes); n > 0 {
 		end = count(n, "root cause")
 	}
-	end = fmt.Sprintf("%s, %s", end, count(r.Checks, "check"))
-	printf(w, "%s.\n", end)
+	printf(w, "%s, %s.\n", end, count(r.Checks, "check"))
 }

@@ -96,7 +96,7 @@ type finding struct {
 	Column  int    `json:"column"`
 	Message string `json:"message"`
 	Fix     string `json:"fix,omitempty"`
-	text    string // the line
+	Text    string `json:"text,omitempty"` // the line
 }
 
 // failureOf is an error as it is printed.
@@ -141,15 +141,15 @@ func (f *failure) advise(e env, err error) {
 func (f failure) print(e env) {
 	for _, w := range f.Spec {
 		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
-		if w.text != "" {
-			before := []rune(w.text)
+		if w.Text != "" {
+			before := []rune(w.Text)
 			blank := strings.Map(func(r rune) rune {
 				if r == '\t' {
 					return r
 				}
 				return ' '
 			}, string(before[:min(len(before), w.Column-1)]))
-			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.text, blank)
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, blank)
 		}
 		if w.Fix != "" {
 			reasons(e.stderr, nil, nil, []string{w.Fix})
@@ -169,11 +169,7 @@ func (f failure) print(e env) {
 
 // reasons prints the lines below an error.
 func reasons(w io.Writer, because, undone, try []string) {
-	for i, lines := range [][]string{because, undone, try} {
-		word := []string{"because", "undone", "try"}[i]
-		for _, line := range lines {
-			printf(w, "  %-8s %s\n", word, line)
-			word = ""
-		}
-	}
+	rows(w, 2, 8, "because", because...)
+	rows(w, 2, 8, "undone", undone...)
+	rows(w, 2, 8, "try", try...)
 }

@@ -240,7 +240,7 @@ type fitted struct {
 	Creates  int      `json:"creates"`
 	Disturbs []string `json:"disturbs,omitempty"` // instances in use
 	Steps    []string `json:"steps,omitempty"`
-	picture  string
+	Picture  string   `json:"picture"` // the slices, drawn
 }
 
 func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) error {
@@ -258,7 +258,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		changes = changes || f.Now != f.Then
 		list = append(list, f)
 	}
-	err = show(c, migFits{1, list}, func(all migFits) { c.migFitText(all.Fits, offline) })
+	err = show(c, migFits{1, list}, func(all migFits) { c.migFitText(all.Fits) })
 	if err == nil && changes && !offline {
 		return exit(exitPending)
 	}
@@ -289,12 +289,13 @@ func fitOn(a mig.Assigned) (fitted, error) {
 	for _, s := range steps {
 		f.Steps = append(f.Steps, s.String())
 	}
-	f.picture = m.Picture(fit.Target)
+	f.Picture = m.Picture(fit.Target)
 	return f, nil
 }
 
-func (c *common) migFitText(list []fitted, offline bool) {
+func (c *common) migFitText(list []fitted) {
 	for i, f := range list {
+		offline := f.Address == "" // a GPU of --gpu is in no machine
 		if i > 0 {
 			printf(c.stdout, "\n")
 		}
@@ -306,7 +307,7 @@ func (c *common) migFitText(list []fitted, offline bool) {
 		default:
 			printf(c.stdout, "GPU %d, %s: %s fits; keeps %d, destroys %d, creates %d instances\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
 		}
-		printf(c.stdout, "%s", verbatim(f.picture))
+		printf(c.stdout, "%s", verbatim(f.Picture))
 		if !offline {
 			for _, s := range f.Steps {
 				printf(c.stdout, "       %s\n", s)

@@ -95,12 +95,13 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 	if err != nil || node.MissingGPUs(h, e.Spec, f) != "" {
 		return false, err
 	}
+	const none = "no NVIDIA GPU on the PCI bus: nothing to do here"
 	if c.output == "json" {
-		p := converge.Plan{Format: converge.PlanFormat, Stages: []converge.StagePlan{}, Changes: []converge.Change{}}
+		p := converge.Plan{Format: converge.PlanFormat, Notes: []string{none}, Stages: []converge.StagePlan{}, Changes: []converge.Change{}}
 		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
 		return true, printJSON(c.stdout, answer(p))
 	}
-	c.answer("No NVIDIA GPU on the PCI bus: nothing to do here.")
+	c.answer("N" + none[1:] + ".")
 	return true, nil
 }
 

@@ -52,7 +52,10 @@ func (c *common) planText(p converge.Plan) {
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
 		printf(w, "\n")
 	}
-	c.notes(p)
+	c.notes(p.Notes)
+	if len(p.Notes) > 0 {
+		printf(w, "\n")
+	}
 	c.refusals(p, short)
 	c.prose(w, 0, planEnd(p))
 	now := p.Now() - len(p.Cannot())
@@ -121,16 +124,6 @@ func (c *common) refusals(p converge.Plan, short bool) {
 		c.changeLine(c.stdout, ch.Stage, ch)
 	}
 	printf(c.stdout, "\n")
-}
-
-// notes prints the plan's notes.
-func (c *common) notes(p converge.Plan) {
-	for _, n := range p.Notes {
-		c.prose(c.stdout, 0, "Note: "+n+".")
-	}
-	if len(p.Notes) > 0 {
-		printf(c.stdout, "\n")
-	}
 }
 
 // of returns a stage's changes.

@@ -69,6 +69,21 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
+// rows prints lines in a column, with a word before the first of them.
+func rows(w io.Writer, indent, width int, word string, lines ...string) {
+	for _, line := range lines {
+		printf(w, "%*s%-*s %s\n", indent, "", width, word, line)
+		word = ""
+	}
+}
+
+// notes prints remarks that need no act.
+func (c *common) notes(lines []string) {
+	for _, n := range lines {
+		c.prose(c.stdout, 0, "Note: "+n+".")
+	}
+}
+
 // encoded is a value as JSON, on a line.
 func encoded(v any) ([]byte, error) {
 	var all bytes.Buffer
@@ -246,16 +261,21 @@ func nothingToUndo(to string) string {
 	return "Nothing to undo: run " + to + " left nothing to restore."
 }
 
+// stays prints what an undo does not revert, and why.
+func stays(w io.Writer, stage string, ch converge.Change, word, why string) {
+	printf(w, "  %-10s = %s   %s: %s\n", stage, ch, word, why)
+}
+
 // undoPlanText prints what an undo would do.
 func (c *common) undoPlanText(p converge.UndoPlan, u undoFlags) {
 	for _, ch := range p.Changes {
 		c.changeText(c.stdout, ch.Stage, ch)
 	}
 	for _, ch := range p.Kept {
-		printf(c.stdout, "  %-10s = %s   stays: %s\n", ch.Stage, ch.String(), ch.Keeps)
+		stays(c.stdout, ch.Stage, ch, "stays", ch.Keeps)
 	}
 	for _, ch := range p.Left {
-		printf(c.stdout, "  %-10s = %s   left: %s\n", ch.Stage, ch.String(), ch.Cannot)
+		stays(c.stdout, ch.Stage, ch, "left", ch.Cannot)
 	}
 	if len(p.Changes) == 0 {
 		printf(c.stdout, "%s\n", nothingToUndo(u.to))

@@ -41,7 +41,7 @@ with 2. Without a code repair lists what it can fix.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return c.listRepairs()
+				return show(c, repairList{1, stages.Repairs()}, c.repairsText)
 			}
 			if err := allowable(a.allow); err != nil {
 				return err
@@ -67,12 +67,16 @@ with 2. Without a code repair lists what it can fix.`,
 	return cmd
 }
 
-func (c *common) listRepairs() error {
-	return show(c, map[string]any{"format": 1, "repairs": stages.Repairs()}, func(map[string]any) {
-		for _, r := range stages.Repairs() {
-			printf(c.stdout, "%-8s %s\n", r.Code, r.About)
-		}
-	})
+// repairList is what `repair -o json` prints.
+type repairList struct {
+	Format  int             `json:"format"`
+	Repairs []stages.Repair `json:"repairs"`
+}
+
+func (c *common) repairsText(all repairList) {
+	for _, r := range all.Repairs {
+		rows(c.stdout, 0, 8, r.Code, r.About)
+	}
 }
 
 // noRepair says why a fault has no repair, and what to type instead.

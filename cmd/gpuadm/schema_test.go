@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/pelletier/go-toml/v2"
@@ -42,6 +43,7 @@ var answers = map[string]any{
 	"mig-profiles": migModels{},
 	"owners":       ownerList{},
 	"plan":         converge.Plan{},
+	"repair":       repairList{},
 	"ssh":          sshMachine{},
 	"status":       converge.Status{},
 	"undo-dry-run": converge.UndoPlan{},
@@ -236,6 +238,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	for name, args := range map[string][]string{
 		"version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
 		"doctor":       {"doctor", "-o", "json"},
+		"repair":       {"repair", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
@@ -270,6 +273,65 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("no answer was compared with the schema %s", name)
 		}
+	}
+}
+
+// TestTextIsMadeOfJSON: what a verb prints as text is its -o json rendered, so the two cannot say different things.
+func TestTextIsMadeOfJSON(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "node.toml")
+	must.OK(t, os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n"), 0o644))
+	check := func(n *simhost.Node, render func(c *common, out []byte) error, args ...string) {
+		t.Helper()
+		var all strings.Builder
+		c := &common{env: env{getenv: func(string) string { return "" }}, rootDir: "/", files: []string{good}, verbose: slices.Contains(args, "-v")}
+		c.stdout = c.screen(&all)
+		c.stderr = c.stdout
+		code, out := onHost(t, n, append(args, "-f", good, "-o", "json")...)
+		_, text := onHost(t, n, append(args, "-f", good)...)
+		if strings.HasPrefix(out, `{"format":1,"error":`) {
+			render = rendered(func(c *common, f failure) { f.print(c.env) })
+		}
+		if strings.Contains(out, `"notes":["no NVIDIA GPU on the PCI bus: nothing to do here"]`) && text == "No NVIDIA GPU on the PCI bus: nothing to do here.\n" {
+			return // in one line, for the log of a pod in a mixed pool
+		}
+		if err := render(c, []byte(out)); err != nil || all.String() != text || text == "" {
+			t.Errorf("%q, exit code %d: %v; as JSON it says\n%s\nand as text\n%s", args, code, err, &all, text)
+		}
+	}
+	verbs := map[string]func(c *common, out []byte) error{
+		"facts": rendered((*common).factsText), "plan": rendered((*common).planText), "owners": rendered((*common).ownersText),
+		"status": rendered(func(c *common, s converge.Status) { c.statusText(s, time.Time{}, false) }),
+	}
+	for _, archive := range recorded(t) {
+		n := must.Get(simhost.New(archive))(t)
+		for verb, render := range verbs {
+			check(n, render, verb)
+		}
+	}
+	n := must.Get(simhost.New(recorded(t)["debian12-containerd16"]))(t)
+	onHost(t, n, "apply", "runtime", "-f", good)
+	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
+	check(n, verbs["plan"], "plan", "-v")
+	check(n, rendered((*common).doctorText), "doctor", "-v")
+	check(n, rendered(func(c *common, p converge.UndoPlan) { c.undoPlanText(p, undoFlags{}) }), "undo", "--dry-run")
+	check(n, rendered((*common).repairsText), "repair")
+	check(n, rendered((*common).validText), "validate", "--os", "ubuntu-24.04", "--gpu", "H100-80GB")
+	check(n, rendered(func(c *common, s converge.Status) { c.statusText(s, time.Unix(1, 0), true) }), "status", "--diff", "--since", "2000-01-01")
+	must.OK(t, os.WriteFile(good, []byte("format = 1\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644))
+	check(n, rendered(func(c *common, m migFits) { c.migFitText(m.Fits) }), "mig", "fit", "--gpu", "H100-80GB")
+	must.OK(t, os.WriteFile(good, []byte("format = 1\n\t[runtime]\nwrong = 1\n"), 0o644))
+	check(n, nil, "plan")
+}
+
+// rendered decodes an answer and has it printed as text.
+func rendered[T any](text func(*common, T)) func(*common, []byte) error {
+	return func(c *common, out []byte) error {
+		var answer T
+		err := json.Unmarshal(out, &answer)
+		if err == nil {
+			text(c, answer)
+		}
+		return err
 	}
 }
 

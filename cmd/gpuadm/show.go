@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -116,24 +117,22 @@ pool, or a key of node.toml. It changes nothing.`,
 
 // ownersText prints an owner a line. The settings are printed where two quarrel.
 func (c *common) ownersText(all ownerList) {
-	w := c.stdout
 	for _, p := range all.Parts {
-		if p.Owner == nil {
-			printf(w, "%-21s no owner: %s\n", p.Name, p.None)
-			continue
-		}
-		printf(w, "%-21s %s: %s\n", p.Name, p.Owner.Who, p.Owner.By)
-		if len(p.Others) == 0 {
-			continue
+		lines := []string{"no owner: " + p.None}
+		if p.Owner != nil {
+			lines = []string{p.Owner.Who + ": " + p.Owner.By}
 		}
 		for _, other := range p.Others {
-			printf(w, "%-21s ! also %s: %s\n", "", other.Who, other.By)
+			lines = append(lines, "! also "+other.Who+": "+other.By)
 		}
-		for _, claim := range append([]stages.Claim{*p.Owner}, p.Others...) {
-			for _, e := range claim.Ends {
-				printf(w, "%-21s   to end the claim of %s (%s): %s\n", "", claim.Who, e.Where, e.Setting)
+		if p.Owner != nil && len(p.Others) > 0 {
+			for _, claim := range append([]stages.Claim{*p.Owner}, p.Others...) {
+				for _, e := range claim.Ends {
+					lines = append(lines, fmt.Sprintf("  to end the claim of %s (%s): %s", claim.Who, e.Where, e.Setting))
+				}
 			}
 		}
+		rows(c.stdout, 0, 21, p.Name, lines...)
 	}
 }
 

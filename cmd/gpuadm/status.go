@@ -62,6 +62,7 @@ with 3 if something was; that needs no spec.`,
 			} else if held != "" {
 				s.Notes = append(s.Notes, held)
 			}
+			s.InProgress = s.Unfinished != "" && agent.AtWork(h)
 			var from time.Time
 			if since != "" {
 				if from, err = sinceWhen(since, s.Runs, h.Now()); err != nil {
@@ -70,7 +71,7 @@ with 3 if something was; that needs no spec.`,
 				s.Runs = slices.DeleteFunc(s.Runs, func(r converge.Run) bool { return r.Time.Before(from) })
 				s.Made = slices.DeleteFunc(s.Made, func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil })
 			}
-			err = show(c, s, func(s converge.Status) { c.statusText(s, h, from, diff) })
+			err = show(c, s, func(s converge.Status) { c.statusText(s, from, diff) })
 			switch {
 			case err != nil:
 				return err
@@ -121,7 +122,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 const day = "2006-01-02 15:04"
 
 // statusText prints the last runs, or with from all since then, with their changes.
-func (c *common) statusText(s converge.Status, h host.Host, from time.Time, diff bool) {
+func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
@@ -159,8 +160,11 @@ func (c *common) statusText(s converge.Status, h host.Host, from time.Time, diff
 	}
 	waitingText(w, s.Changes)
 	printf(w, "\n")
-	c.notes(s.Plan)
-	if s.Unfinished != "" && agent.AtWork(h) {
+	c.notes(s.Notes)
+	if len(s.Notes) > 0 {
+		printf(w, "\n")
+	}
+	if s.InProgress {
 		printf(w, "Run %s is in progress.\n", s.Unfinished)
 		return
 	}

@@ -185,17 +185,15 @@ func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts 
 }
 
 func (c *common) validText(v validated) {
-	printf(c.stdout, "%s: valid", strings.Join(v.Files, ", "))
+	head := strings.Join(v.Files, ", ") + ": valid"
 	if v.Spec != "" {
-		printf(c.stdout, "; spec %s", v.Spec)
+		head += "; spec " + v.Spec
 	}
-	printf(c.stdout, "\n")
+	printf(c.stdout, "%s\n", head)
 	for _, ch := range v.Checked {
-		printf(c.stdout, "  %-8s %s\n", ch.What, ch.Result)
+		rows(c.stdout, 2, 8, ch.What, ch.Result)
 	}
-	for _, w := range v.Warnings {
-		printf(c.stdout, "Note: %s.\n", w)
-	}
+	c.notes(v.Warnings)
 	for _, what := range v.Unchecked {
 		printf(c.stdout, "not checked: %s\n", what)
 	}

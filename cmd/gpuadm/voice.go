@@ -105,9 +105,9 @@ func (c *common) line(w io.Writer, e converge.Event) {
 		}
 		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
 	case converge.Kept:
-		printf(w, "  %-10s = %s   stays: %s\n", e.Stage, e.Change.String(), e.Text)
+		stays(w, e.Stage, *e.Change, "stays", e.Text)
 	case converge.Left:
-		printf(w, "  %-10s = %s   left: %s\n", e.Stage, e.Change.String(), e.Text)
+		stays(w, e.Stage, *e.Change, "left", e.Text)
 	case converge.Failed:
 		printf(w, "  %-10s ! failed\n", e.Stage)
 	case converge.Remains, converge.Unkept, converge.Healed:

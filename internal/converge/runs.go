@@ -19,7 +19,7 @@ type Run struct {
 	Leave  []string  `json:"leave,omitempty"`
 	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
 	Undone bool      `json:"undone,omitempty"`
-	Makes  []Change  `json:"-"`
+	Makes  []Change  `json:"changes,omitempty"`
 }
 
 // Runs returns the journal's runs, oldest first.
