@@ -73,7 +73,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "fabric":
 		return kmod.NewFabric(), nil
 	case "key":
-		return things.NewKey(name), nil
+		return things.NewKey(ref), nil
 	case "secret":
 		return things.NewSecret(name), nil
 	case "unit-files":

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -240,5 +241,5 @@ func (c *cleaner) note(name string, err error) {
 
 // Prune removes kept packages and installers that no undo needs any more.
 func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
-	return host.Join(packagers().Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed))
+	return host.Join(packagers().Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed), things.PruneKeys(h, needed))
 }

@@ -24,7 +24,8 @@ import (
 // kept byte for byte, and that digest is its state.
 type key struct {
 	file, from string
-	pinned     bool // its state is a digest
+	pinned     bool   // its state is a digest
+	trusted    string // what the spec trusts: that one is fetched; an earlier one is kept for undo
 	via        host.Via
 	last       *lastLook
 }
@@ -40,7 +41,7 @@ const pin = "sha256:"
 // it; any other is binary, as every apt takes it. A key that is trusted by its file's digest stays as it is published,
 // which is armored: its file must end in .asc.
 func Key(file, from, trusted string, via host.Via, why string) converge.Want {
-	k := key{file, from, strings.HasPrefix(trusted, pin), via, &lastLook{}}
+	k := key{file, from, strings.HasPrefix(trusted, pin), trusted, via, &lastLook{}}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(trusted) {
 			return "", &trouble.Error{
@@ -52,25 +53,23 @@ func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 	}}
 }
 
-// byDigest is in the name of a key whose state is its file's digest.
-const byDigest = " by sha256"
+// byDigest begins the form of a key whose state is its file's digest.
+const byDigest = "sha256 "
 
-// NewKey builds the thing again from its name.
-func NewKey(name string) converge.Thing {
-	file, from, _ := strings.Cut(name, " from ")
-	file, pinned := strings.CutSuffix(file, byDigest)
-	return key{file: file, from: from, pinned: pinned, last: &lastLook{}}
+// NewKey builds the thing again. It is the file whatever key was in it, and wherever that came from: a repository's owner may have
+// another key, or a mirror one of its own.
+func NewKey(ref converge.Ref) converge.Thing {
+	from, pinned := strings.CutPrefix(ref.Form, byDigest)
+	return key{file: ref.Name, from: from, pinned: pinned, last: &lastLook{}}
 }
 
-func (k key) Ref() converge.Ref { return converge.Ref{Kind: "key", Name: k.nameOf()} }
-
-// Name is "/etc/apt/keyrings/x.gpg from https://…": undo of a removal must know where to get it.
-func (k key) nameOf() string {
-	file := k.file
+// Ref's form says where the key comes from.
+func (k key) Ref() converge.Ref {
+	form := k.from
 	if k.pinned {
-		file += byDigest
+		form = byDigest + form
 	}
-	return file + " from " + k.from
+	return converge.Ref{Kind: "key", Name: k.file, Form: form}
 }
 
 func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
@@ -95,6 +94,9 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 // to is written; to remove a key is to remove the link.
 func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 	was, err := k.last.found(ctx, h, k)
+	if err == nil {
+		err = keepKey(h, k.file)
+	}
 	if err != nil {
 		return err
 	}
@@ -162,6 +164,9 @@ func cause(err error) error {
 func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return k.replace(ctx, h, nil)
+	}
+	if _, kept := keptKey(h, string(to)); kept != nil && string(to) != k.trusted {
+		return k.replace(ctx, h, kept)
 	}
 	address := k.from
 	if path.IsAbs(address) {

@@ -13,7 +13,9 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -46,7 +48,7 @@ func TestKey(t *testing.T) {
 		if armored := strings.HasPrefix(string(data), "-----BEGIN"); armored != strings.HasSuffix(file, ".asc") {
 			t.Errorf("%s is armored: %v", file, armored)
 		}
-		must.OK(t, things.NewKey(w.Ref().Name).Make(ctx, n, ""))
+		must.OK(t, things.NewKey(w.Ref()).Make(ctx, n, ""))
 		if s, _ := w.Look(ctx, n); s != "" {
 			t.Errorf("after undo: %q", s)
 		}
@@ -111,7 +113,7 @@ func TestKeyByDigest(t *testing.T) {
 		if row.holds == "" {
 			continue
 		}
-		again := things.NewKey(w.Ref().Name) // as undo builds it
+		again := things.NewKey(w.Ref()) // as undo builds it
 		if s, err := again.Look(t.Context(), n); s != to || err != nil || again.Ref().Name != w.Ref().Name {
 			t.Errorf("%s: %s is %q, %v", what, again.Ref().Name, s, err)
 		}
@@ -137,5 +139,63 @@ func TestKeyNotFound(t *testing.T) {
 		if !errors.As(err, &tr) || !strings.Contains(tr.What, from) || !strings.Contains(strings.Join(tr.Try, "\n"), try) {
 			t.Errorf("%s: %+v", from, err)
 		}
+	}
+}
+
+// TestKeyChanges: a key that gpuadm wrote is replaced by the vendor's next one, or by that of another source, however each is trusted. Undo
+// restores it though nobody publishes it any more; one that another process put there is refused, and stays.
+func TestKeyChanges(t *testing.T) {
+	const file = "/etc/pki/rpm-gpg/x.asc"
+	plain, both := must.Get(os.ReadFile("testdata/ed25519.asc"))(t), must.Get(os.ReadFile("testdata/both.asc"))(t)
+	second := must.Get(things.Fingerprints(both, ""))(t)
+	type key struct{ from, trusted string }
+	one, other := key{"https://mirror.example/key.pub", edKey}, key{"/srv/both.asc", strings.Join(second, " ")}
+	pinned, otherPinned := key{one.from, digest(string(plain))}, key{other.from, digest(string(both))}
+	for i, row := range [][2]key{{one, other}, {one, otherPinned}, {pinned, other}, {pinned, otherPinned}, {{"/srv/old", edKey}, {"/srv/old", strings.Join(second, " ")}}} {
+		n := must.Get(simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + string(plain) + "-- srv/both.asc --\n" + string(both) + "-- srv/old --\n" + string(plain))))(t)
+		holds := func(step string, want []byte) {
+			t.Helper()
+			data, _ := n.ReadFile(file)
+			is, _ := things.Fingerprints(data, "")
+			should, _ := things.Fingerprints(want, "")
+			if strings.Join(is, " ") != strings.Join(should, " ") {
+				t.Errorf("%d: after %s the file holds %q, want %q", i, step, is, should)
+			}
+		}
+		wants := func(k key) *converge.Engine {
+			return &converge.Engine{
+				Spec: must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t),
+				Stages: []converge.Stage{{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+					return []converge.Want{things.Key(file, k.from, k.trusted, host.Via{}, "signs")}, nil
+				}}},
+				ThingOf: func(ref converge.Ref) (converge.Thing, error) { return things.NewKey(ref), nil },
+				Prune: func(_ context.Context, h host.Host, needed []converge.Change) error {
+					return things.PruneKeys(h, needed)
+				},
+			}
+		}
+		apply := func(k key) error { _, err := wants(k).Apply(t.Context(), n); return err }
+		undo := func(to string) { t.Helper(); _, err := wants(one).Undo(t.Context(), n, to, nil); must.OK(t, err) }
+		must.OK(t, apply(row[0]))
+		holds("the first apply", plain)
+		if row[1].from == "/srv/old" { // the same place has the owner's next key
+			must.OK(t, n.WriteFile("/srv/old", both, host.Attr{Mode: 0o644}))
+		}
+		must.OK(t, apply(row[1]))
+		holds("the second apply", both)
+		must.OK(t, n.Remove("/simulated-net/mirror.example/key.pub"))
+		undo("")
+		holds("undo", plain)
+		must.OK(t, apply(row[1]))
+		undo("all")
+		holds("undo of all", nil)
+		if left, _ := n.ReadDir("/var/lib/gpuadm/keys"); len(left) > 0 {
+			t.Errorf("%d: kept for nothing: %v", i, left)
+		}
+		must.OK(t, n.WriteFile(file, plain, host.Attr{Mode: 0o644}))
+		if err := apply(row[1]); err == nil || !strings.Contains(err.Error(), "cannot trust") {
+			t.Errorf("%d: another's key: %v", i, err)
+		}
+		holds("a refusal", plain)
 	}
 }

@@ -65,7 +65,7 @@ func rewrites(t *testing.T) []rewrite {
 		{"key", "-- etc/ --\n-- srv/k --\n" + string(public), "x", things.Key("/etc/x", "/srv/k", edKey, host.Via{}, "")},
 		{
 			"removed key", "-- etc/x --\n" + string(public), "x",
-			removed(things.NewKey("/etc/x from /srv/k")),
+			removed(things.NewKey(converge.Ref{Kind: "key", Name: "/etc/x", Form: "/srv/k"})),
 		},
 	}
 }

@@ -4,10 +4,9 @@
 package dnf
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -67,17 +66,21 @@ func (k rpmKey) fingerprints(v host.View) ([]string, error) {
 	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
 		return []string{k.trusted}, nil
 	}
-	data, err := v.ReadFile(k.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
+	_, data := k.key(v)
 	found, err := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file))
 	if err != nil {
 		return nil, nil
 	}
 	return found, nil
+}
+
+// key is the key and its file: undo imports one again before its file has it again.
+func (k rpmKey) key(v host.View) (file string, data []byte) {
+	if k.trusted == k.file { // a package brings it, whichever it is
+		data, _ = v.ReadFile(k.file)
+		return k.file, data
+	}
+	return things.KeyFile(v, k.file, k.trusted)
 }
 
 // among returns which of all packages are the keys.
@@ -94,7 +97,8 @@ func among(all map[string]packages.State, fingerprints []string) (names []string
 func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error {
 	defer k.database.Forget()
 	if to == imported {
-		if _, err := h.Do(ctx, "rpm", "--import", k.file); err != nil {
+		file, _ := k.key(h)
+		if _, err := h.Do(ctx, "rpm", "--import", cmp.Or(file, k.file)); err != nil {
 			return fmt.Errorf("cannot have rpm trust the key in %s: %w", k.file, err)
 		}
 		return nil
