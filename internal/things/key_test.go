@@ -143,7 +143,7 @@ func TestKeyNotFound(t *testing.T) {
 }
 
 // TestKeyChanges: a key that gpuadm wrote is replaced by the vendor's next one, or by that of another source, however each is trusted. Undo
-// restores it though nobody publishes it any more; one that another process put there is refused, and stays.
+// restores it though it is published no more; one that another process put there is refused, and stays.
 func TestKeyChanges(t *testing.T) {
 	const file = "/etc/pki/rpm-gpg/x.asc"
 	plain, both := must.Get(os.ReadFile("testdata/ed25519.asc"))(t), must.Get(os.ReadFile("testdata/both.asc"))(t)

@@ -45,7 +45,7 @@ func holds(data []byte, state string) bool {
 // keepKey keeps the key in a file, as far as it is one.
 func keepKey(h host.Host, file string) error {
 	data, err := h.ReadFile(file)
-	if err != nil && !missing(err) {
+	if err != nil && !host.NotExist(err) {
 		return err
 	}
 	for _, name := range namesOf(data) {
@@ -91,7 +91,7 @@ func (k key) TakeOut(v host.View, found, before, after converge.State) (rest con
 // PruneKeys removes the keys that none of the changes names. needed is what undo may still roll back.
 func PruneKeys(h host.Host, needed []converge.Change) error {
 	names, err := h.ReadDir(keysKept)
-	if missing(err) {
+	if host.NotExist(err) {
 		return nil
 	}
 	keep := map[string]bool{}
