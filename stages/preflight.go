@@ -23,7 +23,9 @@ func preflight() converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
 		About: "verifies what must hold before the first touch: the expected GPUs, and the cloud's own scripts",
-		Notes: func(v host.View, _ spec.Spec, f facts.Facts) []string { return append(cloud.Limits(f), maskNotes(v)...) },
+		Notes: func(v host.View, _ spec.Spec, f facts.Facts) []string {
+			return append(cloud.Limits(f), maskNotes(v)...)
+		},
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch first := cloud.Begin(s, f); {
 			case !f.Live:

@@ -121,7 +121,9 @@ func (w who) serviceAccount(v host.View) string {
 }
 
 // from is where a client of one of the identities comes from.
-func (w who) from(kubeconfig string) kube.From { return kube.From{Kubeconfig: kubeconfig, Via: w.via} }
+func (w who) from(kubeconfig string) kube.From {
+	return kube.From{Kubeconfig: kubeconfig, Via: w.via, Judged: kubeconfig == w.account}
+}
 
 // first is the kubeconfig to look with.
 func (w who) first(v host.View) (string, error) {

@@ -68,7 +68,11 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	if err := trust(v, append(trusted, catalog)...); err != nil {
 		return spec.Spec{}, err
 	}
-	return spec.Parse(all...)
+	s, err := spec.Parse(all...)
+	if err == nil {
+		err = trust(v, s.Files()...)
+	}
+	return s, err
 }
 
 // specFiles are the files named with -f, or the machine's own.

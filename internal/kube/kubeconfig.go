@@ -82,7 +82,7 @@ type execSetting struct {
 }
 
 // ofKubeconfig reads a kubeconfig on the machine.
-func ofKubeconfig(v host.View, name string) (setting, error) {
+func ofKubeconfig(v host.View, name string, judged bool) (setting, error) {
 	s, f := setting{}, &fault{why: Broken}
 	text, err := small(v, name)
 	switch {
@@ -94,7 +94,9 @@ func ofKubeconfig(v host.View, name string) (setting, error) {
 	case errors.Is(err, fs.ErrPermission):
 		f.try = []string{"run gpuadm as root"}
 	case err == nil:
-		s, err = parse(text, path.Dir(name))
+		if s, err = parse(text, path.Dir(name)); err == nil && judged {
+			err = v.Trusted(s.files()...)
+		}
 	}
 	if err == nil && s.roots == nil && s.caFile != "" {
 		if s.roots, err = small(v, s.caFile); err == nil && len(s.roots) == 0 {
@@ -108,6 +110,20 @@ func ofKubeconfig(v host.View, name string) (setting, error) {
 	s.from, s.login.view = "kubeconfig "+name, v
 	s.login.about = cmp.Or(s.login.about, "no credentials: kubeconfig "+name+" has none for its current-context")
 	return s, nil
+}
+
+// files are the files that a kubeconfig names, an exec plugin's program included.
+func (s setting) files() (names []string) {
+	all := []string{s.caFile, s.login.certFile, s.login.keyFile, s.login.tokenFile}
+	if s.login.exec != nil {
+		all = append(all, s.login.exec.argv[0])
+	}
+	for _, name := range all {
+		if path.IsAbs(name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. Pure. Errors repeat no values but names.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -281,4 +282,27 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("certificate authority at %q", s.caFile)
 		}
 	})
+}
+
+// TestKubeconfigNamesFilesOfOthers: where an operator names the kubeconfig, another user may own none of the files that it names, and
+// not the program that it has run.
+func TestKubeconfigNamesFilesOfOthers(t *testing.T) {
+	for file, text := range map[string]string{
+		"/etc/ca":   strings.Replace(withUser(`{token: x}`), "{server:", "{certificate-authority: ca, server:", 1),
+		"/etc/t":    withUser(`{tokenFile: t}`),
+		"/etc/cert": withUser(`{client-certificate: cert, client-key-data: eA==}`),
+		"/etc/key":  withUser(`{client-certificate-data: eA==, client-key: key}`),
+		"/etc/p":    withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./p}}`),
+	} {
+		n := machine(t, "-- etc/k --\n"+text+"-- "+file[1:]+" --\nx\n")
+		for _, judged := range []bool{false, true} {
+			for uid, refused := range map[int]bool{0: false, 7: judged} {
+				must.OK(t, n.SetAttr(file, host.Attr{Mode: 0o755, UID: uid}))
+				_, err := settingOf(n, From{Kubeconfig: "/etc/k", Judged: judged})
+				if got := err != nil && strings.Contains(err.Error(), "user 7 owns "+file); got != refused {
+					t.Errorf("%s of user %d, judged %v: %v", file, uid, judged, err)
+				}
+			}
+		}
+	}
 }

@@ -30,6 +30,7 @@ const agent = "gpuadm"
 type From struct {
 	Kubeconfig string   // a kubeconfig on the machine: kubelet's own, most often
 	Pod        bool     // the ServiceAccount of the pod that we run in
+	Judged     bool     // an operator names the kubeconfig: the files that it names are judged by their owners
 	Via        host.Via // proxies, and certificates to trust where the kubeconfig names none
 }
 
@@ -72,7 +73,7 @@ func settingOf(v host.View, from From) (s setting, err error) {
 	if from.Pod {
 		s, err = ofPod(v)
 	} else {
-		s, err = ofKubeconfig(v, from.Kubeconfig)
+		s, err = ofKubeconfig(v, from.Kubeconfig, from.Judged)
 	}
 	if err != nil {
 		return s, err

@@ -28,6 +28,7 @@ type Key struct {
 	Type    string   // one of the Type constants
 	Default string   // as written in TOML; "" where the key must be given
 	Allowed []string // the only values, where they are few
+	File    bool     // it names files of the machine
 	Doc     string   // one line
 }
 
@@ -44,6 +45,24 @@ func Keys() []Key {
 // IsSection says whether a spec can have a section of this name.
 func IsSection(name string) bool {
 	return slices.ContainsFunc(Keys(), func(k Key) bool { return k.Section == name })
+}
+
+// Files are the files of the machine that a spec names: who can change one of them decides what root does here.
+func (s Spec) Files() (names []string) {
+	for _, r := range table() {
+		if !r.File {
+			continue
+		}
+		switch is := r.ref(&s).(type) {
+		case *string:
+			if *is != "" {
+				names = append(names, *is)
+			}
+		case *[]string:
+			names = append(names, *is...)
+		}
+	}
+	return names
 }
 
 // A row is a key and where its value goes.
@@ -67,6 +86,7 @@ func table() []row {
 		r.check = check
 		return r
 	}
+	file := func(name, doc string, ref func(*Spec) any) { text(name, `""`, doc, checkPath, ref).File = true }
 	enum := func(name, doc string, ref func(*Spec) any, allowed ...string) { // the default is the first
 		r := add(name, TypeString, `"`+allowed[0]+`"`, doc, ref)
 		r.Allowed = allowed
@@ -74,7 +94,7 @@ func table() []row {
 	repo := func(parent string, at func(*Spec) *Repo) {
 		section = parent + ".repo"
 		text("url", `""`, "mirror in place of the vendor's repository: http, https or file", checkRepoURL, func(s *Spec) any { return &at(s).URL })
-		text("key", `""`, "absolute path of the key that signs the repository", checkPath, func(s *Spec) any { return &at(s).Key })
+		file("key", "absolute path of the key that signs the repository", func(s *Spec) any { return &at(s).Key })
 		enum("signature", "what the key signs; packages: dnf alone; auto: as the vendor does", func(s *Spec) any { return &at(s).Signature }, "auto", "both", "metadata", "packages")
 		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits, or sha256:<64 hex digits> of its file; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
 	}
@@ -106,13 +126,14 @@ func table() []row {
 	section = "toolkit"
 	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })
 	add("accept_envvar_unprivileged", TypeBool, "true", "false: a pod gets GPUs from the device plugin alone, not by an environment variable of its image; the plugin then needs volume mounts or CDI. true: the toolkit's configuration stays", func(s *Spec) any { return &s.Toolkit.AcceptEnvvarUnprivileged })
-	add("runtimes", TypeStrings, "[]", "absolute paths of what nvidia-container-runtime runs, the first that is there, such as CRI-O's /usr/libexec/crio/crun; empty: runc or crun on its PATH", func(s *Spec) any { return &s.Toolkit.Runtimes }).check = checkPath
+	runtimes := add("runtimes", TypeStrings, "[]", "absolute paths of what nvidia-container-runtime runs, the first that is there, such as CRI-O's /usr/libexec/crio/crun; empty: runc or crun on its PATH", func(s *Spec) any { return &s.Toolkit.Runtimes })
+	runtimes.check, runtimes.File = checkPath, true
 	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
 
 	section = "runtime"
 	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
-	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
+	file("config", "absolute path of the engine's config; empty: the engine's own", func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"auto"`, "name of the runtime handler; auto: the one that the config's owner made, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
 	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
@@ -121,7 +142,7 @@ func table() []row {
 
 	section = "mig"
 	text("layout", `""`, "name of a layout in file; empty: its only one; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
-	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
+	file("file", "absolute path of a file in mig-parted's format", func(s *Spec) any { return &s.MIG.File })
 	enum("failure", "one GPU that is busy or gone keeps the others from a change (all-or-nothing), or waits alone (per-gpu); auto: per-gpu at boot; the node is not ready either way", func(s *Spec) any { return &s.MIG.Failure }, "auto", "all-or-nothing", "per-gpu")
 	add("trust_driver", TypeBool, "false", "true: while no driver answers, a layout that the known GPUs cannot have is not refused: a newer driver may know more", func(s *Spec) any { return &s.MIG.TrustDriver })
 	add("follow_label", TypeBool, "false", "true: the node's label nvidia.com/mig.config names the layout, as with the GPU Operator's MIG manager, and nvidia.com/mig.config.state says pending, rebooting, success or failed. The DaemonSet applies a changed label within 30 s", func(s *Spec) any { return &s.MIG.FollowLabel })
@@ -146,7 +167,7 @@ func table() []row {
 	add("taints", TypeStrings, "[]", "taints \"key=value:Effect\"; \"key-\" or \"key:Effect-\" removes those of an earlier file", func(s *Spec) any { return &s.Node.Taints })
 	text("startup_taint", `"auto"`, "auto, none, or the taint that keeps pods away until the node is ready", checkStartupTaint, func(s *Spec) any { return &s.Node.StartupTaint })
 	add("gpu_labels", TypeBool, "true", "write GPU Feature Discovery's labels", func(s *Spec) any { return &s.Node.GPULabels })
-	text("kubeconfig", `""`, "absolute path of a ServiceAccount's kubeconfig, for what kubelet may not do", checkPath, func(s *Spec) any { return &s.Node.Kubeconfig })
+	file("kubeconfig", "absolute path of a ServiceAccount's kubeconfig, for what kubelet may not do", func(s *Spec) any { return &s.Node.Kubeconfig })
 	add("wait_for_allocatable", TypeBool, "false", "ready means that kubelet offers the GPUs too, by a device plugin or DRA driver", func(s *Spec) any { return &s.Node.WaitForAllocatable })
 
 	section = "join"
@@ -154,18 +175,18 @@ func table() []row {
 	text("cluster", `""`, "name of the cluster, for eks; empty: as the user data says", checkCluster, func(s *Spec) any { return &s.Join.Cluster })
 	text("region", `""`, "region of the cluster, for eks; empty: the machine's own", checkRegion, func(s *Spec) any { return &s.Join.Region })
 	text("server", `""`, "https URL of the API server, for eks; empty: found automatically", checkServer, func(s *Spec) any { return &s.Join.Server })
-	text("ca_file", `""`, "absolute path of the cluster's CA certificate, for eks; empty: found automatically", checkPath, func(s *Spec) any { return &s.Join.CAFile })
+	file("ca_file", "absolute path of the cluster's CA certificate, for eks; empty: found automatically", func(s *Spec) any { return &s.Join.CAFile })
 	text("service_cidr", `""`, "network of the cluster's services, for eks; empty: found automatically", checkNetwork, func(s *Spec) any { return &s.Join.ServiceCIDR })
 	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS, for eks; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
 	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
-	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
+	file("kubelet_config", "absolute path of a kubelet config that is merged last", func(s *Spec) any { return &s.Join.KubeletConfig })
 	enum("gate", "closed: a node whose GPUs are not ready does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")
 
 	section = "proxy"
 	text("http", `""`, "proxy for http", checkProxy, func(s *Spec) any { return &s.Proxy.HTTP })
 	text("https", `""`, "proxy for https", checkProxy, func(s *Spec) any { return &s.Proxy.HTTPS })
 	add("no_proxy", TypeStrings, "[]", "hosts, domains and networks that are reached directly", func(s *Spec) any { return &s.Proxy.NoProxy }).check = checkNoProxy
-	text("ca_file", `""`, "absolute path of further CA certificates", checkPath, func(s *Spec) any { return &s.Proxy.CAFile })
+	file("ca_file", "absolute path of further CA certificates", func(s *Spec) any { return &s.Proxy.CAFile })
 
 	section = "disruption"
 	enum("policy", "a change that takes the GPUs from their users: idle: it waits until nothing uses them. drain: it cordons the node and evicts the pods that use them, as far as their PodDisruptionBudgets let it. never: it is refused", func(s *Spec) any { return &s.Disruption.Policy }, "idle", "drain", "never")
