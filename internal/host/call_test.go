@@ -79,33 +79,6 @@ func TestCall(t *testing.T) {
 	}
 }
 
-func TestScratchIsPrivateAndGone(t *testing.T) {
-	l := newLive(diskAt("/"))
-	out, err := l.AskAbout(t.Context(), map[string][]byte{"/a/b": []byte("at " + Scratch + "/a")}, "sh", "-c", "cat "+Scratch+"/a/b; stat -c %a "+Scratch+"; echo "+Scratch)
-	must.OK(t, err)
-	lines := strings.Split(string(out), "\n")
-	_, err = l.Lstat(lines[1])
-	if !strings.HasPrefix(lines[0], "at /") || !strings.HasSuffix(lines[0], "/a700") || err == nil {
-		t.Errorf("said %q, and then %v", out, err)
-	}
-	if _, err := l.AskAbout(t.Context(), map[string][]byte{"/../../x": nil}, "true"); err == nil {
-		t.Error("a name led out of the folder")
-	}
-}
-
-func TestOwnersWithoutRoot(t *testing.T) {
-	for _, id := range []int{0, 1, 1000, 65534} {
-		for _, caller := range []int{0, 1000} {
-			if back := storedOwner(shownOwner(id, caller), caller); back != id && id != 0 {
-				t.Errorf("owner %d, seen by %d, goes back as %d", id, caller, back)
-			}
-		}
-	}
-	if shownOwner(1000, 1000) != 0 || storedOwner(0, 1000) != 1000 || shownOwner(7, 1000) != 7 {
-		t.Error("what the caller owns does not count as root's")
-	}
-}
-
 // FuzzUnframe gives the answer of a container engine: what is returned is the one message in it, and an error is short.
 func FuzzUnframe(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 2, 'h', 'i'}, "0", "", 200)

@@ -21,32 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CUDA is what a new process got of CUDA.
-type CUDA struct {
-	Shown     []string `json:"-"`       // the devices that the process was shown, by UUID
-	Library   string   `json:"library"` // the libcuda that was loaded
-	NoLibrary string   `json:"noLibrary,omitempty"`
-	Code      int      `json:"code"`            // what cuInit or cuDeviceGetCount answers: 0, 802
-	Name      string   `json:"name,omitempty"`  // the library's name of it: CUDA_ERROR_SYSTEM_NOT_READY
-	Devices   int      `json:"devices"`         // how many CUDA counts
-	NoUVM     string   `json:"noUVM,omitempty"` // why /dev/nvidia-uvm cannot be opened
-	Ended     string   `json:"-"`               // why the process gave no answer
-}
-
-// What CUDA answers. Sources: cuda.h of the CUDA toolkit; https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
-const (
-	CUDANoDevice       = 100
-	CUDASystemNotReady = 802
-)
-
-// Works says whether CUDA started and counts just the devices that it was shown. A process that is shown none has none.
-func (c CUDA) Works() bool {
-	if c.Ended != "" || c.NoLibrary != "" || c.NoUVM != "" {
-		return false
-	}
-	return c.Code == 0 && c.Devices == len(c.Shown) || len(c.Shown) == 0 && c.Code == CUDANoDevice
-}
-
 // CUDAVerb is the verb by which gpuadm starts itself to start CUDA.
 const CUDAVerb = "start-cuda"
 
@@ -85,11 +59,6 @@ func newCUDA(files *Files) *cudaDoor {
 func defaultCUDA() cudaQuestion {
 	const uvm = "/dev/nvidia-uvm"
 	return cudaQuestion{driverLibraries(cudaName), []string{uvm, path.Join(driverContainer, uvm)}}
-}
-
-// CUDA is View's.
-func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error) {
-	return l.cuda.ask(ctx, of, shown)
 }
 
 // ask gives an answer that is remembered, or starts a child for each list at the same time.

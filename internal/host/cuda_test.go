@@ -185,7 +185,7 @@ func TestCUDAStopped(t *testing.T) {
 func TestCUDAPartitions(t *testing.T) {
 	c := newCUDATest(t, "H100-80:3")
 	t.Setenv("FAKENVML_STATE", c.fake.State)
-	h, ctx := LiveWithNVML(c.fake.Library, nil), t.Context()
+	h, ctx := newNVML(c.files, c.fake.Library), t.Context()
 	must.OK(t, h.SetMIGMode(ctx, "0000:17:00.0", true))
 	whole, mig := c.uuids()
 	if len(whole) != 2 || len(mig) != 0 {

@@ -234,15 +234,6 @@ func envOf(ctx context.Context) []string {
 	return env
 }
 
-// ShellWord is a word as an operator types it into a shell, quoted where that is needed.
-func ShellWord(word string) string {
-	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:@./_=,+%-"
-	if word != "" && strings.Trim(word, plain) == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
 // reexeced is in the environment of a process that Reexec has started.
 const reexeced = "GPUADM_REEXECED"
 

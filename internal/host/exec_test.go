@@ -153,11 +153,10 @@ func TestDaemonKeepsPipe(t *testing.T) {
 }
 
 func TestInherits(t *testing.T) {
-	lock := runLock{}
-	unlock := must.Get(lock.take(filepath.Join(t.TempDir(), "lock")))(t)
-	defer unlock()
+	lock := must.Get(os.Create(filepath.Join(t.TempDir(), "lock")))(t)
+	defer lock.Close()
 	look := sh("readlink /proc/$$/fd/*; true")
-	if out, err := quick().do(t.Context(), look, lock.file()); err != nil || !strings.Contains(string(out), "/lock\n") {
+	if out, err := quick().do(t.Context(), look, lock); err != nil || !strings.Contains(string(out), "/lock\n") {
 		t.Errorf("do: the command has %q (%v)", out, err)
 	}
 	if out, err := quick().ask(t.Context(), look); err != nil || strings.Contains(string(out), "lock") {

@@ -19,32 +19,6 @@ import (
 	"time"
 )
 
-// A Request says what to get from where, and through whom.
-type Request struct {
-	URL    string // http, https, or file for a path on the machine
-	SHA256 string // hex digest the bytes must have; "" = any
-	Max    int64  // bytes; more is an error
-	Via    Via
-}
-
-// Via says through whom the network is reached.
-type Via struct {
-	HTTP, HTTPS string   // URLs of proxies for the two schemes, "" = none
-	No          []string // hosts, domains and networks that are reached directly
-	CAFile      string   // PEM file on the machine with certificates to trust beside the machine's own
-}
-
-// FetchError reports what could not be got.
-type FetchError struct {
-	URL    string // without user and password
-	Status int    // HTTP status, 0 where there was no answer
-	Cause  error
-}
-
-func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.URL, e.Cause) }
-
-func (e *FetchError) Unwrap() error { return e.Cause }
-
 // errSize and errDigest are final: the same bytes would come again. So is errLong: another try would take as long.
 var (
 	errSize   = errors.New("it is larger than expected")
@@ -66,10 +40,16 @@ const (
 	fetchRate   = 64 << 10        // bytes a second over a whole download: 0.4 GiB, an installer of 2026, in two hours
 )
 
+// A Client gets what lies in the network, as the machine's files say.
+type Client struct{ files *Files }
+
+// NewClient is the client of the machine with these files.
+func NewClient(files *Files) Client { return Client{files} }
+
 // Fetch is View's.
-func (f *Files) Fetch(ctx context.Context, r Request) ([]byte, error) {
+func (c Client) Fetch(ctx context.Context, r Request) ([]byte, error) {
 	var all []byte
-	err := f.get(ctx, r, func(body io.Reader) (err error) {
+	err := c.get(ctx, r, func(body io.Reader) (err error) {
 		all, err = io.ReadAll(body)
 		return err
 	})
@@ -77,12 +57,12 @@ func (f *Files) Fetch(ctx context.Context, r Request) ([]byte, error) {
 }
 
 // Download is Host's.
-func (f *Files) Download(ctx context.Context, r Request, name string, attr Attr) error {
-	return f.get(ctx, r, func(body io.Reader) error { return f.WriteFrom(name, body, attr) })
+func (c Client) Download(ctx context.Context, r Request, name string, attr Attr) error {
+	return c.get(ctx, r, func(body io.Reader) error { return c.files.WriteFrom(name, body, attr) })
 }
 
 // get gets and checks; what a bad connection broke is fetched again, each time from the beginning.
-func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) error {
+func (c Client) get(ctx context.Context, r Request, take func(io.Reader) error) error {
 	u, err := url.Parse(r.URL)
 	if err != nil {
 		return &FetchError{URL: anonymousURL(r.URL), Cause: errors.New("it is not a URL")}
@@ -94,17 +74,17 @@ func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) 
 		return &FetchError{URL: anonymousURL(u.String()), Cause: err}
 	}
 	if u.Scheme == "file" {
-		return fail(f.getFile(u.Path, r, take))
+		return fail(c.getFile(u.Path, r, take))
 	}
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return fail(errors.New("a URL is http, https or file"))
 	}
-	client, err := f.client(r.Via)
+	client, err := c.client(r.Via)
 	if err != nil {
 		return fail(err)
 	}
 	defer client.CloseIdleConnections()
-	return fail(persist(ctx, func() error { return f.once(ctx, client, u, r, take) }))
+	return fail(persist(ctx, func() error { return c.once(ctx, client, u, r, take) }))
 }
 
 // anonymousURL is a URL, or what was meant to be one, without user and password.
@@ -137,12 +117,12 @@ func persist(ctx context.Context, once func() error) error {
 }
 
 // getFile reads a file on the machine, which may be larger than ReadFile takes.
-func (f *Files) getFile(name string, r Request, take func(io.Reader) error) error {
-	info, err := f.Stat(name)
+func (c Client) getFile(name string, r Request, take func(io.Reader) error) error {
+	info, err := c.files.Stat(name)
 	if err != nil {
 		return err
 	}
-	in := io.NewSectionReader(readerAt{f, name}, 0, info.Size)
+	in := io.NewSectionReader(readerAt{c.files, name}, 0, info.Size)
 	return take(&checked{in: in, left: r.Max, want: r.SHA256, sum: sha256.New()})
 }
 
@@ -154,7 +134,7 @@ type readerAt struct {
 func (r readerAt) ReadAt(p []byte, off int64) (int, error) { return r.files.ReadAt(r.name, p, off) }
 
 // once makes one try.
-func (f *Files) once(ctx context.Context, client *http.Client, u *url.URL, r Request, take func(io.Reader) error) error {
+func (c Client) once(ctx context.Context, client *http.Client, u *url.URL, r Request, take func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := time.AfterFunc(fetchSilence, func() { cancel(fmt.Errorf("no answer for %s", fetchSilence)) })
@@ -207,8 +187,8 @@ var errDowngrade = errors.New("it leads from https to http, or on for ever")
 
 // client is an HTTP client that goes through the proxies and trusts the certificates asked for, and no others of its
 // own environment: what a shell exports must not decide what a root process trusts.
-func (f *Files) client(via Via) (*http.Client, error) {
-	transport, err := f.transport(Web{Via: via})
+func (c Client) client(via Via) (*http.Client, error) {
+	transport, err := c.Transport(Web{Via: via})
 	if err != nil {
 		return nil, err
 	}

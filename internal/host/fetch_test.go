@@ -28,11 +28,10 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func folderAt(t *testing.T) (Host, string) {
+func folderAt(t *testing.T) (Client, string) {
 	t.Helper()
 	dir := t.TempDir()
-	h := must.Get(Open(dir))(t)
-	return h, dir
+	return NewClient(NewFiles(must.Get(openRoot(dir))(t))), dir
 }
 
 func TestFetch(t *testing.T) {
@@ -234,7 +233,7 @@ func TestFetchHasAFloor(t *testing.T) {
 						}
 					}
 				}
-				err := new(Files).once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 8 * mib}, take)
+				err := Client{}.once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 8 * mib}, take)
 				if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) || time.Since(began) > tt.within {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
@@ -247,7 +246,7 @@ func TestFetchHasAFloor(t *testing.T) {
 func TestFetchRefusesBySize(t *testing.T) {
 	web := &http.Client{Transport: large{}}
 	take := func(io.Reader) error { t.Error("it was read"); return nil }
-	err := new(Files).once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 10}, take)
+	err := Client{}.once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 10}, take)
 	if !errors.Is(err, errSize) {
 		t.Error(err)
 	}

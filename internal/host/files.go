@@ -272,14 +272,8 @@ func openAppend(dir Folder, name string) (File, error) {
 	return dir.OpenAppend(name)
 }
 
-// Room is View's.
-func (l *live) Room(name string) (Room, error) { return roomFor(l.Files, name) }
-
-// Room is View's.
-func (f *folder) Room(name string) (Room, error) { return roomFor(f.Files, name) }
-
-// roomFor asks the file system of the nearest folder that is there.
-func roomFor(f *Files, name string) (Room, error) {
+// Room is View's. It asks the file system of the nearest folder that is there.
+func (f *Files) Room(name string) (Room, error) {
 	for ; ; name = path.Dir(name) {
 		room, err := f.roomAt(name)
 		if err == nil {
@@ -316,4 +310,48 @@ func (f *Files) roomAt(name string) (Room, error) {
 		room.Files = math.MaxUint64
 	}
 	return room, nil
+}
+
+// OpenDevices is View's.
+func (f *Files) OpenDevices(pid int) ([]Device, error) {
+	name := fmt.Sprintf("/proc/%d/fd", pid)
+	found, err := f.openDevices(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil, nil // the process has ended
+	} else if err != nil {
+		return nil, fail("list", name, err)
+	}
+	return found, nil
+}
+
+func (f *Files) openDevices(name string) ([]Device, error) {
+	at, err := f.walk(name, true)
+	if err != nil {
+		return nil, err
+	}
+	defer at.dir.Close()
+	dir, err := at.dir.Folder(at.name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fds, err := dir.Names()
+	if err != nil {
+		return nil, err
+	}
+	var found []Device
+	seen := map[Device]bool{}
+	for _, fd := range fds {
+		d, err := dir.Device(fd)
+		// What cannot be described was closed, or lies on a file system that does not answer us, like a dead NFS or another
+		// user's FUSE. The kernel opens no device there.
+		if err != nil || d == (Device{}) || seen[d] {
+			continue
+		}
+		seen[d] = true
+		d.Name, _ = dir.Readlink(fd)
+		found = append(found, d)
+	}
+	slices.SortFunc(found, func(a, b Device) int { return 2*cmp.Compare(a.Major, b.Major) + cmp.Compare(a.Minor, b.Minor) })
+	return found, nil
 }

@@ -47,12 +47,13 @@ func openedFake(t testing.TB, spec string) faked {
 	return faked{host.LiveWithNVML(fake.Library, nil), fake}
 }
 
-func (f faked) ResetGPUs(_ context.Context, gpus ...string) error {
-	argv := host.ResetCommand(gpus)
-	if said, code := f.fake.SMI(argv[1:]...); code != 0 {
-		return host.WithWords(&host.CommandError{Argv: argv, Code: code, Cause: errors.New("it refuses")}, []byte(said))
-	}
-	return nil
+func (f faked) ResetGPUs(ctx context.Context, gpus ...string) error {
+	return host.ResetGPUs(ctx, func(_ context.Context, argv ...string) ([]byte, error) {
+		if said, code := f.fake.SMI(argv[1:]...); code != 0 {
+			return []byte(said), &host.CommandError{Argv: argv, Code: code, Cause: errors.New("it refuses")}
+		}
+		return nil, nil
+	}, gpus)
 }
 
 // simulatedGPUs makes the same machine in memory.
@@ -228,5 +229,22 @@ func TestGPUBoth(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFolderGPUs: in a root folder nothing can be asked or done before the first boot.
+func TestFolderGPUs(t *testing.T) {
+	h, _ := openFolder(t)
+	ctx := t.Context()
+	_, read := h.Driver(ctx)
+	_, instance := h.CreateInstance(ctx, "0000:17:00.0", 0, host.Span{})
+	_, compute := h.CreateCompute(ctx, "0000:17:00.0", 0, 0, host.Span{})
+	for i, err := range []error{
+		read, instance, compute, h.SetMIGMode(ctx, "0000:17:00.0", true), h.ResetGPUs(ctx, "0000:17:00.0"),
+		h.DestroyInstance(ctx, "0000:17:00.0", 0), h.DestroyCompute(ctx, "0000:17:00.0", 0, 0), h.SetPersistence(ctx, "0000:17:00.0", true),
+	} {
+		if !errors.As(err, new(host.Later)) {
+			t.Errorf("%d: %v", i, err)
+		}
 	}
 }

@@ -51,7 +51,8 @@ func Image(root string, sign *ModuleKey) (h Host, done func(), err error) {
 		r.end()
 		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
 	}
-	f := &folder{Files: NewFiles(disk), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
+	files := NewFiles(disk)
+	f := &folder{Files: files, Client: NewClient(files), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
 	i := &image{folder: f, rooms: r, runner: newRunner(), sign: sign}
 	i.runner.root = r.path()
 	i.runner.start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }

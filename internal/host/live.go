@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"syscall"
 	"time"
 )
@@ -14,16 +15,17 @@ import (
 // live is the running machine.
 type live struct {
 	*Files
+	Client
 	*nvmlDoor
 	runner runner
-	units  systemd
+	units  *systemd
 	lock   runLock
 	cuda   *cudaDoor
 }
 
 func newLive(disk realDisk) *live {
-	files := NewFiles(ownRoot{disk})
-	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvmlDoor: newNVML(files), cuda: newCUDA(files)}
+	files := NewLive(disk)
+	return &live{Files: files, Client: NewClient(files), runner: newRunner(), units: newSystemd(files), nvmlDoor: newNVML(files), cuda: newCUDA(files)}
 }
 
 func (l *live) Root() string   { return "/" }
@@ -63,14 +65,45 @@ func (l *live) Lock() (func(), error) {
 	return unlock, err
 }
 
-// Pause waits, or returns the context's error if that ends before.
-func Pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
+// CUDA is View's.
+func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error) {
+	return l.cuda.ask(ctx, of, shown)
+}
+
+// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
+func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
+	return ResetGPUs(ctx, l.Do, gpus)
+}
+
+// AskAbout is View's.
+func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	dir, drop, err := scratch(scratchFolder(), "", files)
+	if err != nil {
+		return nil, fail("make a scratch folder for", argv[0], err)
 	}
+	defer drop()
+	return l.runner.ask(ctx, inScratch(argv, dir))
+}
+
+// AskWeb is View's.
+func (l *live) AskWeb(w Web) (http.RoundTripper, error) {
+	t, err := l.Transport(w)
+	if err != nil {
+		return nil, err
+	}
+	return OnlyLooks(t), nil
+}
+
+// DoWeb is Host's.
+func (l *live) DoWeb(w Web) (http.RoundTripper, error) { return l.Transport(w) }
+
+// Call is View's. A unary gRPC call is one HTTP/2 POST with a five-byte frame before the message
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can do over a socket:
+// google.golang.org/grpc would add 4.5 MiB to the binary.
+func (l *live) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	answer, err := call(ctx, socket, method, request)
+	if err != nil {
+		return nil, fail("call", socket, err)
+	}
+	return answer, nil
 }

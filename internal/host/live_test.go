@@ -154,3 +154,17 @@ func TestLive(t *testing.T) {
 	r.Ask(t.Context(), "uname", "-r")
 	t.Logf("%s", r.Txtar())
 }
+
+func TestScratchIsPrivateAndGone(t *testing.T) {
+	l := must.Get(host.Open("/"))(t)
+	out, err := l.AskAbout(t.Context(), map[string][]byte{"/a/b": []byte("at " + host.Scratch + "/a")}, "sh", "-c", "cat "+host.Scratch+"/a/b; stat -c %a "+host.Scratch+"; echo "+host.Scratch)
+	must.OK(t, err)
+	lines := strings.Split(string(out), "\n")
+	_, err = l.Lstat(lines[1])
+	if !strings.HasPrefix(lines[0], "at /") || !strings.HasSuffix(lines[0], "/a700") || err == nil {
+		t.Errorf("said %q, and then %v", out, err)
+	}
+	if _, err := l.AskAbout(t.Context(), map[string][]byte{"/../../x": nil}, "true"); err == nil {
+		t.Error("a name led out of the folder")
+	}
+}

@@ -72,7 +72,7 @@ var errGone = errors.New("internal error: the lock's file is gone")
 
 // open opens the lock's file and locks it.
 func (l *runLock) open(path string) (fd int, err error) {
-	fd, err = open(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
+	fd, err = openAt(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil && l.comes { // the kernel refuses most that others have put there: fs.protected_regular
 		return -1, cmp.Or(onlyOurs(func(st *unix.Stat_t) error { return unix.Lstat(path, st) }), err)
 	} else if err != nil {

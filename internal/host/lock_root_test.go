@@ -81,7 +81,7 @@ func TestLockFolder(t *testing.T) {
 // lockOf is the name of a root folder's lock.
 func lockOf(t *testing.T, dir string) string {
 	t.Helper()
-	name := must.Get(nameOfLock(diskAt(dir)))(t)
+	name := must.Get(nameOfLock(must.Get(openRoot(dir))(t)))(t)
 	return name
 }
 
@@ -149,7 +149,7 @@ func TestOneHasTheLock(t *testing.T) {
 		must.OK(t, err)
 		var fds [2]int
 		for i := range fds {
-			if fds[i], err = open(unix.AT_FDCWD, name, unix.O_RDWR, 0); err != nil {
+			if fds[i], err = openAt(unix.AT_FDCWD, name, unix.O_RDWR, 0); err != nil {
 				t.Fatal(err)
 			}
 			defer unix.Close(fds[i])

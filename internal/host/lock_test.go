@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if _, err := lock.take(path); err != nil {
 		panic(err)
 	}
-	newRunner().do(context.Background(), sh("echo >"+path+".started; exec sleep 61.5"), lock.file())
+	newRunner().do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 61.5"}, lock.file())
 }
 
 // TestLock: a second process is refused and told who is at work; when the first is killed its child still holds the lock.
@@ -116,7 +116,7 @@ func TestUnlockReleasesChildren(t *testing.T) {
 	var one, two runLock
 	unlock, err := one.take(path)
 	must.OK(t, err)
-	out, err := quick().do(t.Context(), sh("setsid sleep 30 >/dev/null 2>&1 & echo $!"), one.file())
+	out, err := newRunner().do(t.Context(), []string{"sh", "-c", "setsid sleep 30 >/dev/null 2>&1 & echo $!"}, one.file())
 	must.OK(t, err)
 	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
 	unlock()

@@ -14,7 +14,7 @@ func withoutCgo() error {
 
 type nvmlSession struct{}
 
-func (nvmlSession) end() {}
+func (nvmlSession) End() {}
 
 func (d *nvmlDoor) Driver(context.Context) (Driver, error) { return Driver{}, withoutCgo() }
 

@@ -36,8 +36,12 @@ const (
 // driverContainer is the root of a driver container: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
 const driverContainer = "/run/nvidia/driver"
 
-func newNVML(files *Files) *nvmlDoor {
-	return &nvmlDoor{files: files, libraries: driverLibraries(nvmlName)}
+// newNVML opens the first of the libraries that is there, or of those that may be NVML where none is named.
+func newNVML(files *Files, libraries ...string) *nvmlDoor {
+	if len(libraries) == 0 {
+		libraries = driverLibraries(nvmlName)
+	}
+	return &nvmlDoor{files: files, libraries: libraries}
 }
 
 // driverLibraries are where a library of the driver may lie: where the loader finds it, or else below the root of a driver container. Or
@@ -167,41 +171,13 @@ func printable(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// kept is a session with the driver that several calls share.
-type kept struct {
-	session *nvmlSession // nil: none is open
-}
-
-type keptKey struct{}
-
-// KeepDriver has the calls that are made with the context, by one goroutine, share one session with the driver: each session attaches
-// GPUs that no process holds, which takes 1 to 3 seconds a GPU (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The
-// session begins with the first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID and the Share of
-// a compute instance.
-func KeepDriver(ctx context.Context) (keeping context.Context, end func()) {
-	k := &kept{}
-	return context.WithValue(ctx, keptKey{}, k), k.end
-}
-
-func keptOf(ctx context.Context) *kept {
-	k, _ := ctx.Value(keptKey{}).(*kept)
-	return k
-}
-
-func (k *kept) end() {
-	if k != nil && k.session != nil {
-		k.session.end()
-		k.session = nil
-	}
-}
-
-// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
-func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
+// ResetGPUs has do run nvidia-smi.
+func ResetGPUs(ctx context.Context, do func(context.Context, ...string) ([]byte, error), gpus []string) error {
 	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
 		return nil
 	}
-	keptOf(ctx).end() // what is open holds the GPUs, gpuadm's own session too
-	output, err := l.Do(ctx, resetCommand(gpus)...)
+	KeptOf(ctx).End() // what is open holds the GPUs, gpuadm's own session too
+	output, err := do(ctx, resetCommand(gpus)...)
 	return withWords(err, output)
 }
 

@@ -38,17 +38,17 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	keep := keptOf(ctx)
-	if keep != nil && keep.session != nil {
-		return do(*keep.session)
+	keep := KeptOf(ctx)
+	if keep != nil && keep.Session != nil {
+		return do(*keep.Session.(*nvmlSession))
 	}
 	for _, library := range d.libraries {
 		s, err := d.open(library, keep != nil)
 		if err == nil {
 			if keep != nil {
-				keep.session = &s
+				keep.Session = &s
 			} else {
-				defer s.end()
+				defer s.End()
 			}
 			return do(s)
 		}
@@ -90,7 +90,7 @@ func (d *nvmlDoor) open(library string, keep bool) (s nvmlSession, why *NoDriver
 	return s, nil
 }
 
-func (s nvmlSession) end() { s.Shutdown() }
+func (s nvmlSession) End() { s.Shutdown() }
 
 // has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
 // --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.

@@ -55,23 +55,6 @@ func TestResetWords(t *testing.T) {
 	}
 }
 
-// TestFolderGPUs: in a root folder nothing can be asked or done before the first boot.
-func TestFolderGPUs(t *testing.T) {
-	h, _ := openFolder(t)
-	ctx := t.Context()
-	_, read := h.Driver(ctx)
-	_, instance := h.CreateInstance(ctx, "0000:17:00.0", 0, host.Span{})
-	_, compute := h.CreateCompute(ctx, "0000:17:00.0", 0, 0, host.Span{})
-	for i, err := range []error{
-		read, instance, compute, h.SetMIGMode(ctx, "0000:17:00.0", true), h.ResetGPUs(ctx, "0000:17:00.0"),
-		h.DestroyInstance(ctx, "0000:17:00.0", 0), h.DestroyCompute(ctx, "0000:17:00.0", 0, 0), h.SetPersistence(ctx, "0000:17:00.0", true),
-	} {
-		if !errors.As(err, new(host.Later)) {
-			t.Errorf("%d: %v", i, err)
-		}
-	}
-}
-
 // FuzzPrintable: whatever firmware wrote, it is short, valid and without control characters.
 func FuzzPrintable(f *testing.F) {
 	f.Add("NVIDIA H100 80GB HBM3")

@@ -34,6 +34,9 @@ func (d realDisk) Root() (Folder, error) {
 // ownRoot is the disk of the running machine.
 type ownRoot struct{ realDisk }
 
+// NewLive is the files of the running machine, with its root folder open.
+func NewLive(root realDisk) *Files { return NewFiles(ownRoot{root}) }
+
 // Whole is wholeDisk's.
 func (d ownRoot) Whole() Folder { return wholeFolder{realFolder(d.realDisk)} }
 
@@ -43,7 +46,7 @@ func (wholeFolder) Close() error { return nil }
 
 // Real is wholeDisk's. The kernel appends to the path of a file that was removed meanwhile: proc_pid_fd(5).
 func (d ownRoot) Real(path string) (string, error) {
-	fd, err := open(unix.AT_FDCWD, path, unix.O_PATH, 0)
+	fd, err := openAt(unix.AT_FDCWD, path, unix.O_PATH, 0)
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +63,7 @@ type realFolder int
 
 func (d realFolder) Folder(name string) (Folder, error) {
 	// O_DIRECTORY makes the kernel mount what systemd automounts there; without it O_PATH would not (open(2)).
-	fd, err := open(int(d), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	fd, err := openAt(int(d), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err == unix.ELOOP { // older kernels, for a link
 		err = unix.ENOTDIR
 	}
@@ -111,7 +114,7 @@ func (d realFolder) Readlink(name string) (string, error) {
 }
 
 func (d realFolder) Names() ([]string, error) {
-	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := openAt(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func (d realFolder) Create(name string) (File, error) {
 }
 
 func (d realFolder) file(name string, flags int, mode uint32) (File, error) {
-	fd, err := open(int(d), name, flags|unix.O_NOFOLLOW, mode)
+	fd, err := openAt(int(d), name, flags|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +174,7 @@ func (d realFolder) Rmdir(name string) error {
 }
 
 func (d realFolder) Sync() error {
-	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := openAt(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -185,7 +188,7 @@ func (d realFolder) Sync() error {
 
 func (d realFolder) Close() error { return unix.Close(int(d)) }
 
-func open(at int, name string, flags int, mode uint32) (int, error) {
+func openAt(at int, name string, flags int, mode uint32) (int, error) {
 	return retryEINTR2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
 }
 
@@ -275,4 +278,27 @@ func storedOwner(id, caller int) int {
 		return caller
 	}
 	return id
+}
+
+// Device is Folder's. It asks no file system over a network: stat(2) of a file on a dead one waits for ever. Sources for the links
+// in /proc/PID/fd, which lead to the open file itself whatever their text says: proc_pid_fd(5), and proc_pid_get_link in
+// fs/proc/base.c; for the flags: statx(2), and nfs_getattr in fs/nfs/inode.c.
+func (d realFolder) Device(name string) (Device, error) {
+	var x unix.Statx_t
+	err := retryEINTR(func() error {
+		return unix.Statx(int(d), name, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &x)
+	})
+	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
+		var st unix.Stat_t
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, 0) }); err != nil {
+			return Device{}, err
+		}
+		x.Mode, x.Rdev_major, x.Rdev_minor = uint16(st.Mode), unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev))
+	} else if err != nil {
+		return Device{}, err
+	}
+	if uint32(x.Mode)&unix.S_IFMT != unix.S_IFCHR {
+		return Device{}, nil
+	}
+	return Device{Major: x.Rdev_major, Minor: x.Rdev_minor}, nil
 }

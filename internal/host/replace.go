@@ -14,18 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is what lies at a name: a link or a regular file. A nil Entry is nothing.
-type Entry struct {
-	Link string // what the link says; "" for a file
-	Data []byte // of a file
-	Attr Attr   // of a file; Replace takes nil Xattrs for what the folder's defaults give
-}
-
-// Changed reports that Replace left everything as it was, since another process changed the file meanwhile.
-type Changed struct{ during string }
-
-func (c Changed) Error() string { return "it was changed while gpuadm was " + c.during + " it" }
-
 // strayed reports that another process's change could not be given its name back.
 type strayed struct {
 	error

@@ -16,26 +16,6 @@ import (
 // maxHops is how many links one path may lead over, as in Linux: path_resolution(7).
 const maxHops = 40
 
-// place is where a path leads: a name in an open folder.
-type place struct {
-	dir  Folder
-	name string // one part; "." for the root itself; of reach a path
-	path string // the whole path, free of links; of reach as it was asked for
-	of   *Files // of reach, to find for an error where the path led
-
-	looked bool // Lstat has been asked already, and said this
-	info   Info
-	err    error
-}
-
-// lstat is the folder's Lstat of the name.
-func (p place) lstat() (Info, error) {
-	if p.looked {
-		return p.info, p.err
-	}
-	return p.dir.Lstat(p.name)
-}
-
 // step is one folder on the way down.
 type step struct {
 	dir  Folder
@@ -174,24 +154,6 @@ func parts(name string) []string {
 		}
 	}
 	return all
-}
-
-// Untrusted reports files and folders that other users than root can change, and so can choose what a run by root does.
-type Untrusted struct {
-	Name   string // of what was asked about, the first that depends on them
-	Owners []Fault
-	Modes  []Fault
-}
-
-// A Fault is one of them.
-type Fault struct {
-	Why  string // "user 1000 owns", "its group can write to"
-	Name string
-}
-
-func (u *Untrusted) Error() string {
-	first := append(u.Owners[:len(u.Owners):len(u.Owners)], u.Modes...)[0]
-	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
 // Trusted is View's. The rule is sshd's StrictModes: each folder on the way is judged too, up to the root, and the sticky bit is

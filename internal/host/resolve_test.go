@@ -33,7 +33,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	quick, slow := NewFiles(ownRoot{diskAt("/")}), NewFiles(struct{ Disk }{diskAt("/")})
+	quick, slow := NewFiles(ownRoot{must.Get(openRoot("/"))(t)}), NewFiles(struct{ Disk }{must.Get(openRoot("/"))(t)})
 	errno := func(err error) (no syscall.Errno) {
 		if err != nil && !errors.As(err, &no) {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 // TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both
 // say the same.
 func TestReachIsWalk(t *testing.T) {
-	quick, slow := NewFiles(ownRoot{diskAt("/")}), NewFiles(struct{ Disk }{diskAt("/")})
+	quick, slow := NewFiles(ownRoot{must.Get(openRoot("/"))(t)}), NewFiles(struct{ Disk }{must.Get(openRoot("/"))(t)})
 	n, links := 0, 0
 	same := func(call, name string, is, want any, err, wantErr error) {
 		t.Helper()
@@ -143,10 +143,23 @@ func TestReachIsWalk(t *testing.T) {
 func TestErrorNamesWhereItLed(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, errors.Join(os.MkdirAll(filepath.Join(dir, "real/folder"), 0o755), os.Symlink("real", filepath.Join(dir, "link"))))
-	for what, files := range map[string]*Files{"whole": NewFiles(ownRoot{diskAt("/")}), "part by part": NewFiles(diskAt("/"))} {
+	for what, files := range map[string]*Files{"whole": NewFiles(ownRoot{must.Get(openRoot("/"))(t)}), "part by part": NewFiles(must.Get(openRoot("/"))(t))} {
 		_, err := files.ReadFile(filepath.Join(dir, "link/folder"))
 		if e := (*FileError)(nil); !errors.As(err, &e) || e.Leads != filepath.Join(dir, "real/folder") {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+func TestOwnersWithoutRoot(t *testing.T) {
+	for _, id := range []int{0, 1, 1000, 65534} {
+		for _, caller := range []int{0, 1000} {
+			if back := storedOwner(shownOwner(id, caller), caller); back != id && id != 0 {
+				t.Errorf("owner %d, seen by %d, goes back as %d", id, caller, back)
+			}
+		}
+	}
+	if shownOwner(1000, 1000) != 0 || storedOwner(0, 1000) != 1000 || shownOwner(7, 1000) != 7 {
+		t.Error("what the caller owns does not count as root's")
 	}
 }

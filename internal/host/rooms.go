@@ -19,8 +19,8 @@ import (
 // and writes by other threads are the image's own, without what is mounted for its programs.
 type rooms struct {
 	work    chan func()
-	dir     realFolder // the image, in the namespace
-	files   *os.File   // the namespace of its files, where that is another one
+	dir     realDisk // the image, in the namespace
+	files   *os.File // the namespace of its files, where that is another one
 	covered map[string]bool
 }
 
@@ -57,7 +57,7 @@ func openRooms(abs string, named realDisk) (r *rooms, disk realDisk, err error) 
 		if err != nil {
 			return err
 		}
-		r.dir = realFolder(opened)
+		r.dir = opened
 		return r.furnish()
 	})
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *rooms) end() {
 	close(r.work)
 	r.files.Close() // nil is no file: os.ErrInvalid
 	if r.dir >= 0 {
-		r.dir.Close()
+		unix.Close(int(r.dir))
 	}
 }
 
@@ -187,12 +187,12 @@ func (r *rooms) furnish() error {
 func (r *rooms) mount(source, name, kind string, flags uintptr, options string) error {
 	at := r.dir
 	for _, part := range parts(name) {
-		next, err := open(int(at), part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		next, err := openAt(int(at), part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return fmt.Errorf("cannot open /%s in it, which a root file system has: %w", name, err)
 		}
 		defer unix.Close(next)
-		at = realFolder(next)
+		at = realDisk(next)
 	}
 	if err := unix.Mount(source, fmt.Sprintf("/proc/self/fd/%d", at), kind, flags, options); err != nil {
 		return fmt.Errorf("cannot mount /%s: %w", name, err)

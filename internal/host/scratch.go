@@ -4,7 +4,6 @@
 package host
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,23 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch is replaced by the private folder in what AskAbout is given.
-const Scratch = "{gpuadm scratch folder}"
-
 const (
 	scratchParent = "/run"
 	scratchPrefix = "gpuadm-ask-"
 )
-
-// AskAbout is View's.
-func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
-	dir, drop, err := scratch(scratchFolder(), "", files)
-	if err != nil {
-		return nil, fail("make a scratch folder for", argv[0], err)
-	}
-	defer drop()
-	return l.runner.ask(ctx, inScratch(argv, dir))
-}
 
 // inScratch is argv with the scratch folder's name.
 func inScratch(argv []string, dir string) []string {

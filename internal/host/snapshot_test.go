@@ -37,7 +37,7 @@ func TestSnapshot(t *testing.T) {
 	must.OK(t, os.Symlink("there", filepath.Join(root, "etc/link")))
 	folder := must.Get(Open(root))(t)
 	disk := must.Get(openRoot(root))(t)
-	machine := units{folder, &systemd{files: NewFiles(disk)}}
+	machine := units{folder, newSystemd(NewFiles(disk))}
 	then := Snapshot(machine)
 	if Snapshot(then) != then || Machine(then) != View(machine) || Machine(machine) != View(machine) {
 		t.Error("a snapshot of a snapshot is another one, or not of the machine")

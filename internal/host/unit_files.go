@@ -47,9 +47,9 @@ func (d listedFolder) has(name string) bool {
 	return found || !d.listed
 }
 
-// units lists the folders, by ReadDir or one that remembers. The distribution's own has hundreds of files: to look for the few names that
+// unitsOf lists the folders, by ReadDir or one that remembers. The distribution's own has hundreds of files: to look for the few names that
 // are asked for takes less time than to list it. On most machines /lib is /usr/lib, and nothing new is in it.
-func (f *Files) units(list func(folder string) ([]string, error)) unitFiles {
+func unitsOf(f *Files, list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}
 	for _, folder := range unitFolders() {
 		switch folder {
@@ -279,4 +279,24 @@ func (u unitFiles) links(name string) ([]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// UnitOf describes a unit by its files alone, with the error Later.
+func UnitOf(files *Files, name string) (Unit, error) {
+	found, err := unitsOf(files, files.ReadDir).read(name)
+	if err != nil {
+		return found.Unit, err
+	}
+	return found.Unit, FirstBoot
+}
+
+// SetUnitOf changes a unit's links; if a job is wanted too, the error is a Later all the same.
+func SetUnitOf(files *Files, name string, to UnitChange) error {
+	if err := unitsOf(files, files.ReadDir).set(name, to.File); err != nil {
+		return err
+	}
+	if to.Job != "" {
+		return FirstBoot
+	}
+	return nil
 }

@@ -33,15 +33,6 @@ func (u unitFiles) set(name, change string) error {
 	return nil
 }
 
-// UnitError reports what could not be done to a unit and why.
-type UnitError struct {
-	Verb, Unit string
-	Cause      error
-}
-
-func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + ": " + e.Cause.Error() }
-func (e *UnitError) Unwrap() error { return e.Cause }
-
 func (u unitFiles) enable(name string, done map[string]bool) error {
 	if done[name] {
 		return nil

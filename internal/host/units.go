@@ -28,6 +28,9 @@ type systemd struct {
 	bus   bus
 }
 
+// newSystemd is the service manager of the machine with these files.
+func newSystemd(files *Files) *systemd { return &systemd{files: files} }
+
 // runs says whether systemd is the machine's init: sd_booted(3).
 func (s *systemd) runs() bool {
 	i, err := s.files.Lstat("/run/systemd/system")
@@ -146,7 +149,7 @@ func (s *systemd) set(ctx context.Context, name string, to UnitChange) error {
 // link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
 func (s *systemd) link(ctx context.Context, name, change string) error {
 	if !s.runs() {
-		return s.files.units(s.files.ReadDir).set(name, change)
+		return unitsOf(s.files, s.files.ReadDir).set(name, change)
 	}
 	ctx, stop := context.WithTimeout(ctx, linkLimit)
 	defer stop()

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"crypto/tls"
+	"fmt"
+)
+
+// CUDA is what a new process got of CUDA.
+type CUDA struct {
+	Shown     []string `json:"-"`       // the devices that the process was shown, by UUID
+	Library   string   `json:"library"` // the libcuda that was loaded
+	NoLibrary string   `json:"noLibrary,omitempty"`
+	Code      int      `json:"code"`            // what cuInit or cuDeviceGetCount answers: 0, 802
+	Name      string   `json:"name,omitempty"`  // the library's name of it: CUDA_ERROR_SYSTEM_NOT_READY
+	Devices   int      `json:"devices"`         // how many CUDA counts
+	NoUVM     string   `json:"noUVM,omitempty"` // why /dev/nvidia-uvm cannot be opened
+	Ended     string   `json:"-"`               // why the process gave no answer
+}
+
+// What CUDA answers. Sources: cuda.h of the CUDA toolkit; https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
+const (
+	CUDANoDevice       = 100
+	CUDASystemNotReady = 802
+)
+
+// Works says whether CUDA started and counts just the devices that it was shown. A process that is shown none has none.
+func (c CUDA) Works() bool {
+	if c.Ended != "" || c.NoLibrary != "" || c.NoUVM != "" {
+		return false
+	}
+	return c.Code == 0 && c.Devices == len(c.Shown) || len(c.Shown) == 0 && c.Code == CUDANoDevice
+}
+
+// Device is a character device that a process has open.
+type Device struct {
+	Major, Minor uint32
+	// Name is the path by which the process opened it, in the process's own mount namespace: the process may have chosen it.
+	Name string
+}
+
+// A Request says what to get from where, and through whom.
+type Request struct {
+	URL    string // http, https, or file for a path on the machine
+	SHA256 string // hex digest the bytes must have; "" = any
+	Max    int64  // bytes; more is an error
+	Via    Via
+}
+
+// Via says through whom the network is reached.
+type Via struct {
+	HTTP, HTTPS string   // URLs of proxies for the two schemes, "" = none
+	No          []string // hosts, domains and networks that are reached directly
+	CAFile      string   // PEM file on the machine with certificates to trust beside the machine's own
+}
+
+// FetchError reports what could not be got.
+type FetchError struct {
+	URL    string // without user and password
+	Status int    // HTTP status, 0 where there was no answer
+	Cause  error
+}
+
+func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.URL, e.Cause) }
+
+func (e *FetchError) Unwrap() error { return e.Cause }
+
+// Entry is what lies at a name: a link or a regular file. A nil Entry is nothing.
+type Entry struct {
+	Link string // what the link says; "" for a file
+	Data []byte // of a file
+	Attr Attr   // of a file; Replace takes nil Xattrs for what the folder's defaults give
+}
+
+// Changed reports that Replace left everything as it was, since another process changed the file meanwhile.
+type Changed struct {
+	During string // what gpuadm did: writing, removing
+}
+
+func (c Changed) Error() string { return "it was changed while gpuadm was " + c.During + " it" }
+
+// Untrusted reports files and folders that other users than root can change, and so can choose what a run by root does.
+type Untrusted struct {
+	Name   string // of what was asked about, the first that depends on them
+	Owners []Fault
+	Modes  []Fault
+}
+
+// A Fault is one of them.
+type Fault struct {
+	Why  string // "user 1000 owns", "its group can write to"
+	Name string
+}
+
+func (u *Untrusted) Error() string {
+	first := append(u.Owners[:len(u.Owners):len(u.Owners)], u.Modes...)[0]
+	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
+}
+
+// Scratch is replaced by the private folder in what AskAbout is given.
+const Scratch = "{gpuadm scratch folder}"
+
+// UnitError reports what could not be done to a unit and why.
+type UnitError struct {
+	Verb, Unit string
+	Cause      error
+}
+
+func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + ": " + e.Cause.Error() }
+
+func (e *UnitError) Unwrap() error { return e.Cause }
+
+// Web says how an HTTP client of the machine reaches the other side, and whom it trusts. The zero Web goes directly, by no
+// proxy, and trusts the machine's own certificates.
+type Web struct {
+	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
+	Via    Via    // proxies, and certificates to trust beside the machine's own
+	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
+	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
+	Cert func() (*tls.Certificate, error)
+}
