@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package must ends a test at an error that the test is not about.
+// Package must ends a test where it cannot continue: at an error that it is not about, or where what follows would say nothing.
 package must
 
 import "testing"
@@ -11,6 +11,14 @@ func OK(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// That ends the test with a message unless what it rests on holds.
+func That(t testing.TB, holds bool, message string, args ...any) {
+	t.Helper()
+	if !holds {
+		t.Fatalf(message, args...)
 	}
 }
 
