@@ -22,7 +22,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -44,18 +46,14 @@ func TestNodeadm(t *testing.T) {
 	apply := func() converge.Result {
 		t.Helper()
 		res, err := e.Apply(t.Context(), n)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, joins.Because(err))
-		}
+		must.That(t, err == nil, "%v\n%s", err, joins.Because(err))
 		return res
 	}
 	apply()
 	read := func(name string) string {
 		t.Helper()
 		data, err := n.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return string(data)
 	}
 	told := read(method.NodeadmDropIn)
@@ -72,49 +70,30 @@ func TestNodeadm(t *testing.T) {
 			Containerd any
 		}
 	}
-	if err := yaml.Unmarshal([]byte(told), &doc); err != nil {
-		t.Fatal(err)
-	}
-	if doc.APIVersion != "node.eks.aws/v1alpha1" || doc.Kind != "NodeConfig" || doc.Spec.Containerd != nil {
-		t.Errorf("%+v", doc)
-	}
-	if want := []string{"--node-labels=example.com/team=a,k8s.amazonaws.com/accelerator=nvidia-h100"}; !cmp.Equal(want, doc.Spec.Kubelet.Flags) {
-		t.Errorf("flags %v", doc.Spec.Kubelet.Flags)
-	}
-	if got := fmt.Sprint(doc.Spec.Kubelet.Config.Taints); got != "[{karpenter.sh/unregistered  NoExecute} {nvidia.com/gpu present NoSchedule}]" {
-		t.Errorf("taints %s", got)
-	}
-	if got := read(node.GateOf(method.NodeadmRun)); !strings.Contains(got, "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n") {
-		t.Errorf("nodeadm-run does not ask the gate:\n%s", got)
-	}
+	must.OK(t, yaml.Unmarshal([]byte(told), &doc))
+	check.That(t, doc.APIVersion == "node.eks.aws/v1alpha1" && doc.Kind == "NodeConfig" && doc.Spec.Containerd == nil, "%+v", doc)
+	check.That(t, cmp.Equal([]string{"--node-labels=example.com/team=a,k8s.amazonaws.com/accelerator=nvidia-h100"}, doc.Spec.Kubelet.Flags), "flags %v", doc.Spec.Kubelet.Flags)
+	check.Equal(t, fmt.Sprint(doc.Spec.Kubelet.Config.Taints), "[{karpenter.sh/unregistered  NoExecute} {nvidia.com/gpu present NoSchedule}]", "taints")
+	check.Has(t, read(node.GateOf(method.NodeadmRun)), "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n", "nodeadm-run does not ask the gate:")
 	for _, owned := range []string{"/etc/containerd/config.toml", "/etc/kubernetes/kubelet/config.json", "/etc/eks/kubelet/environment"} {
-		if strings.Contains(first, owned) && !strings.Contains(n.Tree(), owned) {
-			t.Errorf("%s is gone", owned)
-		}
+		check.That(t, !strings.Contains(first, owned) || strings.Contains(n.Tree(), owned), "%s is gone", owned)
 	}
 	touched := n.Touches()
-	if res := apply(); len(res.Made) > 0 || n.Touches() != touched {
-		t.Errorf("a second apply made %v", res.Made)
-	}
+	res := apply()
+	check.That(t, len(res.Made) == 0 && n.Touches() == touched, "a second apply made %v", res.Made)
 	// nodeadm-run merges ours into what it notes. A taint that node.toml drops goes all the same, and the user data's stays.
 	merged := strings.Replace(joins.Resolved, `"effect":"NoExecute"}]`, `"effect":"NoExecute"},{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"},{"key":"example.com/own","effect":"NoSchedule"}]`, 1)
-	if err := n.WriteFile(method.NodeadmResolved, []byte(merged), host.Attr{Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, n.WriteFile(method.NodeadmResolved, []byte(merged), host.Attr{Mode: 0o644}))
 	e.Spec = joins.Spec(t, strings.Replace(text, "nvidia.com/gpu", "example.com/other", 1))
 	apply()
 	if told := read(method.NodeadmDropIn); strings.Contains(told, "nvidia.com/gpu") || !strings.Contains(told, "example.com/own") || !strings.Contains(told, "karpenter.sh/unregistered") || !strings.Contains(told, "example.com/other") {
 		t.Errorf("taints:\n%s", told)
 	}
-	if _, err := e.Undo(t.Context(), n, "all", nil); err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(first, n.Tree(converge.Home, "/run", "/proc")); d != "" {
-		t.Errorf("undo (-before +after)\n%s", d)
-	}
-	if v := n.Violations(); len(v) > 0 {
-		t.Error(v)
-	}
+	_, err := e.Undo(t.Context(), n, "all", nil)
+	must.That(t, err == nil, "%v", err)
+	check.None(t, cmp.Diff(first, n.Tree(converge.Home, "/run", "/proc")), "undo (-before +after)")
+	v := n.Violations()
+	check.That(t, len(v) == 0, "%v", v)
 }
 
 // TestNodeadmPowerCuts heals from a cut at any touch.
@@ -123,23 +102,19 @@ func TestNodeadmPowerCuts(t *testing.T) {
 	files := map[string]string{node.BootUnit: string(systemd.Service)}
 	whole := joins.Recorded(t, "al2023-eks-nvidia", files)
 	from := whole.Touches()
-	if _, err := cloudEngine(s).Apply(t.Context(), whole); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cloudEngine(s).Apply(t.Context(), whole)
+	must.That(t, err == nil, "%v", err)
 	want := whole.Tree(converge.Home, "/run", "/proc")
 	for cut := range whole.Touches() - from {
 		n := joins.Recorded(t, "al2023-eks-nvidia", files)
 		n.CutAt(n.Touches() + cut)
-		if _, err := cloudEngine(s).Apply(context.Background(), n); err == nil || !n.Off() {
-			t.Fatalf("touch %d was not cut: %v", cut, err)
-		}
+		_, err := cloudEngine(s).Apply(context.Background(), n)
+		must.That(t, err != nil && n.Off(), "touch %d was not cut: %v", cut, err)
 		n.Boot(simhost.LoseAll)
-		if _, err := cloudEngine(s).Apply(context.Background(), n); err != nil {
-			t.Fatalf("touch %d: %v", cut, err)
-		}
-		if d := cmp.Diff(want, n.Tree(converge.Home, "/run", "/proc")); d != "" {
-			t.Fatalf("touch %d (-whole +healed)\n%s", cut, d)
-		}
+		_, err = cloudEngine(s).Apply(context.Background(), n)
+		must.That(t, err == nil, "touch %d: %v", cut, err)
+		d := cmp.Diff(want, n.Tree(converge.Home, "/run", "/proc"))
+		must.That(t, d == "", "touch %d (-whole +healed)\n%s", cut, d)
 	}
 }
 
@@ -170,32 +145,18 @@ func TestClouds(t *testing.T) {
 			n := joins.Recorded(t, c.host, c.files)
 			s := joins.Spec(t, "[join]\n"+c.join+"\n[node]\ngpu_labels = false\n")
 			f, err := facts.Gather(t.Context(), n, Join(new(node.Session)).Needs(s))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			wants, err := Join(new(node.Session)).Wants(s, f)
 			said := fmt.Sprint(err) + joins.Because(err)
-			for _, word := range c.err {
-				if !strings.Contains(said, word) {
-					t.Errorf("not said: %q in\n%s", word, said)
-				}
-			}
-			if (err != nil) != (len(c.err) > 0) {
-				t.Fatal(said)
-			}
+			check.Says(t, said, c.err...)
+			must.That(t, (err != nil) == (len(c.err) > 0), "%v", said)
 			var kinds []string
 			for _, w := range wants {
 				kinds = append(kinds, w.Ref().Kind)
 			}
-			if got := strings.Join(kinds, " "); got != c.wants {
-				t.Errorf("wants %q, not %q", got, c.wants)
-			}
+			check.Equal(t, strings.Join(kinds, " "), c.wants, "wants")
 			notes := strings.Join(Join(new(node.Session)).Notes(n.View(), s, f), "\n")
-			for _, word := range c.notes {
-				if !strings.Contains(notes, word) {
-					t.Errorf("not noted: %q in\n%s", word, notes)
-				}
-			}
+			check.Says(t, notes, c.notes...)
 		})
 	}
 }
@@ -207,9 +168,7 @@ func TestPoolWaits(t *testing.T) {
 		n := joins.Recorded(t, name, nil)
 		s := joins.Spec(t, "[join]\nmethod = \""+how+"\"\n")
 		f, err := facts.Gather(t.Context(), n, facts.Needs{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		f.Kubelet.Joined = false
 		wants, err := Joined(new(node.Session)).Wants(s, f)
 		if err != nil || len(wants) != 1 {
@@ -225,8 +184,7 @@ func TestPoolWaits(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		var later host.Later
-		if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
-			t.Errorf("%s, at a boot: %v", name, err)
-		}
+		_, err = wants[0].Look(t.Context(), n.View())
+		check.That(t, errors.As(err, &later), "%s, at a boot: %v", name, err)
 	}
 }

@@ -19,7 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // kubeadmUnit is a unit as the packages kubelet and kubeadm bring it. Source: cmd/krel/templates/latest of
@@ -48,18 +50,11 @@ func (c *eksCloud) refused(t *testing.T, words ...string) {
 	t.Helper()
 	before := c.n.Touches()
 	_, err := c.engine().Apply(t.Context(), c.n)
-	if err == nil {
-		t.Fatalf("not refused with %q", words)
-	}
+	must.That(t, err != nil, "not refused with %q", words)
 	text := err.Error() + "\n" + joins.Because(err)
-	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("lacks %q:\n%s", w, text)
-		}
-	}
-	if n := c.n.Touches() - before; n > 0 {
-		t.Errorf("refused after %d touches: %s", n, text)
-	}
+	check.Says(t, text, words...)
+	n := c.n.Touches() - before
+	check.That(t, n <= 0, "refused after %d touches: %s", n, text)
 }
 
 // TestEKSKubeletConfigIsMergedLast: the user's file is merged last; taints are never lost by it.
@@ -69,29 +64,19 @@ func TestEKSKubeletConfigIsMergedLast(t *testing.T) {
 		eksJoin+"kubelet_config = \"/etc/gpuadm/kubelet.yaml\"\n[node]\nstartup_taint = \"none\"\ngpu_labels = false\nlabels = { pool = \"h200\" }\ntaints = [\"a=ours:NoSchedule\", \"c=ours:NoSchedule\"]\n")
 	c.apply(t)
 	config := c.read(t, kubelet.ConfigFile)
-	for _, want := range []string{"failSwapOn: false", "clientCAFile: /else", "- 10.0.0.1", "anonymous:\n        enabled: false", "value: theirs", "key: b", "key: c"} {
-		if !strings.Contains(config, want) {
-			t.Errorf("lacks %q:\n%s", want, config)
-		}
-	}
+	check.Says(t, config, "failSwapOn: false", "clientCAFile: /else", "- 10.0.0.1", "anonymous:\n        enabled: false", "value: theirs", "key: b", "key: c")
 	for _, not := range []string{"serializeImagePulls", "172.20.0.10"} {
-		if strings.Contains(config, not) {
-			t.Errorf("has %q:\n%s", not, config)
-		}
+		check.That(t, !strings.Contains(config, not), "has %q:\n%s", not, config)
 	}
 	unit := c.read(t, kubelet.UnitFile)
 	for _, want := range []string{
 		"--node-labels=", "pool=h200", "Wants=network-online.target containerd.service\n", "After=network-online.target containerd.service\n",
 		"StartLimitIntervalSec=0", "Restart=always", "--kubeconfig=/etc/kubernetes/kubelet.conf",
 	} {
-		if !strings.Contains(unit, want) {
-			t.Errorf("the unit lacks %q:\n%s", want, unit)
-		}
+		check.That(t, strings.Contains(unit, want), "the unit lacks %q:\n%s", want, unit)
 	}
 	for _, not := range []string{"Requires=", "--bootstrap-kubeconfig"} {
-		if strings.Contains(unit, not) {
-			t.Errorf("the unit has %q:\n%s", not, unit)
-		}
+		check.That(t, !strings.Contains(unit, not), "the unit has %q:\n%s", not, unit)
 	}
 }
 
@@ -108,16 +93,13 @@ func TestEKSChangedConfigRestartsKubelet(t *testing.T) {
 	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err != nil {
 		t.Fatal(err, joins.Because(err))
 	}
-	if now := c.n.Tree(converge.Home, "/run", "/proc"); now != applied {
-		t.Errorf("after undo of the change:\n%s", now)
-	}
+	check.Equal(t, c.n.Tree(converge.Home, "/run", "/proc"), applied, "after undo of the change:")
 	c.apply(t)
 	if _, err := c.engine().Undo(t.Context(), c.n, "all", nil); err != nil {
 		t.Fatal(err, joins.Because(err))
 	}
-	if u := c.n.Units(); strings.Contains(u, "kubelet.service enabled") {
-		t.Errorf("after undo of all kubelet runs: %s", u)
-	}
+	u := c.n.Units()
+	check.That(t, !strings.Contains(u, "kubelet.service enabled"), "after undo of all kubelet runs: %s", u)
 }
 
 // TestEKSFlagsThatContradict: a flag of the administrator's that contradicts the join would win over our files, or be lost: either
@@ -136,9 +118,7 @@ func TestEKSFlagsThatContradict(t *testing.T) {
 	}
 	c := startEKS(t, eksMachine+kubeadmUnit+"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 --hostname-override=ip-10-0-1-2.ec2.internal --node-labels=a=b\"\n", spec)
 	c.apply(t)
-	if got := c.read(t, kubelet.DropIn); !strings.Contains(got, " $KUBELET_EXTRA_ARGS\n") {
-		t.Errorf("the administrator's flags are lost:\n%s", got)
-	}
+	check.Has(t, c.read(t, kubelet.DropIn), " $KUBELET_EXTRA_ARGS\n", "the administrator's flags are lost:")
 }
 
 // TestEKSOfTheMachine: what the machine itself lacks is said before anything is touched.
@@ -158,9 +138,7 @@ func TestEKSOfTheMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			archive := eksMachine + c.new
 			if c.old != "" {
-				if !strings.Contains(eksMachine, c.old) {
-					t.Fatal("the machine has no such text")
-				}
+				must.That(t, strings.Contains(eksMachine, c.old), "the machine has no such text")
 				archive = strings.Replace(eksMachine, c.old, c.new, 1)
 			}
 			startEKS(t, archive, eksJoin+c.more+"\n").refused(t, c.says...)
@@ -176,16 +154,14 @@ func TestEKSWaitsForGPUs(t *testing.T) {
 	c.n.CUDAAnswers(func([]string) host.CUDA { return host.CUDA{Code: host.CUDASystemNotReady} })
 	e := c.engine()
 	e.Stages = append([]converge.Stage{node.GPUs()}, e.Stages...)
-	if _, err := e.Apply(t.Context(), c.n); !trouble.Passes(err) || !strings.Contains(err.Error(), "has not made the NVLink fabric ready") {
-		t.Errorf("it waits for the fabric: %v\n%s", err, joins.Because(err))
-	}
+	_, err := e.Apply(t.Context(), c.n)
+	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "has not made the NVLink fabric ready"), "it waits for the fabric: %v\n%s", err, joins.Because(err))
 	if strings.Contains(c.n.Units(), "kubelet.service enabled active") {
 		t.Errorf("kubelet runs before the fabric is ready: %s", c.n.Units())
 	}
 	c.n.CUDAAnswers(nil)
-	if _, err := e.Apply(t.Context(), c.n); !trouble.Passes(err) && err != nil {
-		t.Errorf("with the fabric: %v\n%s", err, joins.Because(err))
-	}
+	_, err = e.Apply(t.Context(), c.n)
+	check.That(t, trouble.Passes(err) || err == nil, "with the fabric: %v\n%s", err, joins.Because(err))
 	if !strings.Contains(c.n.Units(), "kubelet.service enabled active") {
 		t.Errorf("kubelet does not run with the fabric: %s", c.n.Units())
 	}
@@ -250,14 +226,10 @@ func TestEKSUndoRefusesPods(t *testing.T) {
 				}
 				return
 			}
-			if err == nil {
-				t.Fatal("not refused")
-			}
+			must.That(t, err != nil, "not refused")
 			all := err.Error() + "\n" + joins.Because(err)
 			for _, want := range append(c.says, "cannot take this machine out of its cluster: ", "kubectl drain ip-10-0-1-2.ec2.internal --ignore-daemonsets --delete-emptydir-data", "crictl -r unix://"+podsSocket) {
-				if !strings.Contains(all, want) {
-					t.Errorf("%q is not said:\n%s", want, all)
-				}
+				check.That(t, strings.Contains(all, want), "%q is not said:\n%s", want, all)
 			}
 			if at.n.Touches() != before || !strings.Contains(at.n.Units(), "kubelet.service enabled active") {
 				t.Errorf("refused, and yet touched: %s", at.n.Units())

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -93,9 +94,7 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 	n.Install("gpuadm", simhost.Program{
 		Looks: func([]string) bool { return true },
 		Run: func(_ *host.Files, argv []string) ([]byte, error) {
-			if got := strings.Join(argv[1:], " "); got != "token eks --cluster gpus --region us-east-1" {
-				t.Errorf("kubelet would call %s", got)
-			}
+			check.Equal(t, strings.Join(argv[1:], " "), "token eks --cluster gpus --region us-east-1", "kubelet would call")
 			return []byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"by-exec"}}`), nil
 		},
 	})
@@ -112,9 +111,7 @@ func (c *eksCloud) apply(t *testing.T) converge.Result {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // not the minutes that a real kubelet is given
 	defer cancel()
 	res, err := c.engine().Apply(ctx, c.n)
-	if err != nil {
-		t.Fatalf("cannot apply: %v\n%s", err, joins.Because(err))
-	}
+	must.That(t, err == nil, "cannot apply: %v\n%s", err, joins.Because(err))
 	return res
 }
 
@@ -133,9 +130,7 @@ func TestEKS(t *testing.T) {
 			c := startEKS(t, eksMachine, join)
 			first := c.n.Tree(converge.Home, "/run", "/proc")
 			p, err := c.engine().Plan(t.Context(), c.n.View())
-			if err != nil || len(p.Cannot()) > 0 || len(c.n.Violations()) > 0 {
-				t.Fatalf("plan: %v %+v %v", err, p.Cannot(), c.n.Violations())
-			}
+			must.That(t, err == nil && len(p.Cannot()) == 0 && len(c.n.Violations()) == 0, "plan: %v %+v %v", err, p.Cannot(), c.n.Violations())
 			c.apply(t)
 			if !strings.Contains(c.n.Units(), "kubelet.service enabled active") {
 				t.Errorf("kubelet does not run:\n%s", c.n.Units())
@@ -144,13 +139,10 @@ func TestEKS(t *testing.T) {
 			if res := c.apply(t); len(res.Made) > 0 || len(c.Requests()) != before || c.n.Touches() != touched {
 				t.Errorf("a second apply: %v, asked %v", res.Made, c.Requests()[before:])
 			}
-			if all := c.n.Tree(); strings.Contains(all, "k8s-aws-v1.") || strings.Contains(all, "X-Amz-Signature") {
-				t.Error("a token was left on the disk")
-			}
+			all := c.n.Tree()
+			check.That(t, !strings.Contains(all, "k8s-aws-v1.") && !strings.Contains(all, "X-Amz-Signature"), "a token was left on the disk")
 			must.Get(c.engine().Undo(t.Context(), c.n, "", nil))(t)
-			if d := cmp.Diff(first, c.n.Tree(converge.Home, "/run", "/proc")); d != "" {
-				t.Errorf("undo (-before +after)\n%s", d)
-			}
+			check.None(t, cmp.Diff(first, c.n.Tree(converge.Home, "/run", "/proc")), "undo (-before +after)")
 		})
 	}
 }
@@ -162,16 +154,12 @@ func TestEKSLeaves(t *testing.T) {
 	c.apply(t)
 	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
 	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
-	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err == nil || !strings.Contains(err.Error()+joins.Because(err), "0a1b") {
-		t.Errorf("a pod runs: %v", err)
-	}
-	if got := c.read(t, kubelet.Kubeconfig); !strings.Contains(got, "exec:") {
-		t.Errorf("the kubeconfig is\n%s", got)
-	}
+	_, err := c.engine().Undo(t.Context(), c.n, "", nil)
+	check.That(t, err != nil && strings.Contains(err.Error()+joins.Because(err), "0a1b"), "a pod runs: %v", err)
+	check.Has(t, c.read(t, kubelet.Kubeconfig), "exec:", "the kubeconfig is")
 	joins.Must(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
-	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err != nil {
-		t.Error(err)
-	}
+	_, err = c.engine().Undo(t.Context(), c.n, "", nil)
+	check.That(t, err == nil, "%v", err)
 }
 
 // TestEKSAnotherMachine does not take an image's note of the machine that it was made from for its own.
@@ -181,9 +169,7 @@ func TestEKSAnotherMachine(t *testing.T) {
 	c.Machine.ID, c.Machine.PrivateIP = "i-0fffffffffffffff0", "10.0.9.9"
 	must.OK(t, c.n.WriteFile("/sys/class/dmi/id/board_asset_tag", []byte("i-0fffffffffffffff0\n"), host.Attr{Mode: 0o444}))
 	c.apply(t)
-	if got := c.read(t, kubelet.ConfigFile); !strings.Contains(got, "i-0fffffffffffffff0") {
-		t.Errorf("the provider id is another machine's:\n%s", got)
-	}
+	check.Has(t, c.read(t, kubelet.ConfigFile), "i-0fffffffffffffff0", "the provider id is another machine's:")
 }
 
 // TestEKSSays has the words where EKS does not take the machine.
@@ -203,12 +189,8 @@ func TestEKSSays(t *testing.T) {
 			at := startEKS(t, eksMachine, c.join)
 			c.edit(at)
 			_, err := at.engine().Apply(t.Context(), at.n)
-			if err == nil || !strings.Contains(err.Error()+joins.Because(err), c.want) {
-				t.Errorf("%v\n%s", err, joins.Because(err))
-			}
-			if at.n.Touches() > 0 && strings.Contains(at.n.Tree(), "kubelet.conf") {
-				t.Error("something was written")
-			}
+			check.That(t, err != nil && strings.Contains(err.Error()+joins.Because(err), c.want), "%v\n%s", err, joins.Because(err))
+			check.That(t, at.n.Touches() <= 0 || !strings.Contains(at.n.Tree(), "kubelet.conf"), "something was written")
 		})
 	}
 }
@@ -219,15 +201,10 @@ func TestEKSStated(t *testing.T) {
 	must.OK(t, c.n.WriteFile("/etc/gpuadm/ca.crt", c.Cluster.CA, host.Attr{Mode: 0o644}))
 	c.spec = joins.Spec(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
 	c.apply(t)
-	if all := strings.Join(c.Requests(), "\n"); strings.Contains(all, "/clusters/") {
-		t.Errorf("EKS was asked:\n%s", all)
-	}
-	if got := c.read(t, kubelet.ConfigFile); !strings.Contains(got, "- fd00:1::a") {
-		t.Errorf("the DNS's address:\n%s", got)
-	}
-	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--node-ip=2600:1f18::2") {
-		t.Errorf("the node's address:\n%s", got)
-	}
+	all := strings.Join(c.Requests(), "\n")
+	check.That(t, !strings.Contains(all, "/clusters/"), "EKS was asked:\n%s", all)
+	check.Has(t, c.read(t, kubelet.ConfigFile), "- fd00:1::a", "the DNS's address:")
+	check.Has(t, c.read(t, kubelet.UnitFile), "--node-ip=2600:1f18::2", "the node's address:")
 }
 
 // TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan says that the number is a
@@ -245,12 +222,10 @@ func TestEKSPodsGuessed(t *testing.T) {
 			joins.Must(t, err)
 			return strings.Join(p.Notes, "\n")
 		}
-		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"); strings.Contains(got, "110 pods at most, since no source says how many addresses a "+kind+" has") != want {
-			t.Errorf("%s: noted: %s", kind, got)
-		}
-		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n"); strings.Contains(got, "no source says") {
-			t.Errorf("%s, stated: noted: %s", kind, got)
-		}
+		got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n")
+		check.That(t, strings.Contains(got, "110 pods at most, since no source says how many addresses a "+kind+" has") == want, "%s: noted: %s", kind, got)
+		got = notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n")
+		check.That(t, !strings.Contains(got, "no source says"), "%s, stated: noted: %s", kind, got)
 	}
 }
 
@@ -266,12 +241,8 @@ func TestEKSProvider(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	joins.Must(t, c.n.WriteFile(method.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
 	c.apply(t)
-	if got := c.read(t, method.ECRConfig); got != theirs {
-		t.Errorf("it is now %s", got)
-	}
-	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--image-credential-provider-config="+method.ECRConfig) {
-		t.Errorf("kubelet is not told:\n%s", got)
-	}
+	check.Equal(t, c.read(t, method.ECRConfig), theirs, "it is now")
+	check.Has(t, c.read(t, kubelet.UnitFile), "--image-credential-provider-config="+method.ECRConfig, "kubelet is not told:")
 }
 
 // TestEKSUserData joins as the user data says, and asks EKS nothing.
@@ -293,7 +264,6 @@ func TestEKSWithoutECR(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ecr-credential-provider is not there") || !strings.Contains(joins.Because(err), "cloud-provider-aws") {
 		t.Errorf("%v\n%s", err, joins.Because(err))
 	}
-	if _, err := c.n.Lstat("/var/lib/kubelet/kubeconfig"); err == nil {
-		t.Error("the node has joined")
-	}
+	_, err = c.n.Lstat("/var/lib/kubelet/kubeconfig")
+	check.That(t, err != nil, "the node has joined")
 }

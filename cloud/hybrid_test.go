@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -36,22 +37,17 @@ func TestHybrid(t *testing.T) {
 			n := joins.Recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
 			now := n.Now()
 			n.Serve("eks.us-west-2.amazonaws.com", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Authorization") != "" || r.Method != http.MethodGet {
-					t.Errorf("%s: %s with %v", name, r.Method, r.Header)
-				}
+				check.That(t, r.Header.Get("Authorization") == "" && r.Method == http.MethodGet, "%s: %s with %v", name, r.Method, r.Header)
 				w.Header().Set("Date", now.Add(c.off).UTC().Format(http.TimeFormat))
 				w.WriteHeader(http.StatusForbidden)
 			}))
 			e := cloudEngine(joins.Spec(t, "[join]\nmethod = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
 			e.Stages = append(e.Stages, Joined(new(node.Session)))
 			_, err := e.Apply(t.Context(), n)
-			if err == nil || trouble.Passes(err) != c.waits {
-				t.Fatalf("%s: %v", name, err)
-			}
+			must.That(t, err != nil && trouble.Passes(err) == c.waits, "%s: %v", name, err)
 			for _, want := range c.want {
-				if all := err.Error() + joins.Because(err); !strings.Contains(all, want) {
-					t.Errorf("%s: want %q in %s", name, want, all)
-				}
+				all := err.Error() + joins.Because(err)
+				check.That(t, strings.Contains(all, want), "%s: want %q in %s", name, want, all)
 			}
 			p := must.Get(e.Plan(t.Context(), n))(t)
 			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, "nodeadm of EKS Hybrid Nodes joins this machine") || !strings.Contains(notes, "--node-labels=example.com/team=a") ||
@@ -69,11 +65,9 @@ func TestHybridJoined(t *testing.T) {
 	f, err := facts.Gather(t.Context(), n, Join(new(node.Session)).Needs(s))
 	joins.Must(t, err)
 	f.Kubelet.Joined = true
-	if wants, err := joinWants(new(node.Session), s, f); err != nil || len(wants) != 0 {
-		t.Errorf("%v %v", wants, err)
-	}
+	wants, err := joinWants(new(node.Session), s, f)
+	check.That(t, err == nil && len(wants) == 0, "%v %v", wants, err)
 	f.Kubelet.Joined, f.Cgroup, f.Kubelet.Version = false, 1, "1.36.0"
-	if _, err := joinWants(new(node.Session), s, f); err == nil || !strings.Contains(err.Error(), "cgroup v1") {
-		t.Error(err)
-	}
+	_, err = joinWants(new(node.Session), s, f)
+	check.That(t, err != nil && strings.Contains(err.Error(), "cgroup v1"), "%v", err)
 }

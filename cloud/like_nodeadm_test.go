@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -84,9 +85,7 @@ func TestLikeNodeadm(t *testing.T) {
 			t.Errorf("%s: nodeadm has %v, we have %v", keys[0], a, b)
 		}
 	}
-	if got := c.read(t, kubelet.ClusterCA); got != string(c.Cluster.CA) {
-		t.Errorf("another CA: %s", got)
-	}
+	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
 
 	theirs, ours = nil, nil
 	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
@@ -107,9 +106,7 @@ func TestLikeNodeadm(t *testing.T) {
 		compare("containerd", cri(theirs, plugin), cri(ours, plugin))
 	}
 	for at := range reasons {
-		if !used[at] {
-			t.Errorf("a reason without a difference: %s", at)
-		}
+		check.That(t, used[at], "a reason without a difference: %s", at)
 	}
 }
 
@@ -128,9 +125,7 @@ func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string
 	a, aIs := theirs.(map[string]any)
 	b, bIs := ours.(map[string]any)
 	if !aIs || !bIs {
-		if !cmp.Equal(theirs, ours) {
-			t.Errorf("%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
-		}
+		check.That(t, cmp.Equal(theirs, ours), "%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(a)) {

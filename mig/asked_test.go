@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -90,9 +91,7 @@ func TestPicksOneGPU(t *testing.T) {
 		{"0x233010DE:0x16C110DE", other.GPU(), false},
 	} {
 		e := Entry{Match: []string{c.match}, Devices: spec.Devices{All: true}}
-		if got := e.Matches(c.gpu); got != c.want {
-			t.Errorf("%s is for %s %s: %t", c.match, c.gpu.Address, c.gpu.Sub, got)
-		}
+		check.Equal(t, e.Matches(c.gpu), c.want, "%s is for %s %s:", c.match, c.gpu.Address, c.gpu.Sub)
 		if err := e.check([]host.GPU{c.gpu}); err != nil {
 			t.Errorf("%s: %v", c.match, err) // one file serves many machines
 		}
@@ -106,17 +105,11 @@ func TestDynamicMIG(t *testing.T) {
 	f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
 	s := spec.Spec{MIG: spec.MIG{GPU: []spec.MIGGPU{{Devices: spec.Devices{All: true}, Enabled: true}}}}
 	list, err := wants(s, f)
-	if err != nil || len(list) != 1 || list[0].Thing.Ref().Kind != "check" || !list[0].Releases {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	if state, err := list[0].Look(t.Context(), nil); err != nil || state != "ok" {
-		t.Errorf("%q, %v", state, err)
-	}
+	must.That(t, err == nil && len(list) == 1 && list[0].Thing.Ref().Kind == "check" && list[0].Releases, "%+v, %v", list, err)
+	state, err := list[0].Look(t.Context(), nil)
+	check.That(t, err == nil && state == "ok", "%q, %v", state, err)
 	notes := Stage.Notes(nil, s, f)
-	if len(notes) != 1 || !strings.Contains(notes[0], "DynamicMIG") {
-		t.Errorf("%q", notes)
-	}
-	if notes := Stage.Notes(nil, spec.Spec{}, f); notes != nil {
-		t.Errorf("%q without [mig]", notes)
-	}
+	check.That(t, len(notes) == 1 && strings.Contains(notes[0], "DynamicMIG"), "%q", notes)
+	notes = Stage.Notes(nil, spec.Spec{}, f)
+	check.That(t, notes == nil, "%q without [mig]", notes)
 }

@@ -7,12 +7,12 @@ import (
 	"bytes"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -42,14 +42,9 @@ func TestGenerate(t *testing.T) {
 		all = append(all, m.GPU())
 	}
 	text := generated(t, "all models", all, label)
-	for _, want := range []string{"all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`, " 1g.10gb: 7\n", " 1g.16gb-me: 2\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is not in\n%s", want, text)
-		}
-	}
-	if _, err := Generate([]host.GPU{{Name: "Tesla T4"}}); err == nil {
-		t.Error("layouts for a GPU without MIG")
-	}
+	check.Says(t, text, "all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`, " 1g.10gb: 7\n", " 1g.16gb-me: 2\n")
+	_, err := Generate([]host.GPU{{Name: "Tesla T4"}})
+	check.That(t, err != nil, "layouts for a GPU without MIG")
 }
 
 func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp) string {
@@ -62,13 +57,10 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 	var read partedFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&read); err != nil || read.Version != "v1" {
-		t.Fatalf("%s: %v\n%s", name, err, text)
-	}
+	err := d.Decode(&read)
+	must.That(t, err == nil && read.Version == "v1", "%s: %v\n%s", name, err, text)
 	for key, entries := range read.Configs {
-		if !label.MatchString(key) || len(entries) == 0 {
-			t.Errorf("%s: %s with %d entries", name, key, len(entries))
-		}
+		check.That(t, label.MatchString(key) && len(entries) > 0, "%s: %s with %d entries", name, key, len(entries))
 		for _, e := range entries {
 			if e.Devices != "all" || e.Enabled == nil || e.Parts == nil || !*e.Enabled && len(e.Parts) > 0 {
 				t.Errorf("%s: %s: %+v", name, key, e)
@@ -79,14 +71,11 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 	profiles := map[string]bool{}
 	for _, l := range c.Layouts {
 		as, err := Assign(l.Entries, gpus)
-		if err != nil {
-			t.Errorf("%s: %s: %v", name, l.Name, err)
-		}
+		check.That(t, err == nil, "%s: %s: %v", name, l.Name, err)
 		for _, a := range as {
 			m := must.Get(Of(a.GPU))(t)
-			if _, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err != nil {
-				t.Errorf("%s: %s: %v", name, l.Name, err)
-			}
+			_, err := m.Fit(StateOf(a.GPU), a.Entry.Layout)
+			check.That(t, err == nil, "%s: %s: %v", name, l.Name, err)
 			for _, w := range a.Entry.Layout.Wants {
 				profiles[m.Name+w.Profile] = true
 			}

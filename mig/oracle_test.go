@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -180,9 +181,7 @@ func TestOracle(t *testing.T) {
 		case 2:
 			want = [2]int{13, 9} // counted by hand: none, 4 of one half, 7 pairs of halves, 2 of both
 		}
-		if m.Memory != 12 && want != [2]int{feasible, maximal} {
-			t.Errorf("%s: %d layouts, %d maximal; want %v", m.Name, feasible, maximal, want)
-		}
+		check.That(t, m.Memory == 12 || want == [2]int{feasible, maximal}, "%s: %d layouts, %d maximal; want %v", m.Name, feasible, maximal, want)
 		t.Logf("%s: %d layouts, %d of them maximal", m.Name, feasible, maximal)
 		slots, over, tested, taken := 7, 0, 0, 0
 		if m.Compute == 4 {
@@ -223,9 +222,7 @@ func TestLeast(t *testing.T) {
 				for _, from := range o.layouts[a] {
 					ways++
 					f, err := o.model.Fit(o.state(from), want)
-					if err != nil {
-						t.Fatalf("%s → %s: %v", a, b, err)
-					}
+					must.That(t, err == nil, "%s → %s: %v", a, b, err)
 					if least := o.least(from, b); f.Destroys != least {
 						t.Fatalf("%s: %s → %s destroys %d, the least is %d", name, o.state(from), want, f.Destroys, least)
 					}

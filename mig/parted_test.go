@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -42,16 +43,12 @@ func TestEveryLayout(t *testing.T) {
 					g := m.GPU()
 					g.Device, g.Address = device, "0000:17:00.0"
 					n, err := makeOn(l, m, g)
-					if err != nil {
-						t.Errorf("%s: layout %q on %s (%s): %v", filepath.Base(file), l.Name, m.Name, device, err)
-					}
+					check.That(t, err == nil, "%s: layout %q on %s (%s): %v", filepath.Base(file), l.Name, m.Name, device, err)
 					made += n
 					used[l.Name] += n
 				}
 			}
-			if used[l.Name] == 0 {
-				t.Errorf("%s: layout %q is for no GPU", filepath.Base(file), l.Name)
-			}
+			check.That(t, used[l.Name] != 0, "%s: layout %q is for no GPU", filepath.Base(file), l.Name)
 		}
 		t.Logf("%s: %d layouts, made %d times", filepath.Base(file), len(c.Layouts), made)
 	}
@@ -152,9 +149,7 @@ func golden(t *testing.T, name, got string) {
 		return
 	}
 	want := must.Get(os.ReadFile(path))(t)
-	if string(want) != got {
-		t.Errorf("%s differs; got\n%s", path, got)
-	}
+	check.That(t, string(want) == got, "%s differs; got\n%s", path, got)
 }
 
 func parsed(t *testing.T, text string) []Entry {
@@ -179,17 +174,13 @@ func TestPartedReads(t *testing.T) {
 		{"all\n    mig-enabled: true\n    mig-devices: {2c.2g.10gb: 1}", "2g.10gb"},
 		{"all\n    mig-enabled: true\n    mig-devices: {\"1g.5gb+me\": 1, 1g.24gb-me: 1, 1g.24gb+me.all: 1}", "1g.24gb+me.all, 1g.24gb-me, 1g.5gb+me"},
 	} {
-		if got := parsed(t, head+c.text)[0].Layout.String(); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.text, got, c.want)
-		}
+		check.Equal(t, parsed(t, head+c.text)[0].Layout.String(), c.want, "%s: got", c.text)
 	}
 	json := parsed(t, `{"version": "v1", "mig-configs": {"a": [{"devices": [1, 0], "device-filter": "0x20B010DE:0x134F10DE", "mig-enabled": true, "mig-devices": {"1g.5gb": 7}}]}}`)
-	if e := json[0]; e.Layout.String() != "7 × 1g.5gb" || fmt.Sprint(e.Match, e.Devices.Index) != "[0x20B010DE:0x134F10DE] [0 1]" {
-		t.Errorf("JSON: %+v", e)
-	}
-	if _, err := ParseParted("x", make([]byte, maxFile+1)); err == nil {
-		t.Error("a file of more than a MiB is read")
-	}
+	e := json[0]
+	check.That(t, e.Layout.String() == "7 × 1g.5gb" && fmt.Sprint(e.Match, e.Devices.Index) == "[0x20B010DE:0x134F10DE] [0 1]", "JSON: %+v", e)
+	_, err := ParseParted("x", make([]byte, maxFile+1))
+	check.That(t, err != nil, "a file of more than a MiB is read")
 }
 
 // TestExport: the state of GPUs is written in both formats, and reading it plans nothing to do.
@@ -218,27 +209,20 @@ func TestExport(t *testing.T) {
 	tables := must.Get(Entries(s.MIG))(t)
 	for name, entries := range map[string][]Entry{"YAML": parsed(t, yaml), "TOML": tables} {
 		as := must.Get(Assign(entries, gpus))(t)
-		if len(as) != len(gpuStates) {
-			t.Errorf("%s: %d GPUs, want %d", name, len(as), len(gpuStates))
-		}
+		check.That(t, len(as) == len(gpuStates), "%s: %d GPUs, want %d", name, len(as), len(gpuStates))
 		for i, a := range as {
 			m := must.Get(Of(a.GPU))(t)
 			fit := must.Get(m.Fit(StateOf(a.GPU), a.Entry.Layout))(t)
-			if want := strings.Replace(gpuStates[i].state, "()", "", 1); fit.Target.String() != want || fit.Destroys+fit.Creates > 0 {
-				t.Errorf("%s: GPU %d: %+v, want %s", name, i, fit, want)
-			}
+			want := strings.Replace(gpuStates[i].state, "()", "", 1)
+			check.That(t, fit.Target.String() == want && fit.Destroys+fit.Creates <= 0, "%s: GPU %d: %+v, want %s", name, i, fit, want)
 		}
 	}
-	if got := Parted("current", nil); got != "version: v1\nmig-configs:\n  current: []\n" {
-		t.Errorf("none: %s", got)
-	}
+	check.Equal(t, Parted("current", nil), "version: v1\nmig-configs:\n  current: []\n", "none:")
 }
 
 // TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
 func TestAskedListsFaults(t *testing.T) {
 	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"))
 	told := (*trouble.Error)(nil)
-	if !errors.As(err, &told) || len(told.Because) < 2 || strings.Contains(told.What+strings.Join(told.Because, "")+strings.Join(told.Try, ""), "\n") {
-		t.Errorf("%+v", err)
-	}
+	check.That(t, errors.As(err, &told) && len(told.Because) >= 2 && !strings.Contains(told.What+strings.Join(told.Because, "")+strings.Join(told.Try, ""), "\n"), "%+v", err)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -158,9 +159,7 @@ func TestFailure(t *testing.T) {
 				if err == nil && how == late && x.log[n-1] == "reset" && StateOf(x.gpu).String() == c.to.String() {
 					continue // it had worked, and the runner looks
 				}
-				if !errors.As(err, &f) || !errors.Is(err, errSim) {
-					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
-				}
+				must.That(t, errors.As(err, &f) && errors.Is(err, errSim), "%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
 				if !restored(f) || x.shape() != before {
 					t.Errorf("%s: %s → %s, call %d: is %s, was %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
 				}
@@ -202,9 +201,7 @@ func TestPowerCut(t *testing.T) {
 			}
 			more := must.Get(c.m.Steps(StateOf(x.gpu), again.Target))(t)
 			must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, more}))
-			if got := StateOf(x.gpu).String(); got != again.Target.String() {
-				t.Errorf("%s: %s → %s, cut at %d: ends in %s", c.m.Name, c.from, again.Target, n, got)
-			}
+			check.Equal(t, StateOf(x.gpu).String(), again.Target.String(), "%s: %s → %s, cut at %d: ends in", c.m.Name, c.from, again.Target, n)
 		}
 	}
 	t.Logf("%d power cuts", runs)
@@ -231,9 +228,7 @@ func TestBackFails(t *testing.T) {
 		"cannot create compute instance 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4",
 	}
 	said := (*trouble.Error)(nil)
-	if !errors.As(err, &said) || !slices.Equal(append([]string{said.What}, said.Because...), want) {
-		t.Errorf("got  %v\nwant %q", err, want)
-	}
+	check.That(t, errors.As(err, &said) && slices.Equal(append([]string{said.What}, said.Because...), want), "got  %v\nwant %q", err, want)
 }
 
 // TestCancelled: a context that ends stops between two steps, and the GPU is brought back all the same.
@@ -250,12 +245,9 @@ func TestCancelled(t *testing.T) {
 		return none
 	}
 	var f *Failure
-	if err := (Runner{Device: x}).Run(ctx, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !restored(f) || !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	if got := StateOf(x.gpu).String(); got != from.String() {
-		t.Errorf("state %s", got)
-	}
+	err := (Runner{Device: x}).Run(ctx, Way{x.gpu.Address, steps})
+	check.That(t, errors.As(err, &f) && restored(f) && errors.Is(err, context.Canceled), "got %v", err)
+	check.Equal(t, StateOf(x.gpu).String(), from.String(), "state")
 }
 
 // TestExactCompute: of compute instances of one size the one that is named goes.
@@ -265,9 +257,7 @@ func TestExactCompute(t *testing.T) {
 	whole := m.Profiles[m.byID(0)]
 	step := Step{Do: DestroyCompute, Name: whole.Name, At: whole.Places[0], Slices: 1, Spot: host.Span{Start: 3, Size: 1}}
 	must.OK(t, (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, []Step{step}}))
-	if got := x.shape(); got != "true/true 0:0@0[0@5]" {
-		t.Errorf("%s leaves %s", step, got)
-	}
+	check.Equal(t, x.shape(), "true/true 0:0@0[0@5]", "%s leaves", step)
 }
 
 // TestPendingMode: a mode that only waits for its reset is not asked for again.
@@ -284,9 +274,8 @@ func TestPendingMode(t *testing.T) {
 			t.Errorf("%q → %q: %v, %v; want %s", c[0], c[1], steps, err, want)
 		}
 	}
-	if _, err := model(t, "H100-80").Steps(state(t, "off"), state(t, "off, on after a reset")); err == nil {
-		t.Error("an H100 waits for a reset")
-	}
+	_, err := model(t, "H100-80").Steps(state(t, "off"), state(t, "off, on after a reset"))
+	check.That(t, err != nil, "an H100 waits for a reset")
 }
 
 // TestOwnIDs: compute profiles are named by the driver's own ids, also where it says them late.
@@ -298,9 +287,7 @@ func TestOwnIDs(t *testing.T) {
 	late := &lateProfiles{sim: x}
 	steps := must.Get(m.Steps(empty(), state(t, "on 1g.6gb+me@0")))(t)
 	must.OK(t, (Runner{Device: late}).Run(context.Background(), Way{x.gpu.Address, steps}))
-	if got := x.gpu.Instances[0].Compute[0].Profile; got != 7 {
-		t.Errorf("made with profile %d, want 7", got)
-	}
+	check.Equal(t, x.gpu.Instances[0].Compute[0].Profile, 7, "made with profile")
 }
 
 // lateProfiles says the compute profiles of an instance only once one exists.

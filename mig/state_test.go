@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -21,9 +22,7 @@ func TestStateText(t *testing.T) {
 		"on 3g.40gb@4(1c,1c), off after a reset", "on 1g.5gb+gfx,me@0", "on 1g.5gb+me,gfx@0",
 	} {
 		s, err := ParseState(text)
-		if err != nil || s.String() != text {
-			t.Errorf("%q: read as %q, %v", text, s, err)
-		}
+		check.That(t, err == nil && s.String() == text, "%q: read as %q, %v", text, s, err)
 	}
 	for _, text := range []string{
 		" ", "On", "on ", " on", "on  1g.5gb@0", "off 1g.5gb@0", "on, on after a reset", "on, off", "on,off after a reset",
@@ -31,9 +30,8 @@ func TestStateText(t *testing.T) {
 		"on 1g.5gb@0(", "on 2g.10gb@0(1c,)", "on 2g.10gb@0(1c,2c)", "on 2g.10gb@0(0c)", "on ?65@0", "on ?@0()", "on ?-1@0()", "on ?07@0()",
 		"on 1c.2g.10gb@0", "on 2g.10gb@0(2c@0)", "on 2g.10gb@0(1c@0,1c@1)", "on MIG 1g.5gb@0", "on\n", "unknown",
 	} {
-		if s, err := ParseState(text); err == nil {
-			t.Errorf("%q: read as %+v", text, s)
-		}
+		s, err := ParseState(text)
+		check.That(t, err != nil, "%q: read as %+v", text, s)
 	}
 }
 
@@ -44,12 +42,9 @@ func TestStateRoundTrip(t *testing.T) {
 		for range 100 {
 			s := random(rnd, m)
 			back, err := ParseState(s.String())
-			if err != nil || back.String() != s.String() {
-				t.Fatalf("%s: read as %s, %v", s, back, err)
-			}
-			if got := StateOf(newSim(m, s).gpu); got.String() != s.String() {
-				t.Fatalf("%s: the GPU says %s", s, got)
-			}
+			must.That(t, err == nil && back.String() == s.String(), "%s: read as %s, %v", s, back, err)
+			got := StateOf(newSim(m, s).gpu)
+			must.That(t, got.String() == s.String(), "%s: the GPU says %s", s, got)
 		}
 	}
 }
@@ -65,13 +60,11 @@ func TestStateOf(t *testing.T) {
 		},
 	}
 	s := StateOf(g)
-	if got, want := s.String(), "on 3g.40gb@0() ?44@2(1c) 3g.40gb@4"; got != want || !s.Parts[2].Busy || s.Parts[0].Busy {
-		t.Errorf("got %s (%+v), want %s", got, s, want)
-	}
+	got, want := s.String(), "on 3g.40gb@0() ?44@2(1c) 3g.40gb@4"
+	check.That(t, got == want && s.Parts[2].Busy && !s.Parts[0].Busy, "got %s (%+v), want %s", got, s, want)
 	g.Lost = "it has fallen off the bus"
-	if got := StateOf(g).String() + StateOf(host.GPU{}).String(); got != "" {
-		t.Errorf("a GPU that does not answer, and one without MIG: %q", got)
-	}
+	got = StateOf(g).String() + StateOf(host.GPU{}).String()
+	check.That(t, got == "", "a GPU that does not answer, and one without MIG: %q", got)
 }
 
 func FuzzState(f *testing.F) {
@@ -158,14 +151,10 @@ func checkFit(t *testing.T, m Model, l Layout) {
 	}
 	var used uint64
 	for _, f := range m.placedParts(fit.Target) {
-		if f.profile == noProfile || used&f.mask != 0 {
-			t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
-		}
+		must.That(t, f.profile != noProfile && used&f.mask == 0, "%s on %s: %s", l, m.Name, fit.Target)
 		used |= f.mask
 	}
-	if len(fit.Target.Parts) != len(l.Wants) {
-		t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
-	}
+	must.That(t, len(fit.Target.Parts) == len(l.Wants), "%s on %s: %s", l, m.Name, fit.Target)
 	if fit.Target.Mode == On {
 		newSim(m, fit.Target) // panics if it cannot be made
 	}

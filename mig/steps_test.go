@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -34,9 +35,8 @@ reset the GPU
 create 3g.20gb at 4
 create compute instance 2c in 3g.20gb at 4
 create compute instance 1c in 3g.20gb at 4`
-	if got := strings.Join(words, "\n"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	got := strings.Join(words, "\n")
+	check.That(t, got == want, "got\n%s\nwant\n%s", got, want)
 }
 
 // TestFailureInWords: the error of each kind of step is a sentence.
@@ -53,12 +53,8 @@ func TestFailureInWords(t *testing.T) {
 	} {
 		of.Do = do
 		f := &Failure{RolledBack: RolledBack{GPU: "0000:17:00.0"}, Step: of, Err: errors.New("x")}
-		if got := f.Error(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		if got := explain(f, nil).(*trouble.Error).What; got != want {
-			t.Errorf("the engine says %q, want %q", got, want)
-		}
+		check.Equal(t, f.Error(), want, "got")
+		check.Equal(t, explain(f, nil).(*trouble.Error).What, want, "the engine says")
 	}
 }
 
@@ -113,9 +109,8 @@ func TestBusy(t *testing.T) {
 		if f.Target.String() != c.target || strings.Join(disturbs, " ") != c.disturbs {
 			t.Errorf("%s, %s in use, to %s: %s disturbing %v; want %s disturbing %s", c.found, c.busy, c.want, f.Target, disturbs, c.target, c.disturbs)
 		}
-		if again, err := m.Fit(f.Target, l); err != nil || again.Target.String() != f.Target.String() || again.Destroys+again.Creates > 0 {
-			t.Errorf("planning again from %s: %+v, %v", f.Target, again, err)
-		}
+		again, err := m.Fit(f.Target, l)
+		check.That(t, err == nil && again.Target.String() == f.Target.String() && again.Destroys+again.Creates <= 0, "planning again from %s: %+v, %v", f.Target, again, err)
 	}
 }
 
@@ -125,9 +120,8 @@ func TestBusyCompute(t *testing.T) {
 	want := Layout{Enabled: true, Wants: []Want{{Profile: "3g", Start: Anywhere, Compute: []int{2, 1}}}}
 	found := state(t, "on 3g.20gb@0(1c,1c)")
 	found.Parts[0].Busy = true
-	if f, err := m.Fit(found, want); err != nil || f.Keeps != 1 || len(f.Disturbs) != 1 {
-		t.Errorf("alone: %+v, %v", f, err)
-	}
+	f, err := m.Fit(found, want)
+	check.That(t, err == nil && f.Keeps == 1 && len(f.Disturbs) == 1, "alone: %+v, %v", f, err)
 	want.Wants = append(want.Wants, Want{Profile: "3g", Start: Anywhere, Compute: []int{1, 1}})
 	found = state(t, "on 3g.20gb@0(1c,1c) 3g.20gb@4(1c,1c)")
 	for busy := range 2 {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -90,9 +91,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		m := model(t, c.gpu)
 		_, err := m.Fit(empty(), c.want)
-		if err == nil {
-			t.Errorf("%s fits on %s", c.want, m.Name)
-		}
+		check.That(t, err != nil, "%s fits on %s", c.want, m.Name)
 		fmt.Fprintf(&out, "=== %s: %s\n%s\n", m.Name, c.want, words(err))
 	}
 	golden(t, "refusals.txt", out.String())
@@ -149,9 +148,8 @@ func TestFind(t *testing.T) {
 		"RTX PRO 4500": "RTX-PRO-4500-32GB", "NVIDIA RTX PRO 4500 Blackwell Server Edition": "RTX-PRO-4500-32GB", "2C3A": "RTX-PRO-4500-32GB",
 		"NVIDIA B300 SXM6 AC": "B300-269GB", "NVIDIA B300 SXM6 AC 269GB": "B300-269GB",
 	} {
-		if m, err := Find(asked); err != nil || m.Name != want {
-			t.Errorf("%q: %s, %v; want %s", asked, m.Name, err, want)
-		}
+		m, err := Find(asked)
+		check.That(t, err == nil && m.Name == want, "%q: %s, %v; want %s", asked, m.Name, err, want)
 	}
 	var out strings.Builder
 	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "H20", "RTX PRO 5000", "2BB3"} {
@@ -165,32 +163,21 @@ func TestFind(t *testing.T) {
 func TestTable(t *testing.T) {
 	devices := map[string]string{}
 	for _, m := range Models() {
-		if m.Arch == "" || m.Memory == 0 || m.Compute == 0 || m.Places == "" {
-			t.Errorf("%s: something is missing: %+v", m.Name, m)
-		}
-		if found, err := Find(m.Name); err != nil || found.Name != m.Name {
-			t.Errorf("%s is not found by its own name: %v", m.Name, err)
-		}
+		check.That(t, m.Arch != "" && m.Memory != 0 && m.Compute != 0 && m.Places != "", "%s: something is missing: %+v", m.Name, m)
+		found, err := Find(m.Name)
+		check.That(t, err == nil && found.Name == m.Name, "%s is not found by its own name: %v", m.Name, err)
 		for _, d := range m.Devices {
-			if devices[d] != "" || !isID(d) {
-				t.Errorf("%s: device %s is bad, or also %s", m.Name, d, devices[d])
-			}
+			check.That(t, devices[d] == "" && isID(d), "%s: device %s is bad, or also %s", m.Name, d, devices[d])
 			devices[d] = m.Name
 		}
 		ids, names := map[int]bool{}, map[string]bool{}
 		for _, p := range m.Profiles {
 			n, err := parseName(p.Name)
-			if err != nil || n.slices != p.Slices || ids[p.ID] || names[p.Name] || len(p.Places) == 0 {
-				t.Errorf("%s: %+v, %v", m.Name, p, err)
-			}
+			check.That(t, err == nil && n.slices == p.Slices && !ids[p.ID] && !names[p.Name] && len(p.Places) > 0, "%s: %+v, %v", m.Name, p, err)
 			ids[p.ID], names[p.Name] = true, true
-			if len(p.Compute) == 0 || p.Compute[len(p.Compute)-1].Slices != p.Slices {
-				t.Errorf("%s: %s has no compute instance of all its slices", m.Name, p.Name)
-			}
+			check.That(t, len(p.Compute) > 0 && p.Compute[len(p.Compute)-1].Slices == p.Slices, "%s: %s has no compute instance of all its slices", m.Name, p.Name)
 			for _, at := range p.Places {
-				if at.Size != size(p) || at.Start+at.Size > m.Memory {
-					t.Errorf("%s: %s at %+v", m.Name, p.Name, at)
-				}
+				check.That(t, at.Size == size(p) && at.Start+at.Size <= m.Memory, "%s: %s at %+v", m.Name, p.Name, at)
 			}
 		}
 		if m.Resets() != (m.Arch == "ampere") {
@@ -198,9 +185,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	for _, g := range read().GPUs {
-		if len(g.Sources) == 0 || g.Names == "" {
-			t.Errorf("%s: its source is missing: %+v", g.Name, g)
-		}
+		check.That(t, len(g.Sources) > 0 && g.Names != "", "%s: its source is missing: %+v", g.Name, g)
 	}
 }
 
@@ -224,9 +209,7 @@ func TestOf(t *testing.T) {
 		},
 	}}
 	m, err := Of(odd)
-	if err != nil || m.Memory != 6 || m.Resets() || m.Profiles[0].Name != "2g.50gb" || m.Profiles[0].Compute[0].ID != 1 {
-		t.Errorf("unknown GPU: %+v, %v", m, err)
-	}
+	check.That(t, err == nil && m.Memory == 6 && !m.Resets() && m.Profiles[0].Name == "2g.50gb" && m.Profiles[0].Compute[0].ID == 1, "unknown GPU: %+v, %v", m, err)
 	// A driver's ids and places come first, also where the table has none; and no table claims to be a driver's.
 	pro := model(t, "RTX PRO 4500")
 	if m, err := Of(pro.GPU()); err != nil || m.Places != "fractions" || m.Profiles[0].ID >= 0 {
@@ -236,16 +219,12 @@ func TestOf(t *testing.T) {
 	live.Address = "0000:31:00.0"
 	live.Profiles = []host.Profile{{ID: 14, Name: "MIG 1g.16gb", Slices: 1, Max: 2, Places: []host.Span{{Start: 0, Size: 4}, {Start: 4, Size: 4}}}}
 	m, err = Of(live)
-	if err != nil || m.Places != "driver" || m.Memory != 8 || m.Profiles[0].ID != 14 {
-		t.Errorf("RTX PRO 4500 with a driver: %+v, %v", m, err)
-	}
-	if fit, err := m.Fit(empty(), Layout{Enabled: true, Wants: []Want{{Profile: "1g.16gb", Start: 4}}}); err != nil || fit.Target.String() != "on 1g.16gb@4" {
-		t.Errorf("RTX PRO 4500 with a driver: %s, %v", fit.Target, err)
-	}
+	check.That(t, err == nil && m.Places == "driver" && m.Memory == 8 && m.Profiles[0].ID == 14, "RTX PRO 4500 with a driver: %+v, %v", m, err)
+	fit, err := m.Fit(empty(), Layout{Enabled: true, Wants: []Want{{Profile: "1g.16gb", Start: 4}}})
+	check.That(t, err == nil && fit.Target.String() == "on 1g.16gb@4", "RTX PRO 4500 with a driver: %s, %v", fit.Target, err)
 	for _, g := range []host.GPU{{Address: "a", Name: "Tesla T4"}, {Address: "a", Lost: "gone"}, {Address: "a", MIG: true, Name: "X2"}} {
-		if _, err := Of(g); err == nil {
-			t.Errorf("%+v has a model", g)
-		}
+		_, err := Of(g)
+		check.That(t, err != nil, "%+v has a model", g)
 	}
 }
 
@@ -299,9 +278,7 @@ func TestAssignLost(t *testing.T) {
 	}{{spec.Devices{All: true}, 2}, {spec.Devices{Index: []int{0}}, 1}} {
 		e := Entry{Match: []string{"H100-80GB"}, Devices: c.devices, Layout: Layout{Enabled: true}}
 		as, err := Assign([]Entry{e}, []host.GPU{ok, lost})
-		if err != nil || len(as) != c.want {
-			t.Errorf("%v: %d GPUs, want %d: %v", c.devices, len(as), c.want, err)
-		}
+		check.That(t, err == nil && len(as) == c.want, "%v: %d GPUs, want %d: %v", c.devices, len(as), c.want, err)
 	}
 }
 
@@ -316,16 +293,12 @@ func TestEntries(t *testing.T) {
 	for _, e := range got {
 		list = append(list, e.Layout.String())
 	}
-	if s := strings.Join(list, "; "); s != "3g.20gb(1c,1c,1c), 2 × 1g.5gb; 4g.20gb at 0, 3g.20gb(2c,1c) at 4; off" {
-		t.Errorf("got %s", s)
-	}
+	check.Equal(t, strings.Join(list, "; "), "3g.20gb(1c,1c,1c), 2 × 1g.5gb; 4g.20gb at 0, 3g.20gb(2c,1c) at 4; off", "got")
 	if _, err := Entries(spec.MIG{GPU: []spec.MIGGPU{{Enabled: true, Layout: map[string]int{"1g.5gb": 65}}}}); err == nil {
 		t.Error("65 partitions are taken")
 	}
 	c, err := ParseParted("mig.yaml", []byte("version: v1\nmig-configs: {all-1g.5gb: [{devices: all, mig-enabled: false}], all-2g.10gb: [{devices: all, mig-enabled: false}]}"))
 	must.OK(t, err)
 	_, err = c.Layout("all-1g.6gb")
-	if got := words(err); got != "cannot find layout \"all-1g.6gb\" in mig.yaml\n    it has all-1g.5gb, all-2g.10gb\n    try: did you mean \"all-1g.5gb\"?\n" {
-		t.Errorf("got %s", got)
-	}
+	check.Equal(t, words(err), "cannot find layout \"all-1g.6gb\" in mig.yaml\n    it has all-1g.5gb, all-2g.10gb\n    try: did you mean \"all-1g.5gb\"?\n", "got")
 }

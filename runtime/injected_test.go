@@ -39,9 +39,7 @@ func TestInjected(t *testing.T) {
 		}
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\ninject = \"cdi\"\n")}))(t)
 		list, err := wants(s, facts.Facts{Live: true, Engines: []facts.Engine{e}})
-		if err != nil || len(list) != 1 || list[0].Ref().Kind != "check" || !list[0].Releases {
-			t.Fatalf("%s %s: %v, %v", x.engine, x.version, list, err)
-		}
+		must.That(t, err == nil && len(list) == 1 && list[0].Ref().Kind == "check" && list[0].Releases, "%s %s: %v, %v", x.engine, x.version, list, err)
 		problem, err := list[0].Look(t.Context(), nil)
 		if err != nil || (problem == "ok") != (x.says == "") || !strings.Contains(string(problem), x.says) {
 			t.Errorf("%s %s with %q: %q, %v; want %q", x.engine, x.version, x.config, problem, err, x.says)

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -81,9 +82,8 @@ func billOf(t *testing.T, n *simhost.Node, is converge.Status) (text []byte, all
 	text, err := n.ReadFile(BillFile)
 	must.OK(t, err)
 	var b bill
-	if err := json.Unmarshal(text, &b); err != nil {
-		t.Errorf("%v\n%s", err, text)
-	}
+	err = json.Unmarshal(text, &b)
+	check.That(t, err == nil, "%v\n%s", err, text)
 	for _, c := range b.Components {
 		line := c.Purl
 		if c.Hashes != nil {
@@ -104,9 +104,7 @@ func TestBillRunfile(t *testing.T) {
 		b, err := readBill(n)
 		must.OK(t, err)
 		want := component{Ref: "runfile nvidia", Type: "library", Name: "NVIDIA-Linux", Version: "580.95.05", Hashes: digest(strings.Repeat("ab", 32))}
-		if !slices.ContainsFunc(b.Components, func(c component) bool { return cmp.Equal(c, want) }) {
-			t.Errorf("after %s: %+v", made.Kind, b.Components)
-		}
+		check.That(t, slices.ContainsFunc(b.Components, func(c component) bool { return cmp.Equal(c, want) }), "after %s: %+v", made.Kind, b.Components)
 	}
 }
 
@@ -123,16 +121,13 @@ func TestBill(t *testing.T) {
 		"pkg:deb/debian/gcc@4:12.2.0-3?arch=amd64&distro=debian-12 bb63b0fb",
 		"pkg:deb/debian/nvidia-driver@580.95.05-1?arch=amd64&distro=debian-12",
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	check.None(t, cmp.Diff(want, got), "-want +got:")
 	const golden = "testdata/sbom.cdx.json"
 	if *update {
 		must.OK(t, os.WriteFile(golden, text, 0o644))
 	}
-	if kept, err := os.ReadFile(golden); err != nil || !bytes.Equal(kept, text) {
-		t.Errorf("the bill is not as in %s (%v); if that is meant: make update\n%s", golden, err, text)
-	}
+	kept, err := os.ReadFile(golden)
+	check.That(t, err == nil && bytes.Equal(kept, text), "the bill is not as in %s (%v); if that is meant: make update\n%s", golden, err, text)
 	other, is := bakedImage(t)
 	slices.Reverse(is.Made)
 	if again, _ := billOf(t, other, is); !bytes.Equal(text, again) {
@@ -161,9 +156,7 @@ func TestBillOfSecondBake(t *testing.T) {
 		"pkg:deb/debian/dkms@3.0.10-8%2Bdeb12u1?arch=all&distro=debian-12 12da6200",
 		"pkg:deb/debian/nvidia-driver@590.44.01-1?arch=amd64&distro=debian-12",
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	check.None(t, cmp.Diff(want, got), "-want +got:")
 }
 
 // TestPurl: examples of the purl specification's own, types/rpm-definition.json and types/deb-definition.json, with the distribution.
@@ -177,8 +170,6 @@ func TestPurl(t *testing.T) {
 		"pkg:rpm/redhat/nvidia-driver@580.95.05-1.el9?arch=x86_64&distro=rhel-9.4&epoch=3": {"dnf", facts.OS{ID: "rhel", Version: "9.4"}, packages.Description{Name: "nvidia-driver", Version: "3:580.95.05-1.el9", Arch: "x86_64"}},
 		"pkg:deb/debian/libstdc%2B%2B6@12.2.0-14~deb12u1?arch=amd64&distro=debian-12":      {"apt", facts.OS{ID: "debian", Version: "12"}, packages.Description{Name: "libstdc++6", Version: "12.2.0-14~deb12u1", Arch: "amd64"}},
 	} {
-		if got := purl(c.packager, c.os, c.d); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		check.Equal(t, purl(c.packager, c.os, c.d), want, "got")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -22,11 +23,8 @@ func TestToolkitConfigHasForm(t *testing.T) {
 			continue
 		}
 		seen = true
-		if _, err := thingOf(nil, nil, w.Ref()); err != nil || w.Ref().Form != engine.FormTOML {
-			t.Errorf("form %q: %v", w.Ref().Form, err)
-		}
+		_, err := thingOf(nil, nil, w.Ref())
+		check.That(t, err == nil && w.Ref().Form == engine.FormTOML, "form %q: %v", w.Ref().Form, err)
 	}
-	if !seen {
-		t.Error("the stage does not edit the file")
-	}
+	check.That(t, seen, "the stage does not edit the file")
 }

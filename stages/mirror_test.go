@@ -41,9 +41,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 			f.Files = map[string][]byte{"/srv/mirror/" + packages.MirrorLock: nil}
 		}
 		w := must.Get(wantedPackages(drivers.New(), s, f))(t)
-		if len(w.repos) != 1 || len(w.repos[0].Pins) < 2 || w.repos[0].Fingerprint != print {
-			t.Fatalf("repositories: %+v", w.repos)
-		}
+		must.That(t, len(w.repos) == 1 && len(w.repos[0].Pins) >= 2 && w.repos[0].Fingerprint == print, "repositories: %+v", w.repos)
 		if got := pinned(w.repos[0]) == 1 && len(w.mirrors) == 1; got != locked {
 			t.Errorf("with a lock %v: mirrors %v, pins %+v", locked, w.mirrors, w.repos[0].Pins)
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -53,13 +55,9 @@ func status(changes ...converge.Change) (s converge.Status) {
 func image(t *testing.T) *simhost.Node {
 	t.Helper()
 	archive, err := os.ReadFile("../test/hosts/debian12-containerd16.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return n
 }
 
@@ -72,9 +70,8 @@ func TestSealLinkedFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	removed, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
-	if _, left := n.Lstat(place + "/MOK.priv"); err != nil || !errors.Is(left, fs.ErrNotExist) {
-		t.Errorf("the key is still in the image: removed %q, %v", removed, err)
-	}
+	_, left := n.Lstat(place + "/MOK.priv")
+	check.That(t, err == nil && errors.Is(left, fs.ErrNotExist), "the key is still in the image: removed %q, %v", removed, err)
 }
 
 // TestSealPrivateKey: an image is not sealed with a key of an administrator's in it, that its DKMS signs with.
@@ -82,37 +79,25 @@ func TestSealPrivateKey(t *testing.T) {
 	n := image(t)
 	const settings, key = "/etc/dkms/framework.conf", "/etc/site/module.key"
 	for _, dir := range []string{"/etc/dkms", "/etc/site"} {
-		if err := n.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
 	}
 	if err := errors.Join(n.WriteFile(settings, []byte("mok_signing_key="+key+"\nmok_certificate=/etc/site/module.der\n"), host.Attr{Mode: 0o644}),
 		n.WriteFile(key, []byte("secret"), host.Attr{Mode: 0o600})); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "the private key "+key+" lies in it") {
-		t.Errorf("sealed with a private key: %v", err)
-	}
-	if err := n.Remove(key); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false); err != nil {
-		t.Errorf("without the key: %v", err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "the private key "+key+" lies in it"), "sealed with a private key: %v", err)
+	must.OK(t, n.Remove(key))
+	_, err = Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
+	check.That(t, err == nil, "without the key: %v", err)
 }
 
 // TestOtherKubelet: a joined machine of a distribution that gpuadm does not configure is found, too.
 func TestOtherKubelet(t *testing.T) {
 	n := image(t)
-	if got := OtherKubelet(n); got != "" {
-		t.Errorf("found %s", got)
-	}
+	check.None(t, OtherKubelet(n), "found")
 	const name = "/var/lib/k0s/kubelet.conf"
-	if err := errors.Join(n.Mkdir("/var/lib/k0s", host.Attr{Mode: 0o755}), n.WriteFile(name, nil, host.Attr{Mode: 0o600})); err != nil {
-		t.Fatal(err)
-	}
-	if got := OtherKubelet(n); got != name {
-		t.Errorf("found %q", got)
-	}
+	must.OK(t, errors.Join(n.Mkdir("/var/lib/k0s", host.Attr{Mode: 0o755}), n.WriteFile(name, nil, host.Attr{Mode: 0o600})))
+	check.Equal(t, OtherKubelet(n), name, "found")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -23,9 +24,8 @@ func TestAKSWaits(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
 	must.OK(t, n.Remove(facts.AKSProvisioned))
 	w := provisioned(false)
-	if _, err := w.Look(t.Context(), n.View()); !trouble.Passes(err) {
-		t.Error(err)
-	}
+	_, err := w.Look(t.Context(), n.View())
+	check.That(t, trouble.Passes(err), "%v", err)
 }
 
 // TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
@@ -40,9 +40,8 @@ func TestAKSBoots(t *testing.T) {
 		t.Fatal(wants, err)
 	}
 	var later host.Later
-	if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
-		t.Error(err)
-	}
+	_, err = wants[0].Look(t.Context(), n.View())
+	check.That(t, errors.As(err, &later), "%v", err)
 }
 
 // TestAKSBeginsAtBoot: at a boot AKS's scripts wait for kubelet, so nothing waits for them; a driver is refused until they have ended.
@@ -66,8 +65,7 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 			joins.Must(t, n.Remove(facts.AKSProvisioned))
 		}
 		wants := Begin(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
-		if _, err := wants[0].Look(t.Context(), n.View()); len(wants) != 1 || !c.want(err) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		_, err := wants[0].Look(t.Context(), n.View())
+		check.That(t, len(wants) == 1 && c.want(err), "%+v: %v", c, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -24,9 +25,8 @@ func TestNodeadmGate(t *testing.T) {
 		s := joins.Spec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
 		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
-		if wants, err := Wants(new(node.Session), s, f); err != nil || strings.Contains(fmt.Sprint(wants), method.NodeadmRun) {
-			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
-		}
+		wants, err := Wants(new(node.Session), s, f)
+		check.That(t, err == nil && !strings.Contains(fmt.Sprint(wants), method.NodeadmRun), "without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") || strings.Contains(text, "Restart=") {
 			t.Errorf("%s:\n%s", gate, text)
 		}
@@ -63,9 +63,7 @@ func TestNodeadmHandler(t *testing.T) {
 	}
 	resolved := strings.Replace(joins.Resolved, `"config":""`, `"config":"oom_score = 1"`, 1)
 	_, err = Wants(new(node.Session), s, gather(map[string]string{method.NodeadmResolved: resolved}))
-	if err == nil || !strings.Contains(err.Error(), "spec.containerd.config already") {
-		t.Error(err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "spec.containerd.config already"), "%v", err)
 }
 
 // FuzzNodeadmReads has nothing that others wrote break the file that we write.

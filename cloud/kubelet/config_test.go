@@ -14,6 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The examples of RFC 7396, appendix A, that are tables.
@@ -32,17 +34,14 @@ func TestMerge(t *testing.T) {
 	} {
 		var v [3]table
 		for i := range c {
-			if err := json.Unmarshal([]byte(c[i]), &v[i]); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, json.Unmarshal([]byte(c[i]), &v[i]))
 		}
 		before, _ := json.Marshal(v[0])
 		if diff := cmp.Diff(v[2], merge(v[0], v[1])); diff != "" {
 			t.Errorf("%s with %s: %s", c[0], c[1], diff)
 		}
-		if after, _ := json.Marshal(v[0]); string(after) != string(before) {
-			t.Errorf("%s was changed to %s", before, after)
-		}
+		after, _ := json.Marshal(v[0])
+		check.That(t, string(after) == string(before), "%s was changed to %s", before, after)
 	}
 }
 
@@ -55,13 +54,10 @@ func TestReserved(t *testing.T) {
 		{1, 64, "60m", "1465Mi"}, {2, 64, "70m", "1465Mi"}, {4, 64, "80m", "1465Mi"}, {8, 64, "90m", "1465Mi"}, {96, 2048, "310m", "1465Mi"}, {2, 4, "70m", "1465Mi"},
 	} {
 		r := Reserved(facts.Facts{CPUs: c.cpus, Memory: c.gib << 30}, 110)
-		if r["cpu"] != c.cpu || r["memory"] != c.memory {
-			t.Errorf("%d CPUs, %d GiB: %v", c.cpus, c.gib, r)
-		}
+		check.That(t, r["cpu"] == c.cpu && r["memory"] == c.memory, "%d CPUs, %d GiB: %v", c.cpus, c.gib, r)
 	}
-	if r := Reserved(facts.Facts{}, 110); r != nil {
-		t.Errorf("of a machine that is not known: %v", r)
-	}
+	r := Reserved(facts.Facts{}, 110)
+	check.That(t, r == nil, "of a machine that is not known: %v", r)
 }
 
 func TestCgroupDriver(t *testing.T) {
@@ -75,9 +71,7 @@ func TestCgroupDriver(t *testing.T) {
 		"CRI-O":        {"crio", "", "systemd"},
 		"CRI-O's own":  {"crio", "[crio.runtime]\ncgroup_manager = \"cgroupfs\"", "cgroupfs"},
 	} {
-		if got := cgroupDriver(facts.Engine{Name: c.engine, Files: []facts.File{{Path: "/c", Data: []byte(c.data)}}}); got != c.want {
-			t.Errorf("%s: %s", name, got)
-		}
+		check.Equal(t, cgroupDriver(facts.Engine{Name: c.engine, Files: []facts.File{{Path: "/c", Data: []byte(c.data)}}}), c.want, "%s:", name)
 	}
 }
 
@@ -86,9 +80,7 @@ func TestSystemdWord(t *testing.T) {
 		"--a=b": "--a=b", "--a=$b": "--a=$$b", "--a=%h": "--a=%%h", "--a=b c": `"--a=b c"`, `--a="b"`: `"--a=\"b\""`, `--a=b\`: `"--a=b\\"`,
 		"HTTP_PROXY=http://p:1": "HTTP_PROXY=http://p:1", "A=$b": "A=$b", "A=b c": `"A=b c"`,
 	} {
-		if got := systemdWord(word); got != want {
-			t.Errorf("%s: %s, not %s", word, got, want)
-		}
+		check.Equal(t, systemdWord(word), want, "%s:", word)
 	}
 }
 
@@ -130,19 +122,15 @@ func TestCgroupDriverAsked(t *testing.T) {
 		"cgroupfs": {answer: []byte{0x0a, 0x02, 0x08, 0x01}},
 		"":         {err: host.Later{Until: "never"}},
 	} {
-		if got := askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"); got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
+		check.Equal(t, askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"), want, "got")
 	}
 	for _, torn := range [][]byte{nil, {0x0a}, {0x0a, 0x7f}, {0x12, 0x00}} {
-		if got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock"); got != "" {
-			t.Errorf("% x: %q", torn, got)
-		}
+		got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock")
+		check.That(t, got == "", "% x: %q", torn, got)
 	}
 	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
-	if driver := c.merged("cgroupfs")["cgroupDriver"]; driver != "cgroupfs" {
-		t.Errorf("the configuration says %v", driver)
-	}
+	driver := c.merged("cgroupfs")["cgroupDriver"]
+	check.That(t, driver == "cgroupfs", "the configuration says %v", driver)
 }
 
 func TestStartsOnCgroup1(t *testing.T) {
@@ -161,16 +149,13 @@ func TestStartsOnCgroup1(t *testing.T) {
 		{"1.35.4", 0, nil, false},
 	} {
 		err := Starts(c.config, spec.Spec{}, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
-		if (err != nil) != c.refused {
-			t.Errorf("%+v: %v", c, err)
-		}
+		check.That(t, (err != nil) == c.refused, "%+v: %v", c, err)
 	}
 }
 
 // TestEngineAsInRuntime: with two engines kubelet uses the one that [runtime] prepares.
 func TestEngineAsInRuntime(t *testing.T) {
 	f := facts.Facts{Engines: []facts.Engine{{Name: "crio"}, {Name: "containerd"}}}
-	if e, err := EngineOf(f); err != nil || e.Name != "containerd" {
-		t.Errorf("%+v %v", e, err)
-	}
+	e, err := EngineOf(f)
+	check.That(t, err == nil && e.Name == "containerd", "%+v %v", e, err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -47,13 +48,9 @@ func TestLabelsInVariable(t *testing.T) {
 				before = []byte(c.before)
 			}
 			got, err := withFlag(before, extra, labelFlag, []string{"a=1", "b=2"}, nil)
-			if err != nil || string(got) != c.after {
-				t.Fatalf("got %q, %v\nwant %q", got, err, c.after)
-			}
+			must.That(t, err == nil && string(got) == c.after, "got %q, %v\nwant %q", got, err, c.after)
 			again, err := withFlag(got, extra, labelFlag, []string{"a=1", "b=2"}, nil)
-			if err != nil || string(again) != string(got) {
-				t.Errorf("twice: %q, %v", again, err)
-			}
+			check.That(t, err == nil && string(again) == string(got), "twice: %q, %v", again, err)
 			if c.before == c.after {
 				return
 			}
@@ -66,9 +63,7 @@ func TestLabelsInVariable(t *testing.T) {
 			if name == "single" {
 				back = strings.Replace(back, "2 '", "2'", 1) // the blank goes with the word
 			}
-			if err != nil || left != nil || string(out) != back {
-				t.Errorf("taken out: %q, left %q, %v", out, left, err)
-			}
+			check.That(t, err == nil && left == nil && string(out) == back, "taken out: %q, left %q, %v", out, left, err)
 		})
 	}
 }
@@ -81,9 +76,8 @@ func TestVariableRefused(t *testing.T) {
 		"lines in quotes": extra + "=\"--v=2\n--x=y\"\n",
 		"goes on":         "A=1 \\",
 	} {
-		if out, err := withFlag([]byte(text), extra, labelFlag, []string{"a=1"}, nil); err == nil || !strings.Contains(err.Error(), "one line") {
-			t.Errorf("%s: %q, %v", name, out, err)
-		}
+		out, err := withFlag([]byte(text), extra, labelFlag, []string{"a=1"}, nil)
+		check.That(t, err != nil && strings.Contains(err.Error(), "one line"), "%s: %q, %v", name, out, err)
 	}
 }
 
@@ -103,13 +97,10 @@ func TestTaintsInVariable(t *testing.T) {
 			others = strings.Split(c.others, ",")
 		}
 		got, err := withFlag([]byte(extra+"=\""+c.before+"\"\n"), extra, taintFlag, []string{"gpu=new:NoSchedule"}, others)
-		if want := extra + "=\"" + c.after + "\"\n"; err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
-		}
+		want := extra + "=\"" + c.after + "\"\n"
+		check.That(t, err == nil && string(got) == want, "%s: %q, %v, want %q", name, got, err, want)
 		again, err := withFlag(got, extra, taintFlag, []string{"gpu=new:NoSchedule"}, others)
-		if err != nil || string(again) != string(got) {
-			t.Errorf("%s, twice: %q, %v", name, again, err)
-		}
+		check.That(t, err == nil && string(again) == string(got), "%s, twice: %q, %v", name, again, err)
 	}
 }
 
@@ -131,9 +122,7 @@ func TestRandomFlags(t *testing.T) {
 			others = []string{"o:NoSchedule", "t:NoSchedule"}
 		}
 		after, err := withFlag(before, extra, flag, parts, others)
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, before)
-		}
+		must.That(t, err == nil, "%v in\n%s", err, before)
 		value, _ := variableOf(after, extra)
 		stated := flagParts(facts.Words(value), flag)
 		was, _ := variableOf(before, extra)
@@ -142,21 +131,15 @@ func TestRandomFlags(t *testing.T) {
 			if slices.Contains(parts, p) && string(after) != string(before) {
 				is = slices.Contains(stated, p)
 			}
-			if !is && !slices.Contains(others, p) {
-				t.Fatalf("%q states %q, and lacks %s", after, stated, p)
-			}
+			must.That(t, is || slices.Contains(others, p), "%q states %q, and lacks %s", after, stated, p)
 		}
 		again, err := withFlag(after, extra, flag, parts, others)
-		if err != nil || string(again) != string(after) {
-			t.Fatalf("twice: %q, %q, %v", after, again, err)
-		}
+		must.That(t, err == nil && string(again) == string(after), "twice: %q, %q, %v", after, again, err)
 		if string(after) == string(before) {
 			continue
 		}
 		out, left, err := TakeOut(before, after, append([]byte("X=1\n"), after...))
-		if err != nil || left != nil || string(out) != "X=1\n"+string(before) {
-			t.Fatalf("taken out of %q: %q, left %q, %v; want %q", after, out, left, err, before)
-		}
+		must.That(t, err == nil && left == nil && string(out) == "X=1\n"+string(before), "taken out of %q: %q, left %q, %v; want %q", after, out, left, err, before)
 	}
 }
 
@@ -216,14 +199,10 @@ func TestTakeOutByWords(t *testing.T) {
 	} {
 		out, left, err := TakeOut([]byte(c.before), []byte(c.after), []byte(c.found))
 		if c.err != "" {
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%s: %q, %v", name, out, err)
-			}
+			check.That(t, err != nil && strings.Contains(err.Error(), c.err), "%s: %q, %v", name, out, err)
 			continue
 		}
-		if err != nil || string(out) != c.rest || strings.Join(left, "\n") != c.left {
-			t.Errorf("%s: %q, left %q, %v", name, out, left, err)
-		}
+		check.That(t, err == nil && string(out) == c.rest && strings.Join(left, "\n") == c.left, "%s: %q, left %q, %v", name, out, left, err)
 	}
 }
 
@@ -233,7 +212,6 @@ func TestConfigurationRepeatsOthers(t *testing.T) {
 	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
 	config := must.Get(readKubeletConfig(file.Name, file.data))(t)
 	want := "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
-	if got := fmt.Sprint(config[confTaints]); got != want || config["kind"] != "KubeletConfiguration" {
-		t.Errorf("%s, want %s, in\n%s", got, want, file.data)
-	}
+	got := fmt.Sprint(config[confTaints])
+	check.That(t, got == want && config["kind"] == "KubeletConfiguration", "%s, want %s, in\n%s", got, want, file.data)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestAutoscalerLabels(t *testing.T) {
@@ -35,8 +36,6 @@ func TestAutoscalerLabels(t *testing.T) {
 		"GKE":         {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
 		"AKS, a pool": {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
 	} {
-		if diff := cmp.Diff(c.want, autoscalerLabels(c.facts)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		check.None(t, cmp.Diff(c.want, autoscalerLabels(c.facts)), "%s (-want +got):", name)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -64,18 +65,13 @@ func TestCUDAFaults(t *testing.T) {
 			a.facts.OS = c.os
 			a.CUDAAnswers(func([]string) host.CUDA { return c.answer })
 			_, err := a.engine().Apply(a.ctx, a)
-			if err == nil || trouble.Passes(err) != c.waits {
-				t.Errorf("it is %v, waits: %t", err, c.waits)
-			}
+			check.That(t, err != nil && trouble.Passes(err) == c.waits, "it is %v, waits: %t", err, c.waits)
 			said := joins.Because(err)
 			for _, w := range c.says {
-				if !strings.Contains(said+fmt.Sprint(err), w) {
-					t.Errorf("%q is not in %v\n%s", w, err, said)
-				}
+				check.That(t, strings.Contains(said+fmt.Sprint(err), w), "%q is not in %v\n%s", w, err, said)
 			}
-			if got := a.shown(); strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
-				t.Errorf("pods may come:\n%s", got)
-			}
+			got := a.shown()
+			check.That(t, !strings.Contains(got, "True") && strings.Contains(got, "example.com/starting"), "pods may come:\n%s", got)
 		})
 	}
 }
@@ -100,9 +96,7 @@ func TestCUDAShown(t *testing.T) {
 		"[[MIG-GPU-b/0/3]]":         {cut("GPU-b", "")},
 		"[[GPU-a] [MIG-GPU-b/0/3]]": {cut("GPU-b", ""), whole("GPU-a")},
 	} {
-		if got := fmt.Sprint(cudaDevices(host.Driver{GPUs: gpus})); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		check.Equal(t, fmt.Sprint(cudaDevices(host.Driver{GPUs: gpus})), want, "got")
 	}
 }
 
@@ -111,9 +105,8 @@ func TestCUDAWaitsForFabric(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.facts.Driver.GPUs[1].Fabric.State = "in-progress"
 	a.CUDAAnswers(func([]string) host.CUDA { t.Error("CUDA was started"); return host.CUDA{} })
-	if _, err := a.engine().Apply(a.ctx, a); !trouble.Passes(err) {
-		t.Error(err)
-	}
+	_, err := a.engine().Apply(a.ctx, a)
+	check.That(t, trouble.Passes(err), "%v", err)
 }
 
 // TestCUDAOf: what an answer is true of differs with all that may keep CUDA from starting.
@@ -140,9 +133,8 @@ func TestCUDAOf(t *testing.T) {
 		}},
 	} {
 		c.set()
-		if before, ok := seen[of()]; ok {
-			t.Errorf("%s is as %s", c.what, before)
-		}
+		before, ok := seen[of()]
+		check.That(t, !ok, "%s is as %s", c.what, before)
 		seen[of()] = c.what
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestDRAReady: a node on which NVIDIA's DRA driver has registered has what that needs, or is not ready and says what is missing.
@@ -62,9 +63,7 @@ func TestDRAReady(t *testing.T) {
 			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("want %q, got %v", c.says, err)
 			}
-			if ready := strings.Contains(a.shown(), "True"); ready != (c.says == "") {
-				t.Errorf("ready is %t", ready)
-			}
+			check.Equal(t, strings.Contains(a.shown(), "True"), (c.says == ""), "ready is")
 		})
 	}
 }

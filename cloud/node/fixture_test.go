@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -111,9 +112,7 @@ func (a *apiNode) engine() *converge.Engine {
 func (a *apiNode) apply() converge.Result {
 	a.t.Helper()
 	res, err := a.engine().Apply(a.ctx, a)
-	if err != nil {
-		a.t.Fatalf("apply: %v", err)
-	}
+	must.That(a.t, err == nil, "apply: %v", err)
 	return res
 }
 
@@ -160,9 +159,8 @@ True GPUsReady 2 × H100 80GB, driver 580.95.05, boot `
 
 func (a *apiNode) converged(boot string) {
 	a.t.Helper()
-	if got, want := a.shown(), apiConverged+boot; got != want {
-		a.t.Errorf("the Node is\n%s\nwant\n%s", got, want)
-	}
+	got, want := a.shown(), apiConverged+boot
+	check.That(a.t, got == want, "the Node is\n%s\nwant\n%s", got, want)
 }
 
 func (a *apiNode) mark() string { id := a.BootID(); return id[len(id)-8:] }

@@ -25,9 +25,7 @@ func TestFailedKeepsGuard(t *testing.T) {
 			a.Advance(time.Minute)
 			a.sim.Requests()
 			res, err := a.engine().Apply(a.ctx, a)
-			if err == nil {
-				t.Fatalf("boot %d, try %d: a GPU is lost and apply said nothing", boot, try)
-			}
+			must.That(t, err != nil, "boot %d, try %d: a GPU is lost and apply said nothing", boot, try)
 			first := boot == 0 && try == 0
 			if shown := a.shown(); !first && (len(res.Made) > 0 || strings.Contains(shown, "example.com/starting")) {
 				t.Errorf("boot %d, try %d made %v:\n%s", boot, try, res.Made, shown)

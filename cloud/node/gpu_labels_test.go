@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -130,17 +131,14 @@ func create(t *testing.T, h host.Host, g host.GPU, name, compute string) {
 			break
 		}
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	must.That(t, err == nil, "%s: %v", name, err)
 	if compute == "" {
 		compute = fmt.Sprint(p.Slices)
 	}
 	for _, size := range strings.Split(compute, ",") {
 		kind := p.Compute[slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool { return fmt.Sprint(c.Slices) == size })]
-		if _, err := h.CreateCompute(t.Context(), g.Address, id, kind.ID, host.Span{}); err != nil {
-			t.Fatalf("%s/%s: %v", name, size, err)
-		}
+		_, err := h.CreateCompute(t.Context(), g.Address, id, kind.ID, host.Span{})
+		must.That(t, err == nil, "%s/%s: %v", name, size, err)
 	}
 }
 
@@ -154,14 +152,10 @@ func TestGPULabelsAreGFDs(t *testing.T) {
 			f := must.Get(facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true}))(t)
 			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas, MPS: c.mps}, Node: spec.Node{GPULabels: true}}
 			labels, why := gpuLabels(s, f)
-			if why != "" || labels[gpuPresent] != "true" {
-				t.Fatalf("%v, %q", labels, why)
-			}
+			must.That(t, why == "" && labels[gpuPresent] == "true", "%v, %q", labels, why)
 			delete(labels, gpuPresent)
 			data := must.Get(os.ReadFile(golden))(t)
-			if diff := cmp.Diff(lines(string(data)), labels); diff != "" {
-				t.Errorf("(-GPU Feature Discovery +gpuadm):\n%s", diff)
-			}
+			check.None(t, cmp.Diff(lines(string(data)), labels), "(-GPU Feature Discovery +gpuadm):")
 		})
 	}
 }
@@ -207,9 +201,8 @@ func TestGPULabelsWhyNot(t *testing.T) {
 		f.Driver = &driver
 		c.change(&s, &f)
 		labels, why := gpuLabels(s, f)
-		if diff := cmp.Diff(c.want, labels); diff != "" || why != c.why {
-			t.Errorf("%s: %q, want %q (-want +got):\n%s", name, why, c.why, diff)
-		}
+		diff := cmp.Diff(c.want, labels)
+		check.That(t, diff == "" && why == c.why, "%s: %q, want %q (-want +got):\n%s", name, why, c.why, diff)
 	}
 }
 
@@ -221,9 +214,8 @@ func TestGPULabelsBeside(t *testing.T) {
 	says := func(key, want string) {
 		t.Helper()
 		labels, why := gpuLabels(s, f)
-		if got, there := labels["nvidia.com/"+key]; why != "" || got != want || there == (want == "") {
-			t.Errorf("%s = %q, %q, want %q", key, got, why, want)
-		}
+		got, there := labels["nvidia.com/"+key]
+		check.That(t, why == "" && got == want && there != (want == ""), "%s = %q, %q, want %q", key, got, why, want)
 	}
 	for _, g := range f.Driver.GPUs {
 		f.GPUs = append(f.GPUs, facts.PCI{Address: g.Address, Vendor: "10de", Class: "030200"})
@@ -260,12 +252,9 @@ func TestGPULabelsBeside(t *testing.T) {
 
 	f.Driver.Version = "470.57"
 	labels, _ := gpuLabels(s, f)
-	if v, there := labels["nvidia.com/cuda.driver-version.revision"]; v != "" || !there {
-		t.Errorf("revision %q, %t", v, there)
-	}
-	if slices.ContainsFunc(slices.Collect(maps.Keys(labels)), func(k string) bool { return strings.Contains(k, "timestamp") }) {
-		t.Error("a timestamp")
-	}
+	v, there := labels["nvidia.com/cuda.driver-version.revision"]
+	check.That(t, v == "" && there, "revision %q, %t", v, there)
+	check.That(t, !slices.ContainsFunc(slices.Collect(maps.Keys(labels)), func(k string) bool { return strings.Contains(k, "timestamp") }), "a timestamp")
 }
 
 func TestFamily(t *testing.T) {
@@ -274,8 +263,6 @@ func TestFamily(t *testing.T) {
 		"8.9": "ada-lovelace", "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell", "13.0": "rubin", "11.0": "undefined",
 	} {
 		major, minor, _ := strings.Cut(compute, ".")
-		if got := family(major, minor); got != want {
-			t.Errorf("%s: %s, want %s", compute, got, want)
-		}
+		check.Equal(t, family(major, minor), want, "%s:", compute)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -34,7 +35,6 @@ func TestHolds(t *testing.T) {
 			t.Errorf("%q: %q %v", text, got, err)
 		}
 	}
-	if got, err := Holds(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n")); got != "" || err != nil {
-		t.Errorf("without GPUs: %q %v", got, err)
-	}
+	got, err := Holds(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
+	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
 }

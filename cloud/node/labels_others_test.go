@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -33,9 +34,7 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 		cmd := exec.Command(argv[0], argv[1:]...)
 		cmd.Env = append(append(os.Environ(), fake.Env()...), env...)
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", argv, err, out)
-		}
+		must.That(t, err == nil, "%v: %v\n%s", argv, err, out)
 		return string(out)
 	}
 	layout, _ := json.Marshal(c.layout)
@@ -112,9 +111,8 @@ func TestSharingCompared(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	offers(a, a.BootID(), "nvidia.com/gpu", "8")
 	a.Advance(time.Minute)
-	if _, err := a.engine().Apply(a.ctx, a); err != nil {
-		t.Errorf("without [sharing]: %v", err)
-	}
+	_, err := a.engine().Apply(a.ctx, a)
+	check.That(t, err == nil, "without [sharing]: %v", err)
 }
 
 func FuzzSandboxes(f *testing.F) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -39,27 +40,21 @@ func TestMIGLabelLayout(t *testing.T) {
 		t.Helper()
 		m.session.forget()
 		f, err := m.Layout(a.ctx, a)
-		if err != nil || f.Layout != layout || f.Asked != asked {
-			t.Errorf("%s: %+v, %v", what, f, err)
-		}
+		check.That(t, err == nil && f.Layout == layout && f.Asked == asked, "%s: %+v, %v", what, f, err)
 		return f
 	}
 	says("no label", "", true)
 	a.relabel(kubesim.Object{MIGConfig: "all-1g.10gb", migState: MIGFailed})
 	f := says("a label", "all-1g.10gb", true)
-	if f.Kept != "" || f.State != MIGFailed {
-		t.Errorf("the first name: %+v", f)
-	}
+	check.That(t, f.Kept == "" && f.State == MIGFailed, "the first name: %+v", f)
 	must.OK(t, m.Keep(a, f))
-	if i, err := a.Stat(migKept); err != nil || i.Mode.Perm() != 0o600 {
-		t.Errorf("the kept name: %v, %v", i.Mode, err)
-	}
+	i, err := a.Stat(migKept)
+	check.That(t, err == nil && i.Mode.Perm() == 0o600, "the kept name: %v, %v", i.Mode, err)
 	a.relabel(kubesim.Object{"x": "y"})
 	says("a label that is gone", "all-1g.10gb", true)
 	a.relabel(kubesim.Object{MIGConfig: "all-balanced"})
-	if f := says("another label", "all-balanced", true); f.Kept != "all-1g.10gb" {
-		t.Errorf("the name before: %+v", f)
-	}
+	f = says("another label", "all-balanced", true)
+	check.That(t, f.Kept == "all-1g.10gb", "the name before: %+v", f)
 	a.sim.Fail(kubesim.Fault{On: "GET", Status: 403})
 	says("no answer", "all-1g.10gb", false)
 	a.sim.Heal()
@@ -102,28 +97,17 @@ func TestMIGLabelProtocol(t *testing.T) {
 			}
 			before := labelsOf(a, deploy)
 			must.OK(t, m.Begin(a.ctx, a))
-			if got := labelsOf(a, deploy); got != tt.paused {
-				t.Errorf("paused: %s", got)
-			}
-			if got := labelsOf(a, MIGConfig); got != "nvidia.com/mig.config.state=pending" {
-				t.Errorf("begun: %s", got)
-			}
+			check.Equal(t, labelsOf(a, deploy), tt.paused, "paused:")
+			check.Equal(t, labelsOf(a, MIGConfig), "nvidia.com/mig.config.state=pending", "begun:")
 			for _, state := range []string{MIGSuccess, MIGFailed} {
 				resumed, err := m.End(a.ctx, a, state)
-				if err != nil || resumed != (tt.resumed && state == MIGSuccess) {
-					t.Errorf("%s: resumed %v, %v", state, resumed, err)
-				}
-				if got := labelsOf(a, MIGConfig); got != "nvidia.com/mig.config.state="+state {
-					t.Errorf("ended: %s", got)
-				}
+				check.That(t, err == nil && resumed == (tt.resumed && state == MIGSuccess), "%s: resumed %v, %v", state, resumed, err)
+				check.Equal(t, labelsOf(a, MIGConfig), "nvidia.com/mig.config.state="+state, "ended:")
 			}
-			if got := labelsOf(a, deploy); got != before {
-				t.Errorf("resumed: %s, and %s was there before", got, before)
-			}
+			got := labelsOf(a, deploy)
+			check.That(t, got == before, "resumed: %s, and %s was there before", got, before)
 			for _, r := range a.sim.Requests() {
-				if strings.Contains(r, "status") {
-					t.Errorf("%s: kubelet's own part was written", r)
-				}
+				check.That(t, !strings.Contains(r, "status"), "%s: kubelet's own part was written", r)
 			}
 		})
 	}
@@ -136,9 +120,8 @@ func TestMIGLabelWaits(t *testing.T) {
 	// A pod that selects the paused value stays, as one does that takes long to end.
 	a.sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": "dcgm", "namespace": "gpu"}, "spec": kubesim.Object{"nodeName": "gpu-1", "nodeSelector": kubesim.Object{key: migPaused}}})
 	late := &lateNode{Node: a.Node}
-	if err := m.Begin(a.ctx, late); err == nil || !strings.Contains(err.Error(), "gpu/dcgm") {
-		t.Errorf("a pod that does not end: %v", err)
-	}
+	err := m.Begin(a.ctx, late)
+	check.That(t, err != nil && strings.Contains(err.Error(), "gpu/dcgm"), "a pod that does not end: %v", err)
 }
 
 // lateNode is a machine on which each look at the clock takes long.
@@ -164,7 +147,6 @@ func TestPodsMIGLabel(t *testing.T) {
 	sim.EditNode("gpu-1", func(o kubesim.Object) {
 		o["metadata"].(kubesim.Object)["labels"] = kubesim.Object{MIGConfig: "all-balanced"}
 	})
-	if got, err := PodsMIGLabel(t.Context(), n); err != nil || got != "all-balanced" {
-		t.Errorf("%q, %v", got, err)
-	}
+	got, err := PodsMIGLabel(t.Context(), n)
+	check.That(t, err == nil && got == "all-balanced", "%q, %v", got, err)
 }

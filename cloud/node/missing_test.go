@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -26,60 +27,42 @@ func TestMissingGPUs(t *testing.T) {
 	}
 	for n := range 2 {
 		have(n)
-		if got := missing(); got != "" {
-			t.Errorf("with %d before it was ready with both: %q", n, got)
-		}
+		check.None(t, missing(), "with %d before it was ready with both:", n)
 	}
 	have(2)
 	a.apply()
 	a.converged(a.mark())
 	a.sim.Requests()
-	if got := missing(); got != "" {
-		t.Errorf("with both: %q", got)
-	}
+	check.None(t, missing(), "with both:")
 	have(1)
 	for _, part := range []string{"ready with 2", "none is at 0000:18:00.0"} {
-		if got := missing(); !strings.Contains(got, part) {
-			t.Errorf("want %q in %q", part, got)
-		}
+		check.Has(t, missing(), part, "want %q in", part)
 	}
-	if n := len(a.sim.Requests()); n > 0 {
-		t.Errorf("the cluster was asked %d times", n)
-	}
+	n := len(a.sim.Requests())
+	check.That(t, n <= 0, "the cluster was asked %d times", n)
 
 	have(0)
-	if got := missing(); !strings.Contains(got, "ready with 2") || !strings.Contains(got, "none is at 0000:17:00.0, 0000:18:00.0") {
-		t.Errorf("without any: %q", got)
-	}
+	got := missing()
+	check.That(t, strings.Contains(got, "ready with 2") && strings.Contains(got, "none is at 0000:17:00.0, 0000:18:00.0"), "without any: %q", got)
 
 	moved := both[0]
 	moved.Address = "0000:99:00.0"
 	a.facts.GPUs = append(both[1:2:2], moved)
-	if got := missing(); got != "" {
-		t.Errorf("at other places: %q", got)
-	}
+	check.None(t, missing(), "at other places:")
 	passed := both[1]
 	passed.Driver = "vfio-pci"
 	a.facts.GPUs = append(both[:1:1], passed)
-	if got := missing(); got != "" {
-		t.Errorf("given to a guest: %q", got)
-	}
+	check.None(t, missing(), "given to a guest:")
 
 	have(1) // and it is meant so: an operator who sets gpu_count = 1 passes preflight
 	a.Advance(time.Minute)
 	a.apply()
-	if got := missing(); got != "" {
-		t.Errorf("after the node was ready with one: %q", got)
-	}
+	check.None(t, missing(), "after the node was ready with one:")
 	have(2)
 	a.Advance(time.Minute)
 	a.apply()
 	have(1)
-	if missing() == "" {
-		t.Error("a GPU that was added again and lost again is not missed")
-	}
+	check.That(t, missing() != "", "a GPU that was added again and lost again is not missed")
 	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
-	if got := missing(); got != "" {
-		t.Errorf("after undo: %q", got)
-	}
+	check.None(t, missing(), "after undo:")
 }

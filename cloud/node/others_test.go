@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -36,9 +37,7 @@ func TestSecondOwner(t *testing.T) {
 		if !errors.As(err, &told) || trouble.Passes(err) || !strings.Contains(told.What, theirs) || !strings.Contains(strings.Join(told.Because, " "), "Node Problem Detector") {
 			t.Errorf("got %v", err)
 		}
-		if rerr := a.report(Outcome{Stage: "ready", Err: err}); rerr != nil {
-			t.Error(rerr)
-		}
+		check.OK(t, a.report(Outcome{Stage: "ready", Err: err}))
 		a.Reboot()
 		a.others(GPUReady, status, theirs, 20*time.Second)
 		_, _ = a.engine().Apply(a.ctx, a)
@@ -66,12 +65,10 @@ func TestRepairWaits(t *testing.T) {
 		if !trouble.Passes(err) || !errors.As(err, &wait) || !strings.Contains(wait.What, tt.kind+"="+tt.bad+" ("+tt.reason+")") || !strings.Contains(strings.Join(wait.Try, " "), tt.acts) {
 			t.Errorf("%s: got %v, %q", tt.kind, err, wait.Try)
 		}
-		if got := a.shown(); !strings.Contains(got, "taint example.com/starting") || a.condition() != "" {
-			t.Errorf("%s: the Node is\n%s", tt.kind, got)
-		}
-		if c := a.sim.Node("gpu-1")["status"].(kubesim.Object)["conditions"].([]any)[1].(kubesim.Object); c["status"] != tt.bad || c["message"] != "theirs" {
-			t.Errorf("%s was changed: %v", tt.kind, c)
-		}
+		got := a.shown()
+		check.That(t, strings.Contains(got, "taint example.com/starting") && a.condition() == "", "%s: the Node is\n%s", tt.kind, got)
+		c := a.sim.Node("gpu-1")["status"].(kubesim.Object)["conditions"].([]any)[1].(kubesim.Object)
+		check.That(t, c["status"] == tt.bad && c["message"] == "theirs", "%s was changed: %v", tt.kind, c)
 		a.others(tt.kind, tt.good, "", time.Hour)
 		a.Advance(time.Minute)
 		a.apply()

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestOwnerOf(t *testing.T) {
@@ -46,9 +47,8 @@ func TestOwnerOf(t *testing.T) {
 		"readiness.k8s.io/gpu":                                    "",
 		"":                                                        "",
 	} {
-		if got := ownerOf(key); got != want {
-			t.Errorf("%q is %q's, want %q", key, got, want)
-		}
+		got := ownerOf(key)
+		check.That(t, got == want, "%q is %q's, want %q", key, got, want)
 	}
 }
 
@@ -61,13 +61,10 @@ func TestOursAreNotForeign(t *testing.T) {
 			keys = append(keys, key)
 		}
 	}
-	if len(keys) != 4 {
-		t.Errorf("keys %v", keys)
-	}
+	check.That(t, len(keys) == 4, "keys %v", keys)
 	for _, key := range keys {
-		if owner := ownerOf(key); owner != "" {
-			t.Errorf("%s is %s's", key, owner)
-		}
+		owner := ownerOf(key)
+		check.That(t, owner == "", "%s is %s's", key, owner)
 	}
 }
 

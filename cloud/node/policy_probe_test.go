@@ -13,6 +13,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -23,9 +25,7 @@ func probePod(t *testing.T) (*simhost.Node, *kubesim.Server) {
 	const folder = "var/run/secrets/kubernetes.io/serviceaccount"
 	n, err := simhost.New(fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
 		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\n%[3]s\n", folder, kubesim.CA(time.Now()), apiSecret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	sim := kubesim.New(kubesim.User{})
 	account := kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"}
 	sim.Token(apiSecret, account)
@@ -42,9 +42,7 @@ func denies(t *testing.T, message string) func(kubesim.User, kubesim.Object, kub
 	return func(u kubesim.User, old, made kubesim.Object) string {
 		meta, _ := made["metadata"].(kubesim.Object)
 		labels, _ := meta["labels"].(kubesim.Object)
-		if meta["name"] != u.OnNode || labels["node-restriction.kubernetes.io/gpuadm-probe"] == nil {
-			t.Errorf("the policy is shown %v", made)
-		}
+		check.That(t, meta["name"] == u.OnNode && labels["node-restriction.kubernetes.io/gpuadm-probe"] != nil, "the policy is shown %v", made)
 		return message
 	}
 }
@@ -74,20 +72,12 @@ func TestProbePolicy(t *testing.T) {
 			tt.set(t, sim)
 			before := fmt.Sprint(sim.Node("gpu-1"))
 			told, err := ProbePolicy(t.Context(), n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if (told == nil) != (tt.says == nil) {
-				t.Fatalf("it says %v", told)
-			}
+			must.OK(t, err)
+			must.That(t, (told == nil) == (tt.says == nil), "it says %v", told)
 			for _, word := range tt.says {
-				if text := fmt.Sprint(told.What, told.Because, told.Try); !strings.Contains(text, word) {
-					t.Errorf("%q is not in %s", word, text)
-				}
+				check.Has(t, fmt.Sprint(told.What, told.Because, told.Try), word, "%q is not in", word)
 			}
-			if fmt.Sprint(sim.Node("gpu-1")) != before {
-				t.Error("the probe has changed the Node")
-			}
+			check.That(t, fmt.Sprint(sim.Node("gpu-1")) == before, "the probe has changed the Node")
 		})
 	}
 }
@@ -101,36 +91,24 @@ func TestProbeUnanswered(t *testing.T) {
 	} {
 		n, sim := probePod(t)
 		sim.Fail(fault)
-		if told, err := ProbePolicy(t.Context(), n); err == nil || told != nil {
-			t.Errorf("%+v: %v, %v", fault, told, err)
-		}
+		told, err := ProbePolicy(t.Context(), n)
+		check.That(t, err != nil && told == nil, "%+v: %v, %v", fault, told, err)
 	}
 	n, err := simhost.New([]byte("-- proc/self/environ --\nA=b\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if told, err := ProbePolicy(t.Context(), n); !errors.Is(err, kube.Broken) || told != nil {
-		t.Errorf("no pod: %v, %v", told, err)
-	}
+	must.OK(t, err)
+	told, err := ProbePolicy(t.Context(), n)
+	check.That(t, errors.Is(err, kube.Broken) && told == nil, "no pod: %v, %v", told, err)
 }
 
 // TestPolicyFits holds rbac.yaml to what the code relies on: its code, its condition, and our taints in its list.
 func TestPolicyFits(t *testing.T) {
 	text := string(daemonset.RBAC)
-	if strings.Count(text, "["+PolicyCode+"]") != 1 {
-		t.Errorf("rbac.yaml does not say [%s] once", PolicyCode)
-	}
-	if strings.Count(text, `c.type != "`+GPUReady+`"`) != 2 {
-		t.Errorf("rbac.yaml does not leave the condition %s to gpuadm", GPUReady)
-	}
+	check.That(t, strings.Count(text, "["+PolicyCode+"]") == 1, "rbac.yaml does not say [%s] once", PolicyCode)
+	check.That(t, strings.Count(text, `c.type != "`+GPUReady+`"`) == 2, "rbac.yaml does not leave the condition %s to gpuadm", GPUReady)
 	for _, key := range []string{karpenterTaint().Key, autoscalerTaint().Key, failureTaint().Key} {
-		if !strings.Contains(text, "          \""+key+"\",\n") {
-			t.Errorf("the taint %s is not in the list of rbac.yaml", key)
-		}
+		check.That(t, strings.Contains(text, "          \""+key+"\",\n"), "the taint %s is not in the list of rbac.yaml", key)
 	}
 	for _, key := range []string{labelRecord, taintRecord, gpuRecord} {
-		if !strings.HasPrefix(key, "nvidia.com/") || !bytes.Contains(daemonset.RBAC, []byte(`"nvidia.com/*",`)) {
-			t.Errorf("the annotation %s is not in the list of rbac.yaml", key)
-		}
+		check.That(t, strings.HasPrefix(key, "nvidia.com/") && bytes.Contains(daemonset.RBAC, []byte(`"nvidia.com/*",`)), "the annotation %s is not in the list of rbac.yaml", key)
 	}
 }

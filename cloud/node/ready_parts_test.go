@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
@@ -27,13 +27,11 @@ import (
 func TestFabricOfGPUsInMIGMode(t *testing.T) {
 	for _, state := range []string{"not-started", "in-progress"} {
 		g := host.GPU{Address: "0000:17:00.0", MIG: true, Mode: true, Fabric: host.Fabric{State: state}}
-		if open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}}); open != "" || err != nil {
-			t.Errorf("%s in MIG mode: %q, %v", state, open, err)
-		}
+		open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}})
+		check.That(t, open == "" && err == nil, "%s in MIG mode: %q, %v", state, open, err)
 		g.Mode = false
-		if open, err := fabricOpen(host.Driver{GPUs: []host.GPU{g}}); open == "" && err == nil {
-			t.Errorf("%s without MIG mode is ready", state)
-		}
+		open, err = fabricOpen(host.Driver{GPUs: []host.GPU{g}})
+		check.That(t, open != "" || err != nil, "%s without MIG mode is ready", state)
 	}
 }
 
@@ -54,13 +52,10 @@ func TestFabricNote(t *testing.T) {
 		{[]host.GPU{done, none, whole}, nil},
 	} {
 		a := apiFixture(t, apiSpec)
-		if got := NewReady(new(Session), nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}); !slices.Equal(got, c.want) {
-			t.Errorf("got %q, want %q", got, c.want)
-		}
+		check.List(t, NewReady(new(Session), nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}), c.want, "got")
 	}
-	if got := NewReady(new(Session), nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}}); got != nil {
-		t.Errorf("no node is asked for: %q", got)
-	}
+	got := NewReady(new(Session), nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}})
+	check.That(t, got == nil, "no node is asked for: %q", got)
 }
 
 // TestStaleZero: kubelet keeps the zero of a device plugin that is gone. Beside it the devices of the DRA driver count, once
@@ -93,9 +88,8 @@ func TestStaleZero(t *testing.T) {
 			offers(a, a.BootID(), resource, c.offered)
 			if c.plugin != nil {
 				for _, dir := range []string{"/var", "/var/lib", "/var/lib/kubelet", path.Dir(socket)} {
-					if err := a.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
-						t.Fatal(err)
-					}
+					err := a.Mkdir(dir, host.Attr{Mode: 0o755})
+					must.That(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 				}
 				must.OK(t, a.WriteFile(socket, nil, host.Attr{Mode: 0o755}))
 				a.Daemon(socket, c.plugin)
@@ -154,9 +148,7 @@ func TestPluginStaysAway(t *testing.T) {
 		if !trouble.Passes(err) || !errors.As(err, &told) || !strings.Contains(err.Error(), c.says) || !strings.Contains(strings.Join(told.Try, "\n"), c.try) {
 			t.Errorf("%s: %v %+v", name, err, told)
 		}
-		if name == "no taint" && strings.Contains(err.Error(), "taint") {
-			t.Errorf("the message names a taint that keeps no plugin away: %v", err)
-		}
+		check.That(t, name != "no taint" || !strings.Contains(err.Error(), "taint"), "the message names a taint that keeps no plugin away: %v", err)
 	}
 }
 
@@ -173,8 +165,6 @@ func TestReadyRuntimeTry(t *testing.T) {
 		a.facts.Cloud.Managed, a.facts.Kubelet.Active = c.managed, "active"
 		a.stages = []converge.Stage{a.with(NewReady(a.shared, lacks))}
 		_, err := a.engine().Apply(a.ctx, a)
-		if got := joins.Because(err); !strings.Contains(got, "try "+c.want) {
-			t.Errorf("%+v: %v %s", c, err, got)
-		}
+		check.Has(t, joins.Because(err), "try "+c.want, "%+v: %v", c, err)
 	}
 }

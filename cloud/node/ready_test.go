@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -45,15 +46,12 @@ func TestReadyFaults(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		set(a)
 		_, err := a.engine().Apply(a.ctx, a)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want), "want %q, got %v", want, err)
 		if waits := strings.Contains(want, "still"); trouble.Passes(err) != waits {
 			t.Errorf("%q passes by waiting: %v", want, !waits)
 		}
-		if got := a.shown(); strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
-			t.Errorf("%q: pods may come:\n%s", want, got)
-		}
+		got := a.shown()
+		check.That(t, !strings.Contains(got, "True") && strings.Contains(got, "example.com/starting"), "%q: pods may come:\n%s", want, got)
 	}
 }
 
@@ -77,9 +75,7 @@ func TestReadyWaits(t *testing.T) {
 			t.Helper()
 			a.Advance(time.Minute)
 			_, err := a.engine().Apply(a.ctx, a)
-			if !trouble.Passes(err) || !strings.Contains(err.Error(), want) {
-				t.Fatalf("want to wait for %q, got %v", want, err)
-			}
+			must.That(t, trouble.Passes(err) && strings.Contains(err.Error(), want), "want to wait for %q, got %v", want, err)
 			if got := a.shown(); !strings.Contains(got, "example.com/rack=r7") || strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
 				t.Fatalf("while it waits for %q:\n%s", want, got)
 			}
@@ -126,14 +122,11 @@ func TestPlanned(t *testing.T) {
 	} {
 		s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.slicing}}
 		if c.strategy == "none" && c.slicing > 0 {
-			if mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus}); err != nil || fmt.Sprint(mps) != c.want {
-				t.Errorf("MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
-			}
+			mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus})
+			check.That(t, err == nil && fmt.Sprint(mps) == c.want, "MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
 		}
 		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
-		if err != nil || fmt.Sprint(got) != c.want || total != c.total {
-			t.Errorf("%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
-		}
+		check.That(t, err == nil && fmt.Sprint(got) == c.want && total == c.total, "%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
 	}
 }
 
@@ -153,23 +146,16 @@ func TestGuard(t *testing.T) {
 	a.stages = []converge.Stage{a.stages[0], probe, a.stages[1]}
 	a.apply()
 	all := strings.Split(strings.TrimSpace(seen), "\n\n")
-	if len(all) < 2 || !strings.Contains(all[1], "taint example.com/starting=") || !strings.Contains(all[1], "False NewBoot") {
-		t.Errorf("behind the guard the Node was:\n%s", seen)
-	}
-	if a.mark() == first {
-		t.Fatal("the simulated boots have one mark")
-	}
+	check.That(t, len(all) >= 2 && strings.Contains(all[1], "taint example.com/starting=") && strings.Contains(all[1], "False NewBoot"), "behind the guard the Node was:\n%s", seen)
+	must.That(t, a.mark() != first, "the simulated boots have one mark")
 	a.converged(a.mark())
-	if got := a.sim.Requests(); len(got) != 5 || got[0][:3] != "GET" {
-		t.Errorf("requests after a reboot: %v", got)
-	}
+	got := a.sim.Requests()
+	check.That(t, len(got) == 5 && got[0][:3] == "GET", "requests after a reboot: %v", got)
 	a.Advance(time.Minute)
-	if res := a.apply(); res.Run != "" {
-		t.Errorf("apply again did %v", res.Made)
-	}
-	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("requests of a converged node: %v", got)
-	}
+	res := a.apply()
+	check.That(t, res.Run == "", "apply again did %v", res.Made)
+	got = a.sim.Requests()
+	check.That(t, len(got) == 1, "requests of a converged node: %v", got)
 }
 
 // TestConditionTimes: the time of transition moves with the status alone.
@@ -191,14 +177,11 @@ func TestConditionTimes(t *testing.T) {
 	a.facts.GPUs[0].Model, a.facts.GPUs[1].Model = "H200", "H200" // another message
 	a.apply()
 	transition, beat := at()
-	if transition != began || beat == began {
-		t.Errorf("true since %s: then %s, said at %s", began, transition, beat)
-	}
+	check.That(t, transition == began && beat != began, "true since %s: then %s, said at %s", began, transition, beat)
 	a.Advance(time.Hour)
 	must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
-	if transition, _ := at(); transition == began {
-		t.Errorf("false since it was true")
-	}
+	transition, _ = at()
+	check.That(t, transition != began, "false since it was true")
 }
 
 // TestWhole: a stage that speaks for the whole machine waits for what the same apply makes, and refuses to speak where
@@ -217,9 +200,7 @@ func TestWhole(t *testing.T) {
 	e = a.engine()
 	e.Stages = []converge.Stage{file, ready}
 	p, err := e.Plan(a.ctx, a)
-	if err != nil || len(p.Cannot()) > 0 || p.Now() != 1 || p.Deferred < 3 || p.Changes[1].Deferred != "once stage early is converged" {
-		t.Fatalf("plan: %v %+v", err, p.Changes)
-	}
+	must.That(t, err == nil && len(p.Cannot()) == 0 && p.Now() == 1 && p.Deferred >= 3 && p.Changes[1].Deferred == "once stage early is converged", "plan: %v %+v", err, p.Changes)
 	must.Get(e.Apply(a.ctx, a))(t)
 	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
@@ -227,9 +208,8 @@ func TestWhole(t *testing.T) {
 	}}
 	e = a.engine()
 	e.Stages = []converge.Stage{waits, ready}
-	if _, err := e.Apply(a.ctx, a); !trouble.Passes(err) || !strings.Contains(err.Error(), "the sun") {
-		t.Errorf("behind what waits: %v", err)
-	}
+	_, err = e.Apply(a.ctx, a)
+	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "the sun"), "behind what waits: %v", err)
 
 	// What is left when its turn comes keeps it from speaking, too.
 	late := converge.Stage{Name: "late", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
@@ -243,7 +223,6 @@ func TestWhole(t *testing.T) {
 	if _, err := e.Apply(a.ctx, a); err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
 		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
 	}
-	if _, err := a.Stat("/etc/early"); err != nil {
-		t.Errorf("what was made before it is gone: %v", err)
-	}
+	_, err = a.Stat("/etc/early")
+	check.That(t, err == nil, "what was made before it is gone: %v", err)
 }

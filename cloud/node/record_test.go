@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -68,9 +69,8 @@ func TestFormerStartupTaint(t *testing.T) {
 				t.Errorf("the new one stays:\n%s", a.shown())
 			}
 			a.Advance(2 * answerServes)
-			if res := a.apply(); res.Run != "" {
-				t.Errorf("apply again did %v", res.Made)
-			}
+			res := a.apply()
+			check.That(t, res.Run == "", "apply again did %v", res.Made)
 		})
 	}
 }
@@ -79,9 +79,7 @@ func TestFormerStartupTaint(t *testing.T) {
 func (a *apiNode) applyAndReport(o Outcome) {
 	a.t.Helper()
 	_, err := a.engine().Apply(a.ctx, a)
-	if !trouble.Passes(err) {
-		a.t.Fatalf("apply: %v", err)
-	}
+	must.That(a.t, trouble.Passes(err), "apply: %v", err)
 	must.OK(a.t, a.report(o))
 }
 
@@ -110,9 +108,8 @@ func TestRecordedLabels(t *testing.T) {
 	a.sim.DeleteNode("gpu-1")
 	a.sim.AddNode("gpu-1", map[string]string{"example.com/rack": "r7", "example.com/row": "3", "theirs.example/x": "1"})
 	a.apply()
-	if shown := a.shown(); !strings.Contains(shown, "example.com/rack=r7") || !strings.Contains(shown, "example.com/row=3") {
-		t.Fatalf("gpuadm's labels are gone:\n%s", shown)
-	}
+	shown := a.shown()
+	must.That(t, strings.Contains(shown, "example.com/rack=r7") && strings.Contains(shown, "example.com/row=3"), "gpuadm's labels are gone:\n%s", shown)
 	before := len(a.sim.Requests())
 	if a.apply(); len(a.sim.Requests()) > before+1 {
 		t.Errorf("a converged node costs %v", a.sim.Requests()[before:])
@@ -125,15 +122,12 @@ func TestRecordedLabels(t *testing.T) {
 	}
 	a.Advance(answerServes * 2)
 	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
-	if shown := a.shown(); !strings.Contains(shown, "example.com/rack=r7") || !strings.Contains(shown, "theirs.example/x=1") {
-		t.Errorf("undo took off what kubelet had registered:\n%s", shown)
-	}
+	shown = a.shown()
+	check.That(t, strings.Contains(shown, "example.com/rack=r7") && strings.Contains(shown, "theirs.example/x=1"), "undo took off what kubelet had registered:\n%s", shown)
 }
 
 // TestRecordedTaintsForm: other clients may write the record: what is no taint, or another owner's, is not gpuadm's.
 func TestRecordedTaintsForm(t *testing.T) {
 	got := recordedTaints("a b:NoSchedule,a=b c:NoSchedule,a=b:Never,a=b,node.kubernetes.io/not-ready:NoExecute,example.com/a=b:NoSchedule")
-	if want := []spec.Taint{{Key: "example.com/a", Value: "b", Effect: "NoSchedule"}}; !slices.Equal(got, want) {
-		t.Errorf("got %v", got)
-	}
+	check.That(t, slices.Equal(got, []spec.Taint{{Key: "example.com/a", Value: "b", Effect: "NoSchedule"}}), "got %v", got)
 }

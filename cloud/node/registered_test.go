@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestQuickKubelet: a kubelet that registers its node before we look again has done so because we started it: the journal has it,
@@ -19,9 +21,8 @@ func TestQuickKubelet(t *testing.T) {
 	}
 	look := func(w converge.Want, want converge.State) {
 		t.Helper()
-		if is, err := w.Look(a.ctx, a); err != nil || is != want {
-			t.Errorf("%q, %v; want %q", is, err, want)
-		}
+		is, err := w.Look(a.ctx, a)
+		check.That(t, err == nil && is == want, "%q, %v; want %q", is, err, want)
 	}
 	look(wanted(), "there")
 
@@ -30,8 +31,6 @@ func TestQuickKubelet(t *testing.T) {
 	look(w, "")
 	a.sim.AddNode("gpu-1", nil)
 	look(w, "")
-	if err := w.Make(a.ctx, a, "there"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Make(a.ctx, a, "there"))
 	look(w, "there")
 }

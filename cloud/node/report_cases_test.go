@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -29,16 +30,14 @@ func TestReportAgain(t *testing.T) {
 	a.apply()
 	for _, why := range []string{"x", "y", "y", "z"} {
 		fails(a, why)
-		if got := a.shown(); strings.Contains(got, "status-taint") || !strings.Contains(got, "False MigFailed "+why) {
-			t.Errorf("failed with %s in the boot that it was ready in:\n%s", why, got)
-		}
+		got := a.shown()
+		check.That(t, !strings.Contains(got, "status-taint") && strings.Contains(got, "False MigFailed "+why), "failed with %s in the boot that it was ready in:\n%s", why, got)
 	}
 	a.Reboot()
 	for _, why := range []string{"z", "x", "x"} {
 		fails(a, why)
-		if got := a.shown(); strings.Count(got, "status-taint") != 1 || !strings.Contains(got, "False MigFailed "+why) {
-			t.Errorf("failed with %s after a reboot:\n%s", why, got)
-		}
+		got := a.shown()
+		check.That(t, strings.Count(got, "status-taint") == 1 && strings.Contains(got, "False MigFailed "+why), "failed with %s after a reboot:\n%s", why, got)
 	}
 	a.Advance(time.Minute)
 	a.apply()
@@ -105,12 +104,8 @@ func said(a *apiNode, status, reason, message string) {
 func TestReportIsMasked(t *testing.T) {
 	text := "cannot fetch https://robot:hunter2@mirror.example/x?sig=hunter2: token=hunter2, Bearer hunter2hunter2 and " + strings.Repeat("x", maxCondition)
 	for _, said := range []string{firstLine(errors.New(text)), made([]converge.Change{{Stage: "sources", Ref: converge.Ref{Kind: "file", Name: text}}})[0].message} {
-		if strings.Contains(said, "hunter2") || !strings.Contains(said, "mirror.example") {
-			t.Errorf("%s", said)
-		}
-		if len(said) > maxCondition {
-			t.Errorf("%d bytes", len(said))
-		}
+		check.That(t, !strings.Contains(said, "hunter2") && strings.Contains(said, "mirror.example"), "%s", said)
+		check.That(t, len(said) <= maxCondition, "%d bytes", len(said))
 	}
 }
 
@@ -128,9 +123,7 @@ func TestUndoOfSilentCluster(t *testing.T) {
 		a.sim.Fail(fault)
 		_, err := a.engine().Undo(kube.Within(a.ctx, 0), a, "", nil)
 		tr := (*trouble.Error)(nil)
-		if !trouble.Passes(err) || !errors.As(err, &tr) || strings.Contains(err.Error(), "changed since") || len(tr.Try) == 0 {
-			t.Errorf("%s: %+v", name, err)
-		}
+		check.That(t, trouble.Passes(err) && errors.As(err, &tr) && !strings.Contains(err.Error(), "changed since") && len(tr.Try) > 0, "%s: %+v", name, err)
 		a.sim.Heal()
 		a.Advance(time.Minute)
 		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
@@ -217,9 +210,7 @@ func TestUndoTellsOfTaint(t *testing.T) {
 	}
 	must.Get(e.Undo(a.ctx, a, "all", nil))(t)
 	want := "the node keeps the taint " + failureTaint().String() + " if the last report to the cluster was a failure; remove it with: kubectl taint node NODE "
-	if strings.Count(said, want) != 1 || strings.Count(told, want) != 1 {
-		t.Errorf("the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)
-	}
+	check.That(t, strings.Count(said, want) == 1 && strings.Count(told, want) == 1, "the plan of the undo says: %s\nundo says: %s\nwant: %s", said, told, want)
 }
 
 // TestUndoLeavesLabel: a label that was changed outside gpuadm since stays, undo names it, and all else is undone.

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -42,9 +43,7 @@ func TestReport(t *testing.T) {
 		Stage: "module-load", Err: &trouble.Error{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
 	}
 	must.OK(t, a.report(failed))
-	if got := a.condition(); got != "False ModuleLoadFailed cannot load nvidia: it is" {
-		t.Errorf("the condition: %s", got)
-	}
+	check.Equal(t, a.condition(), "False ModuleLoadFailed cannot load nvidia: it is", "the condition:")
 	want := `Normal PackagesMade packages: 2 changes: package a, package b gpuadm
 Normal MigMade mig: mig 0 gpuadm
 Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
@@ -98,18 +97,15 @@ func TestReportQuiet(t *testing.T) {
 	} {
 		a := apiFixture(t, apiSpec)
 		set(a)
-		if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil || len(a.sim.Requests()) > 0 {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := a.report(Outcome{Stage: "mig", Err: errors.New("x")})
+		check.That(t, err == nil && len(a.sim.Requests()) == 0, "%s: %v", name, err)
 	}
 	a := apiFixture(t, apiSpec)
-	if err := a.report(Outcome{}); err != nil || len(a.sim.Requests()) > 0 {
-		t.Errorf("nothing to tell: %v", err)
-	}
+	err := a.report(Outcome{})
+	check.That(t, err == nil && len(a.sim.Requests()) == 0, "nothing to tell: %v", err)
 	a.sim.Fail(kubesim.Fault{Times: -1, Status: 503})
-	if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); !errors.Is(err, kube.Busy) {
-		t.Errorf("got %v", err)
-	}
+	err = a.report(Outcome{Stage: "mig", Err: errors.New("x")})
+	check.That(t, errors.Is(err, kube.Busy), "got %v", err)
 }
 
 // TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm never made ready: the node may be

@@ -13,6 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -28,13 +30,10 @@ func TestWaitsTell(t *testing.T) {
 	slept := time.Duration(0)
 	j := joined{nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
 	err := j.Make(ctx, a, isReady)
-	if !trouble.Passes(err) {
-		t.Fatalf("got %v", err)
-	}
+	must.That(t, trouble.Passes(err), "got %v", err)
 	first := a.Now()
-	if most := int(readyPatience/reportEvery) + 2; len(told) < most/2 || len(told) > most {
-		t.Errorf("told %d times in %v", len(told), slept)
-	}
+	most := int(readyPatience/reportEvery) + 2
+	check.That(t, len(told) >= most/2 && len(told) <= most, "told %d times in %v", len(told), slept)
 	if len(told) == 0 || !strings.Contains(told[0], "node gpu-1: it is not ready: KubeletNotReady: cni plugin not initialized; waiting since "+first.Format("15:04")) {
 		t.Errorf("told %q", told)
 	}
@@ -47,9 +46,7 @@ func TestWaitsEnd(t *testing.T) {
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503, Do: func(*kubesim.Server) { asked++ }})
 	r := registered{nodeAsk: nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
 	err := r.wait(kube.Within(a.ctx, 0), a, registerPatience, nil)
-	if !trouble.Passes(err) || asked > 8 {
-		t.Errorf("asked %d times: %v", asked, err)
-	}
+	check.That(t, trouble.Passes(err) && asked <= 8, "asked %d times: %v", asked, err)
 }
 
 // TestWaitsSeldom: a kubelet that is quick is seen at once, and thousands that are slow do not ask the API server every second: in
@@ -61,29 +58,22 @@ func TestWaitsSeldom(t *testing.T) {
 			n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}}
 		})
 		j := joined{nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
-		if err := j.Make(a.ctx, a, isReady); !trouble.Passes(err) {
-			t.Fatalf("got %v", err)
-		}
+		err := j.Make(a.ctx, a, isReady)
+		must.That(t, trouble.Passes(err), "got %v", err)
 		return pauses, a.sim.Requests()
 	}
 	pauses, asked := waits()
-	if len(asked) < 20 || len(asked) > 60 {
-		t.Errorf("asked %d times", len(asked))
-	}
+	check.That(t, len(asked) >= 20 && len(asked) <= 60, "asked %d times", len(asked))
 	for _, r := range asked {
-		if r != "GET /api/v1/nodes/gpu-1 cached" {
-			t.Errorf("asked %s", r)
-		}
+		check.That(t, r == "GET /api/v1/nodes/gpu-1 cached", "asked %s", r)
 	}
-	if early := pauses[0] + pauses[1] + pauses[2]; early > 6*time.Second {
-		t.Errorf("the first three pauses take %v", early)
-	}
+	early := pauses[0] + pauses[1] + pauses[2]
+	check.That(t, early <= 6*time.Second, "the first three pauses take %v", early)
 	for i, d := range pauses {
 		if d > 15*time.Second || i > 4 && d < 2*time.Second {
 			t.Errorf("pause %d is %v", i, d)
 		}
 	}
-	if others, _ := waits(); slices.Equal(others, pauses) {
-		t.Error("two nodes ask at the same moments")
-	}
+	others, _ := waits()
+	check.That(t, !slices.Equal(others, pauses), "two nodes ask at the same moments")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -23,9 +24,8 @@ func TestAPIDownOnce(t *testing.T) {
 	a.ctx = kube.Within(a.ctx, 0)
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503})
 	must.Get(a.engine().Plan(a.ctx, a))(t)
-	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("one plan asked %d times", len(got))
-	}
+	got := a.sim.Requests()
+	check.That(t, len(got) == 1, "one plan asked %d times", len(got))
 }
 
 // TestAPIOneNode: a change is of the Node that was looked at: not of one that has its name in another cluster, or took its place.
@@ -46,9 +46,7 @@ func TestAPIOneNode(t *testing.T) {
 			conflicts++
 		}
 	}
-	if conflicts != 2 {
-		t.Errorf("the other Node was changed without a look at it: %d looks", conflicts)
-	}
+	check.That(t, conflicts == 2, "the other Node was changed without a look at it: %d looks", conflicts)
 }
 
 // TestStartupTaintDropped: a startup taint that the spec no longer asks for still goes once the GPUs are ready; what others put on
@@ -67,13 +65,10 @@ func TestStartupTaintDropped(t *testing.T) {
 		})
 		a.apply()
 		got := a.shown()
-		if strings.Contains(got, auto.Key) != c.stays || strings.Contains(got, failed) {
-			t.Errorf("with the value %s:\n%s", c.value, got)
-		}
+		check.That(t, strings.Contains(got, auto.Key) == c.stays && !strings.Contains(got, failed), "with the value %s:\n%s", c.value, got)
 		a.Advance(time.Minute)
-		if res := a.apply(); res.Run != "" {
-			t.Errorf("apply again did %v", res.Made)
-		}
+		res := a.apply()
+		check.That(t, res.Run == "", "apply again did %v", res.Made)
 	}
 }
 
@@ -107,17 +102,14 @@ func TestAPIStandingCost(t *testing.T) {
 	a.apply()
 	a.Advance(time.Minute)
 	a.sim.Requests()
-	if res := a.apply(); res.Run != "" {
-		t.Errorf("apply again did %v", res.Made)
-	}
-	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("requests of a converged node: %v", got)
-	}
+	res := a.apply()
+	check.That(t, res.Run == "", "apply again did %v", res.Made)
+	got := a.sim.Requests()
+	check.That(t, len(got) == 1, "requests of a converged node: %v", got)
 	a.Advance(time.Minute)
 	must.Get(a.engine().Undo(a.ctx, a, "all", nil))(t)
-	if got := a.sim.Requests(); len(got) > 5 {
-		t.Errorf("requests of an undo: %v", got)
-	}
+	got = a.sim.Requests()
+	check.That(t, len(got) <= 5, "requests of an undo: %v", got)
 	a.Advance(time.Minute)
 	a.apply()
 	a.converged(a.mark())

@@ -16,6 +16,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -58,18 +60,11 @@ func TestRightsLacking(t *testing.T) {
 			c.lose(a)
 			_, err := e.Apply(a.ctx, a)
 			told := (*trouble.Error)(nil)
-			if !trouble.Passes(err) || !errors.As(err, &told) {
-				t.Fatalf("got %v", err)
-			}
+			must.That(t, trouble.Passes(err) && errors.As(err, &told), "got %v", err)
 			all := strings.Join(append(append([]string{err.Error()}, told.Because...), told.Try...), "\n")
-			for _, want := range c.says {
-				if !strings.Contains(all, want) {
-					t.Errorf("%q is not said:\n%s", want, all)
-				}
-			}
-			if data, err := a.ReadFile("/etc/machine"); string(data) != "fixed" {
-				t.Errorf("the machine was not fixed: %v", err)
-			}
+			check.Says(t, all, c.says...)
+			data, err := a.ReadFile("/etc/machine")
+			check.That(t, string(data) == "fixed", "the machine was not fixed: %v", err)
 			if !strings.Contains(a.shown(), "example.com/starting") {
 				t.Errorf("pods may come:\n%s", a.shown())
 			}
@@ -89,7 +84,6 @@ func TestRightsOfTheGate(t *testing.T) {
 		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "no GPU answers", nil }, "")}, nil
 	}}
 	a.stages = []converge.Stage{a.stages[0], bad, a.stages[1]}
-	if _, err := a.engine().Apply(a.ctx, a); trouble.Passes(err) || err == nil || !strings.Contains(err.Error(), "no GPU answers") {
-		t.Errorf("got %v", err)
-	}
+	_, err := a.engine().Apply(a.ctx, a)
+	check.That(t, !trouble.Passes(err) && err != nil && strings.Contains(err.Error(), "no GPU answers"), "got %v", err)
 }

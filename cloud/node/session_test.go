@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -26,20 +27,14 @@ func TestAPIIsMade(t *testing.T) {
 	a.converged(a.mark())
 	// One PATCH by kubelet, and one by the ServiceAccount.
 	want := []string{"GET /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1/status", "PATCH /api/v1/nodes/gpu-1"}
-	if got := a.sim.Requests(); !slices.Equal(got, want) {
-		t.Errorf("requests of a change:\n%s", strings.Join(got, "\n"))
-	}
+	got := a.sim.Requests()
+	check.That(t, slices.Equal(got, want), "requests of a change:\n%s", strings.Join(got, "\n"))
 	before := a.sim.Node("gpu-1")
 	a.Advance(time.Minute)
-	if res := a.apply(); res.Run != "" {
-		t.Errorf("a second apply did %v", res.Made)
-	}
-	if got := a.sim.Requests(); !slices.Equal(got, want[:1]) {
-		t.Errorf("requests of a converged node: %v", got)
-	}
-	if fmt.Sprint(before) != fmt.Sprint(a.sim.Node("gpu-1")) {
-		t.Errorf("the converged Node was changed")
-	}
+	res := a.apply()
+	check.That(t, res.Run == "", "a second apply did %v", res.Made)
+	check.List(t, a.sim.Requests(), want[:1], "requests of a converged node:")
+	check.That(t, fmt.Sprint(before) == fmt.Sprint(a.sim.Node("gpu-1")), "the converged Node was changed")
 }
 
 // TestAPIUndo: labels and taints go, foreign ones stay; the startup taint stays off, and the condition says nothing any more.
@@ -49,15 +44,9 @@ func TestAPIUndo(t *testing.T) {
 	must.Get(a.engine().Undo(a.ctx, a, "", nil))(t)
 	got := a.shown()
 	for _, gone := range []string{"example.com/rack", "node-role", "nvidia.com/gpu=", "example.com/starting", "True"} {
-		if strings.Contains(got, gone) {
-			t.Errorf("undo left %s:\n%s", gone, got)
-		}
+		check.That(t, !strings.Contains(got, gone), "undo left %s:\n%s", gone, got)
 	}
-	for _, stays := range []string{"theirs.example/x=1", "theirs.example/busy=y", "theirs.example/late", "Unknown Undone"} {
-		if !strings.Contains(got, stays) {
-			t.Errorf("undo took %s:\n%s", stays, got)
-		}
-	}
+	check.Says(t, got, "theirs.example/x=1", "theirs.example/busy=y", "theirs.example/late", "Unknown Undone")
 }
 
 // TestAPIUndoWithoutNode: a machine that has left its cluster, or whose Node was deleted, can be undone.
@@ -70,18 +59,15 @@ func TestAPIUndoWithoutNode(t *testing.T) {
 		a.apply()
 		set(a)
 		a.Advance(time.Minute)
-		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := a.engine().Undo(a.ctx, a, "", nil)
+		check.That(t, err == nil, "%s: %v", name, err)
 	}
 }
 
 // TestSpecOn: undo finds the ServiceAccount in the spec that lies on the machine, where the last file wins.
 func TestSpecOn(t *testing.T) {
 	a := apiFixture(t, apiSpec)
-	if got := specOn(a).Node.Kubeconfig; got != "" {
-		t.Errorf("no spec says %q", got)
-	}
+	check.None(t, specOn(a).Node.Kubeconfig, "no spec says")
 	for _, dir := range []string{"/etc/gpuadm", "/etc/gpuadm/node.d"} {
 		_ = a.Mkdir(dir, host.Attr{Mode: 0o755}) // the first is there
 	}
@@ -90,9 +76,7 @@ func TestSpecOn(t *testing.T) {
 	} {
 		must.OK(t, a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
-	if got := specOn(a).Node.Kubeconfig; got != "/other" {
-		t.Errorf("the spec says %q", got)
-	}
+	check.Equal(t, specOn(a).Node.Kubeconfig, "/other", "the spec says")
 }
 
 // TestAPIShrinks: what the spec no longer asks for goes, what the node had before us comes back.
@@ -114,12 +98,9 @@ func apiShrinks(t *testing.T, set func(*apiNode)) {
 	a.sim.Requests()
 	a.apply()
 	got := a.shown()
-	if strings.Contains(got, "node-role") || !strings.Contains(got, "example.com/row=3") || !strings.Contains(got, "theirs.example/x=1") {
-		t.Errorf("after a shrunk spec:\n%s", got)
-	}
-	if res := a.apply(); res.Run != "" {
-		t.Errorf("apply again did %v", res.Made)
-	}
+	check.That(t, !strings.Contains(got, "node-role") && strings.Contains(got, "example.com/row=3") && strings.Contains(got, "theirs.example/x=1"), "after a shrunk spec:\n%s", got)
+	res := a.apply()
+	check.That(t, res.Run == "", "apply again did %v", res.Made)
 }
 
 // TestAPIPowerCut: cut at every touch, then applied again, the Node is the same.
@@ -129,9 +110,7 @@ func TestAPIPowerCut(t *testing.T) {
 		a.CutAt(cut)
 		_, err := a.engine().Apply(a.ctx, a)
 		if err == nil {
-			if cut < 5 {
-				t.Errorf("only %d touches", cut)
-			}
+			check.That(t, cut >= 5, "only %d touches", cut)
 			return
 		}
 		a.Boot(simhost.LoseAll)
@@ -140,9 +119,7 @@ func TestAPIPowerCut(t *testing.T) {
 				break
 			}
 		}
-		if err != nil {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
+		must.That(t, err == nil, "cut at %d: %v", cut, err)
 		a.converged(a.mark())
 	}
 }
@@ -185,20 +162,14 @@ func TestAPIOthersWrite(t *testing.T) {
 		}
 		close(stop)
 		wg.Wait()
-		if err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
+		must.That(t, err == nil, "round %d: %v", round, err)
 		got := a.shown()
 		for _, theirs := range []string{fmt.Sprintf("their.example/count=%d\n", writes), fmt.Sprintf("taint their.example/moving=%d:NoSchedule", writes)} {
-			if !strings.Contains(got, theirs) {
-				t.Fatalf("round %d: their write %q was lost:\n%s", round, theirs, got)
-			}
+			must.That(t, strings.Contains(got, theirs), "round %d: their write %q was lost:\n%s", round, theirs, got)
 		}
 		got = strings.Replace(got, fmt.Sprintf("their.example/count=%d\n", writes), "", 1)
 		got = strings.Replace(got, fmt.Sprintf("taint their.example/moving=%d:NoSchedule <nil>\n", writes), "", 1)
-		if got != apiConverged+a.mark() {
-			t.Fatalf("round %d:\n%s", round, got)
-		}
+		must.That(t, got == apiConverged+a.mark(), "round %d:\n%s", round, got)
 	}
 }
 
@@ -218,14 +189,10 @@ func TestAPIOthersBetween(t *testing.T) {
 	got := a.shown()
 	for i := range n {
 		line := fmt.Sprintf("taint their.example/t%d=<nil>:NoSchedule <nil>\n", i+1)
-		if !strings.Contains(got, line) {
-			t.Errorf("lost: %s", line)
-		}
+		check.That(t, strings.Contains(got, line), "lost: %s", line)
 		got = strings.Replace(got, line, "", 1)
 	}
-	if n != 4 || got != apiConverged+a.mark() {
-		t.Errorf("after %d writes of others:\n%s", n, got)
-	}
+	check.That(t, n == 4 && got == apiConverged+a.mark(), "after %d writes of others:\n%s", n, got)
 
 	a = apiFixture(t, apiSpec)
 	a.sim.Fail(kubesim.Fault{On: "PATCH", Do: func(s *kubesim.Server) {
@@ -265,12 +232,8 @@ func TestAPIFaults(t *testing.T) {
 				a.converged(a.mark())
 				return
 			}
-			if err == nil || trouble.Passes(err) != c.passes {
-				t.Fatalf("passes by waiting: want %v, got %v", c.passes, err)
-			}
-			if strings.Contains(err.Error(), "s3cret") {
-				t.Errorf("the error repeats a secret: %v", err)
-			}
+			must.That(t, err != nil && trouble.Passes(err) == c.passes, "passes by waiting: want %v, got %v", c.passes, err)
+			check.That(t, !strings.Contains(err.Error(), "s3cret"), "the error repeats a secret: %v", err)
 			a.sim.Heal()
 			a.Advance(time.Minute)
 			if a.sim.Node("gpu-1") == nil {
@@ -294,13 +257,9 @@ func TestAPINotYet(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		set(a)
 		res := a.apply()
-		if res.Run != "" || len(res.Deferred) == 0 || len(a.sim.Requests()) > 0 {
-			t.Errorf("%s: %+v", want, res)
-		}
+		check.That(t, res.Run == "" && len(res.Deferred) > 0 && len(a.sim.Requests()) == 0, "%s: %+v", want, res)
 		for _, c := range res.Deferred {
-			if c.Deferred != want {
-				t.Errorf("%s waits: %q, want %q", c, c.Deferred, want)
-			}
+			check.That(t, c.Deferred == want, "%s waits: %q, want %q", c, c.Deferred, want)
 		}
 	}
 }
@@ -311,9 +270,7 @@ func TestAPINoAccount(t *testing.T) {
 	a.facts.GPUs = nil
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	if err == nil || !strings.Contains(err.Error(), "no account here may") || trouble.Passes(err) {
-		t.Fatalf("got %v", err)
-	}
+	must.That(t, err != nil && strings.Contains(err.Error(), "no account here may") && !trouble.Passes(err), "got %v", err)
 	if a.shown() != before {
 		t.Errorf("something was touched:\n%s", a.shown())
 	}
@@ -323,20 +280,14 @@ func TestAPINoAccount(t *testing.T) {
 func TestAPINames(t *testing.T) {
 	for _, name := range []string{"label nvidia.com/gpu.count", "taint nvidia.com/gpu:NoSchedule", "condition " + GPUReady} {
 		thing, err := NewPart(name, nil)
-		if err != nil || thing.Ref().Name != name || thing.Ref().Kind != "node" {
-			t.Errorf("%s: %v %v", name, thing, err)
-		}
+		check.That(t, err == nil && thing.Ref().Name == name && thing.Ref().Kind == "node", "%s: %v %v", name, thing, err)
 	}
 	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule", nil)
-	if err != nil || guard.Ref().Name != "startup taint example.com/a=b:NoSchedule" || guard.Ref().Kind != "guard" {
-		t.Errorf("%v %v", guard, err)
-	}
+	check.That(t, err == nil && guard.Ref().Name == "startup taint example.com/a=b:NoSchedule" && guard.Ref().Kind == "guard", "%v %v", guard, err)
 	for _, name := range []string{"", "label", "taint x", "finger x", "label "} {
-		if thing, err := NewPart(name, nil); err == nil {
-			t.Errorf("%q made %+v", name, thing)
-		}
+		thing, err := NewPart(name, nil)
+		check.That(t, err != nil, "%q made %+v", name, thing)
 	}
-	if s := valueState(""); s == "" || stateValue(s) != "" {
-		t.Errorf("a taint without a value is like none: %q", s)
-	}
+	s := valueState("")
+	check.That(t, s != "" && stateValue(s) == "", "a taint without a value is like none: %q", s)
 }

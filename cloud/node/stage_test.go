@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -139,9 +140,7 @@ func kubeletTree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", 
 func mustApply(t *testing.T, n *simhost.Node, text string) converge.Result {
 	t.Helper()
 	r, err := kubeletEngine(t, text).Apply(context.Background(), n)
-	if err != nil {
-		t.Fatalf("%v, %+v", err, err)
-	}
+	must.That(t, err == nil, "%v, %+v", err, err)
 	return r
 }
 
@@ -154,40 +153,29 @@ func TestNodeLayouts(t *testing.T) {
 			n := kubeletMachine(t, c.files)
 			first := kubeletTree(n)
 			p, err := kubeletEngine(t, redSpec).Plan(ctx, n.View())
-			if err != nil || len(p.Cannot()) > 0 {
-				t.Fatalf("%v, %+v", err, p.Cannot())
-			}
+			must.That(t, err == nil && len(p.Cannot()) == 0, "%v, %+v", err, p.Cannot())
 			r := mustApply(t, n, redSpec)
 			restarted := strings.Contains(fmt.Sprint(r.Made), "restart ")
-			if restarted != c.fresh {
-				t.Errorf("kubelet restarted: %v, made %v", restarted, r.Made)
-			}
+			check.That(t, restarted == c.fresh, "kubelet restarted: %v, made %v", restarted, r.Made)
 			for file, parts := range c.has {
 				data, err := n.ReadFile(file)
-				if err != nil {
-					t.Fatalf("%v; made %v", err, r.Made)
-				}
+				must.That(t, err == nil, "%v; made %v", err, r.Made)
 				for _, part := range parts {
-					if !strings.Contains(string(data), part) {
-						t.Errorf("%s lacks %q:\n%s", file, part, data)
-					}
+					check.That(t, strings.Contains(string(data), part), "%s lacks %q:\n%s", file, part, data)
 				}
 			}
 			c.registers(t, n, map[string]string{"team": "red", "size": "big"}, "{nvidia.com/gpu present NoSchedule}")
-			if r := mustApply(t, n, redSpec); len(r.Made) > 0 {
-				t.Errorf("again: %v", r.Made)
-			}
+			r = mustApply(t, n, redSpec)
+			check.That(t, len(r.Made) == 0, "again: %v", r.Made)
 			mustApply(t, n, blueSpec)
 			c.registers(t, n, map[string]string{"team": "blue", "size": ""}, "{readiness.example.com/gpu  NoExecute}")
 			other := kubeletMachine(t, c.files)
 			mustApply(t, other, blueSpec)
-			if a, b := n.Tree(converge.Home, "/run", "/proc"), other.Tree(converge.Home, "/run", "/proc"); a != b {
-				t.Errorf("a changed spec ends otherwise:\n%s\nthan on a fresh machine:\n%s", a, b)
-			}
+			a, b := n.Tree(converge.Home, "/run", "/proc"), other.Tree(converge.Home, "/run", "/proc")
+			check.That(t, a == b, "a changed spec ends otherwise:\n%s\nthan on a fresh machine:\n%s", a, b)
 			must.Get(kubeletEngine(t, blueSpec).Undo(ctx, n, "all", nil))(t)
-			if now := n.Tree(converge.Home, "/run", "/proc") + n.Units(); now != first {
-				t.Errorf("after undo:\n%s\nwas:\n%s", now, first)
-			}
+			now := n.Tree(converge.Home, "/run", "/proc") + n.Units()
+			check.That(t, now == first, "after undo:\n%s\nwas:\n%s", now, first)
 		})
 	}
 }
@@ -207,14 +195,10 @@ func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, tai
 	f, err := facts.Gather(context.Background(), n, facts.Needs{})
 	must.OK(t, err)
 	for k, v := range labels {
-		if f.Kubelet.Labels[k] != v {
-			t.Errorf("label %s is %q, not %q: %v", k, f.Kubelet.Labels[k], v, f.Kubelet.Labels)
-		}
+		check.That(t, f.Kubelet.Labels[k] == v, "label %s is %q, not %q: %v", k, f.Kubelet.Labels[k], v, f.Kubelet.Labels)
 	}
 	all := fmt.Sprint(f.Kubelet.Taints)
-	if !strings.Contains(all, taint) || strings.Count(all, "gpu") != 1 {
-		t.Errorf("taints are %s, and should have %s and no other of gpuadm's", all, taint)
-	}
+	check.That(t, strings.Contains(all, taint) && strings.Count(all, "gpu") == 1, "taints are %s, and should have %s and no other of gpuadm's", all, taint)
 }
 
 // A kubelet that dies for want of credentials, again and again, reads its files at the next try; one that gave up does when it
@@ -225,20 +209,14 @@ func TestKubeletThatDies(t *testing.T) {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
 		thing := kubelet.NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
-		if got, err := thing.Look(ctx, n); err != nil || got != want {
-			t.Errorf("%s: %q, %v", active, got, err)
-		}
+		got, err := thing.Look(ctx, n)
+		check.That(t, err == nil && got == want, "%s: %q, %v", active, got, err)
 		restarts := strings.Contains(fmt.Sprint(mustApply(t, n, redSpec).Made), "restart ")
-		if restarts != (active == "active") {
-			t.Errorf("%s: restarted: %v", active, restarts)
-		}
-		if r := mustApply(t, n, redSpec); len(r.Made) > 0 {
-			t.Errorf("%s, again: %v", active, r.Made)
-		}
+		check.That(t, restarts == (active == "active"), "%s: restarted: %v", active, restarts)
+		r := mustApply(t, n, redSpec)
+		check.That(t, len(r.Made) == 0, "%s, again: %v", active, r.Made)
 	}
-	if kubelet.Is("containerd.service") || !kubelet.Is("rke2-agent.service") {
-		t.Error("kubelets are not told from other daemons")
-	}
+	check.That(t, !kubelet.Is("containerd.service") && kubelet.Is("rke2-agent.service"), "kubelets are not told from other daemons")
 }
 
 // A file of others that replaces K3s's lists is read before ours.
@@ -246,9 +224,8 @@ func TestK3sFilesOfOthers(t *testing.T) {
 	n := kubeletMachine(t, layouts()["K3s"].files+"-- etc/rancher/k3s/config.yaml.d/90-site.yaml --\nnode-label: [site=x]\nnode-taint: [dedicated:NoSchedule]\n")
 	mustApply(t, n, redSpec)
 	checkRegisters(t, n, map[string]string{"team": "red", "site": "x"}, "{nvidia.com/gpu present NoSchedule}")
-	if r := mustApply(t, n, redSpec); len(r.Made) > 0 {
-		t.Errorf("again: %v", r.Made)
-	}
+	r := mustApply(t, n, redSpec)
+	check.That(t, len(r.Made) == 0, "again: %v", r.Made)
 }
 
 // At boot kubelet waits for us, and will start with the files that are there.
@@ -260,17 +237,12 @@ func TestNodeAtBoot(t *testing.T) {
 		{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env, Joined: true}},
 	} {
 		wants, err := Stage().Wants(red, f)
-		if err != nil || len(wants) == 0 {
-			t.Fatalf("%d wants, %v", len(wants), err)
-		}
+		must.That(t, err == nil && len(wants) > 0, "%d wants, %v", len(wants), err)
 		for _, w := range wants {
-			if w.Ref().Kind == "restart" {
-				t.Errorf("wants %s %s", w.Ref().Kind, w.Ref().Name)
-			}
+			check.That(t, w.Ref().Kind != "restart", "wants %s %s", w.Ref().Kind, w.Ref().Name)
 		}
-		if why := wants[len(wants)-1].Why; strings.Contains(why, "joined already") != f.Kubelet.Joined {
-			t.Errorf("%q", why)
-		}
+		why := wants[len(wants)-1].Why
+		check.That(t, strings.Contains(why, "joined already") == f.Kubelet.Joined, "%q", why)
 	}
 }
 
@@ -293,13 +265,9 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 	must.Get(kubeletEngine(t, redSpec).Undo(ctx, n, "all", nil))(t)
 	env, _ := n.ReadFile("/etc/default/kubelet")
 	conf, _ := n.ReadFile("/var/lib/kubelet/config.yaml")
-	if string(env) != "KUBELET_EXTRA_ARGS=\"--v=9 --node-labels=more=1\"\n" {
-		t.Errorf("%q", env)
-	}
+	check.That(t, string(env) == "KUBELET_EXTRA_ARGS=\"--v=9 --node-labels=more=1\"\n", "%q", env)
 	want := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nregisterWithTaints:\n- key: dedicated # theirs\n  effect: NoSchedule\n- key: added\n  effect: NoExecute\nmaxPods: 99\n"
-	if string(conf) != want {
-		t.Errorf("%q\nwant %q", conf, want)
-	}
+	check.That(t, string(conf) == want, "%q\nwant %q", conf, want)
 }
 
 // A power cut before any touch, then apply again, ends in the same tree.
@@ -316,9 +284,8 @@ func TestNodePowerCuts(t *testing.T) {
 		}
 		n.Boot(simhost.LoseAll)
 		mustApply(t, n, redSpec)
-		if now := n.Tree(converge.Home, "/run", "/proc"); now != want {
-			t.Fatalf("cut at touch %d:\n%s\nwant:\n%s", cut, now, want)
-		}
+		now := n.Tree(converge.Home, "/run", "/proc")
+		must.That(t, now == want, "cut at touch %d:\n%s\nwant:\n%s", cut, now, want)
 	}
 }
 
@@ -333,12 +300,8 @@ func TestNoPlaceForTaints(t *testing.T) {
 		n := kubeletMachine(t, simKubelet+c.files)
 		first := kubeletTree(n)
 		_, err := kubeletEngine(t, redSpec).Apply(context.Background(), n)
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if now := kubeletTree(n); now != first {
-			t.Errorf("%s: %s", name, now)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), c.says), "%s: %v", name, err)
+		check.Equal(t, kubeletTree(n), first, "%s:", name)
 	}
 }
 
@@ -377,20 +340,16 @@ func TestNodeWantsNothing(t *testing.T) {
 		}
 	}
 	_, err = Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: facts.Place{Why: "a wrapper"}}})
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 || !strings.Contains(told.What, "a wrapper") {
-		t.Errorf("a taint that can go nowhere: %v", err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && len(told.Try) > 0 && strings.Contains(told.What, "a wrapper"), "a taint that can go nowhere: %v", err)
 }
 
 func TestRegistrationRefuses(t *testing.T) {
 	s := spec.Spec{Node: spec.Node{Labels: map[string]string{"node-role.kubernetes.io/gpu": "x", "team": "red", "feature.node.kubernetes.io/a": "b"}}}
 	labels, _, err := Registration(s, facts.Facts{})
-	if err != nil || labels["team"] != "red" || labels["feature.node.kubernetes.io/a"] != "b" || labels["node-role.kubernetes.io/gpu"] != "" {
-		t.Errorf("%v, %v", labels, err)
-	}
+	check.That(t, err == nil && labels["team"] == "red" && labels["feature.node.kubernetes.io/a"] == "b" && labels["node-role.kubernetes.io/gpu"] == "", "%v, %v", labels, err)
 	twice := spec.Node{Taints: []spec.Taint{{Key: "a", Effect: "NoSchedule"}, {Key: "a", Value: "b", Effect: "NoSchedule"}}}
 	_, _, err = Registration(spec.Spec{Node: twice}, facts.Facts{})
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 || !strings.Contains(err.Error(), "wanted too") {
-		t.Errorf("two taints of a key and an effect: %v", err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && len(told.Try) > 0 && strings.Contains(err.Error(), "wanted too"), "two taints of a key and an effect: %v", err)
 }

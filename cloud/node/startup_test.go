@@ -14,6 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // startupCase is one combination of what the startup taint depends on.
@@ -121,9 +123,7 @@ func TestStartupTaint(t *testing.T) {
 		switch {
 		case errors.As(err, &told):
 			got = "refused"
-			if len(told.Try) == 0 || len(told.Because) == 0 || !strings.HasPrefix(told.What, "cannot ") {
-				t.Errorf("%+v: no fix: %+v", c, told)
-			}
+			check.That(t, len(told.Try) > 0 && len(told.Because) > 0 && strings.HasPrefix(told.What, "cannot "), "%+v: no fix: %+v", c, told)
 		case on:
 			got = taint.String()
 		}
@@ -131,14 +131,11 @@ func TestStartupTaint(t *testing.T) {
 			t.Errorf("%+v: %s, %q, %v; want %q", c, got, why, err, want)
 		}
 		status, on := failedTaint(s, f)
-		if got := fmt.Sprint(status, on); got != fmt.Sprint(parsedTaint(wantFailed), wantFailed != "") {
-			t.Errorf("%+v: failed taint %s, want %q", c, got, wantFailed)
-		}
+		got = fmt.Sprint(status, on)
+		check.That(t, got == fmt.Sprint(parsedTaint(wantFailed), wantFailed != ""), "%+v: failed taint %s, want %q", c, got, wantFailed)
 		counts[want]++
 	})
-	if len(counts) != 6 {
-		t.Errorf("the cases lead to %v", counts)
-	}
+	check.That(t, len(counts) == 6, "the cases lead to %v", counts)
 }
 
 // TestStartupNeeds: what is looked at must have been asked for.
@@ -150,17 +147,13 @@ func TestStartupNeeds(t *testing.T) {
 	each(func(c startupCase) {
 		_, f := c.make()
 		for name := range f.Files {
-			if !asked[name] {
-				t.Fatalf("%s is not asked for", name)
-			}
+			must.That(t, asked[name], "%s is not asked for", name)
 		}
 	})
 }
 
 func TestParsedTaint(t *testing.T) {
 	for _, text := range []string{"a:NoSchedule", "a/b=c:NoExecute", "a=b:PreferNoSchedule"} {
-		if got := parsedTaint(text).String(); got != text {
-			t.Errorf("%s became %s", text, got)
-		}
+		check.Equal(t, parsedTaint(text).String(), text, "%s became", text)
 	}
 }

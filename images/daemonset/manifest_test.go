@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -90,9 +91,7 @@ func TestPodIsNarrow(t *testing.T) {
 func podIsNarrow(t *testing.T, w workload) {
 	t.Helper()
 	pod := w.Spec.Template.Spec
-	if pod.HostPID || pod.HostNetwork {
-		t.Errorf("hostPID is %v, hostNetwork is %v", pod.HostPID, pod.HostNetwork)
-	}
+	check.That(t, !pod.HostPID && !pod.HostNetwork, "hostPID is %v, hostNetwork is %v", pod.HostPID, pod.HostNetwork)
 	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
 		t.Error("the token is mounted that is good for a year")
 	}
@@ -104,23 +103,17 @@ func podIsNarrow(t *testing.T, w workload) {
 			}
 		}
 	}
-	if !slices.Equal(lives, []int{3600}) {
-		t.Errorf("tokens live for %v s", lives)
-	}
+	check.That(t, slices.Equal(lives, []int{3600}), "tokens live for %v s", lives)
 	for _, c := range pod.Containers {
 		s := c.SecurityContext
 		if s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !s.ReadOnlyRootFilesystem ||
 			s.Capabilities.Add != nil || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || s.SeccompProfile.Type != "RuntimeDefault" {
 			t.Errorf("the container's security context is %+v", s)
 		}
-		if !regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(c.Image) {
-			t.Errorf("the image %s is not named by its digest", c.Image)
-		}
+		check.That(t, regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(c.Image), "the image %s is not named by its digest", c.Image)
 	}
 	terms := pod.Affinity.NodeAffinity.Required.NodeSelectorTerms
-	if len(terms) == 0 || len(pod.Containers) != 1 {
-		t.Fatalf("%d terms of affinity, %d containers", len(terms), len(pod.Containers))
-	}
+	must.That(t, len(terms) > 0 && len(pod.Containers) == 1, "%d terms of affinity, %d containers", len(terms), len(pod.Containers))
 	for _, term := range terms { // one is enough, so each must keep out control planes and what is no machine
 		e := term.MatchExpressions
 		if len(e) != 4 || e[0].Key != "node-role.kubernetes.io/control-plane" || e[0].Operator != "DoesNotExist" ||
@@ -128,9 +121,7 @@ func podIsNarrow(t *testing.T, w workload) {
 			t.Errorf("the affinity has the term %+v", e)
 		}
 	}
-	if os := pod.NodeSelector["kubernetes.io/os"]; os != "linux" {
-		t.Errorf("the nodes' system is %q", os)
-	}
+	check.Equal(t, pod.NodeSelector["kubernetes.io/os"], "linux", "the nodes' system is")
 }
 
 // TestTolerations: a pod comes to a node that nothing else may run on. AKS refuses a toleration without a key, so there each has one, and
@@ -140,9 +131,7 @@ func TestTolerations(t *testing.T) {
 		all := read(t, cloud).Spec.Template.Spec.Tolerations
 		blanket := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "" })
 		system := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "CriticalAddonsOnly" })
-		if blanket != (cloud != "aks") || system || len(all) == 0 {
-			t.Errorf("%s: the tolerations are %+v", cloud, all)
-		}
+		check.That(t, blanket == (cloud != "aks") && !system && len(all) > 0, "%s: the tolerations are %+v", cloud, all)
 	}
 }
 
@@ -152,8 +141,7 @@ func TestSpecs(t *testing.T) {
 		text := must.Get(Manifests.ReadFile(cloud + ".yaml"))(t)
 		var config struct{ Data map[string]string }
 		must.OK(t, yaml.Unmarshal(text, &config))
-		if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(config.Data["node.toml"])}); err != nil {
-			t.Errorf("%s: %v", cloud, err)
-		}
+		_, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(config.Data["node.toml"])})
+		check.That(t, err == nil, "%s: %v", cloud, err)
 	}
 }

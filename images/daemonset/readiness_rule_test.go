@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -38,12 +39,8 @@ func TestReadinessRule(t *testing.T) {
 	d.KnownFields(true)
 	must.OK(t, d.Decode(&rule))
 	s := rule.Spec
-	if rule.APIVersion != "readiness.node.x-k8s.io/v1alpha1" || rule.Kind != "NodeReadinessRule" || s.EnforcementMode != "continuous" || !s.DryRun {
-		t.Errorf("%+v", rule)
-	}
-	if len(s.Conditions) != 1 || s.Conditions[0].Type != "nvidia.com/GPUReady" || s.Conditions[0].RequiredStatus != "True" {
-		t.Errorf("conditions %+v", s.Conditions)
-	}
+	check.That(t, rule.APIVersion == "readiness.node.x-k8s.io/v1alpha1" && rule.Kind == "NodeReadinessRule" && s.EnforcementMode == "continuous" && s.DryRun, "%+v", rule)
+	check.That(t, len(s.Conditions) == 1 && s.Conditions[0].Type == "nvidia.com/GPUReady" && s.Conditions[0].RequiredStatus == "True", "conditions %+v", s.Conditions)
 	if s.Taint.Key != "readiness.k8s.io/gpu" || s.Taint.Value != "pending" || s.Taint.Effect != "NoSchedule" || s.NodeSelector.MatchLabels["nvidia.com/gpu.present"] != "true" {
 		t.Errorf("taint %+v, nodes %v", s.Taint, s.NodeSelector.MatchLabels)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/gpuadm/gpuadm/images/systemd"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -71,20 +72,16 @@ const kubeletUnit = "[Unit]\nWants=network-online.target\nAfter=network-online.t
 func TestVerify(t *testing.T) {
 	program, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
+		must.That(t, os.Getenv("CI") != "true", "%v", err)
 		t.Skip("systemd-analyze is not installed")
 	}
 	for name, units := range distributions() {
 		t.Run(name, func(t *testing.T) {
-			if out := verify(t, program, units, nil); strings.Contains(out, "gpuadm") || strings.Contains(out, "cycle") {
-				t.Errorf("%s", out)
-			}
+			out := verify(t, program, units, nil)
+			check.That(t, !strings.Contains(out, "gpuadm") && !strings.Contains(out, "cycle"), "%s", out)
 			late := bytes.Replace(systemd.Service, []byte("cloud-config.service"), []byte("cloud-final.service"), 1)
-			if out, cycle := verify(t, program, units, late), name != "Amazon Linux 2023"; strings.Contains(out, "cycle") != cycle {
-				t.Errorf("a gpuadm.service after cloud-final.service: want a cycle %v:\n%s", cycle, out)
-			}
+			out, cycle := verify(t, program, units, late), name != "Amazon Linux 2023"
+			check.That(t, strings.Contains(out, "cycle") == cycle, "a gpuadm.service after cloud-final.service: want a cycle %v:\n%s", cycle, out)
 		})
 	}
 	t.Run("EKS", func(t *testing.T) {
@@ -103,9 +100,8 @@ func TestVerify(t *testing.T) {
 			}
 		}
 		units["nodeadm-run.service.d/50-gpuadm.conf"] = "[Unit]\nAfter=gpuadm.service\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
-		if out := verify(t, program, units, nil); strings.Contains(out, "gpuadm") || strings.Contains(out, "cycle") {
-			t.Errorf("%s", out)
-		}
+		out := verify(t, program, units, nil)
+		check.That(t, !strings.Contains(out, "gpuadm") && !strings.Contains(out, "cycle"), "%s", out)
 	})
 }
 
@@ -120,9 +116,7 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 		must.OK(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		must.OK(t, os.WriteFile(at, []byte(text), 0o644))
 		options, err := unit.DeserializeOptions(strings.NewReader(text))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		must.That(t, err == nil, "%s: %v", name, err)
 		for _, o := range options {
 			if o.Section != "Install" || o.Name != "WantedBy" {
 				continue

@@ -115,9 +115,7 @@ func (r *recorded) find(name string) *txtar.File {
 func (r *recorded) change(name, from, to string) {
 	r.t.Helper()
 	f := r.find(name)
-	if !bytes.Contains(f.Data, []byte(from)) {
-		r.t.Fatalf("%s of the recorded machine has no %q", name, from)
-	}
+	must.That(r.t, bytes.Contains(f.Data, []byte(from)), "%s of the recorded machine has no %q", name, from)
 	f.Data = bytes.ReplaceAll(f.Data, []byte(from), []byte(to))
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // broken are the machines of the broken hosts: each breaks the working one as a public report says.
@@ -272,13 +273,9 @@ func TestBroken(t *testing.T) {
 				}
 			}
 			for _, cause := range report.Causes {
-				if len(cause.Commands) == 0 {
-					t.Errorf("%s has nothing to type", cause.Code)
-				}
+				check.That(t, len(cause.Commands) > 0, "%s has nothing to type", cause.Code)
 			}
-			if n.Touches() != 0 || len(n.Violations()) != 0 {
-				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
-			}
+			check.That(t, n.Touches() == 0 && len(n.Violations()) == 0, "doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
 		})
 	}
 }
@@ -287,9 +284,7 @@ func TestBroken(t *testing.T) {
 func TestWorking(t *testing.T) {
 	n, _ := joined(t, nil)
 	r := examine(t, n)
-	if codes(r) != "" || len(r.Unread) != 0 || len(r.Notes) != 0 {
-		t.Errorf("%v %v %v", r.Causes, r.Unread, r.Notes)
-	}
+	check.That(t, codes(r) == "" && len(r.Unread) == 0 && len(r.Notes) == 0, "%v %v %v", r.Causes, r.Unread, r.Notes)
 }
 
 // fullView is a machine with file systems that are full.
@@ -313,9 +308,7 @@ func TestSealed(t *testing.T) {
 	r.change("proc/self/mounts", "/dev/vda1 / ext4 rw,", "/dev/dm-0 / ext4 ro,")
 	r.put("etc/fstab", "")
 	report := examine(t, fullView{r.node(), map[string]host.Room{"/": {}}})
-	if codes(report) != "" {
-		t.Errorf("%v", report.Causes)
-	}
+	check.That(t, codes(report) == "", "%v", report.Causes)
 }
 
 // TestFull: a full disk is the root of a package that could not be installed; one file system is named once.
@@ -341,9 +334,7 @@ func TestFull(t *testing.T) {
 				}
 				got = append(got, fmt.Sprintf("%s %v", cause.Code, objects))
 			}
-			if s := strings.Join(got, ", "); s != c.want {
-				t.Errorf("got %s, want %s", s, c.want)
-			}
+			check.Equal(t, strings.Join(got, ", "), c.want, "got")
 		})
 	}
 }

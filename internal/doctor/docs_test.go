@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -68,7 +69,5 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		must.OK(t, os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644))
 	}
 	want := must.Get(os.ReadFile(docs))(t)
-	if d := cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)); d != "" {
-		t.Errorf("(-want +got, -update takes it over)\n%s", d)
-	}
+	check.None(t, cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)), "(-want +got, -update takes it over)")
 }

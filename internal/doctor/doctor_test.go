@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -31,9 +32,7 @@ func TestHealthy(t *testing.T) {
 			for _, c := range r.Causes {
 				t.Errorf("%s: %v", c.Code, c.Found)
 			}
-			if n.Touches() != 0 || len(n.Violations()) != 0 {
-				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
-			}
+			check.That(t, n.Touches() == 0 && len(n.Violations()) == 0, "doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
 		})
 	}
 }
@@ -54,24 +53,17 @@ func TestImageLibraries(t *testing.T) {
 func TestTable(t *testing.T) {
 	known := map[string]bool{}
 	for _, c := range Checks() {
-		if known[c.Code] {
-			t.Errorf("%s is there twice", c.Code)
-		}
+		check.That(t, !known[c.Code], "%s is there twice", c.Code)
 		known[c.Code] = true
 		for what, text := range map[string]string{"title": c.Title, "reads": c.Reads, "meaning": c.Meaning, "fix": c.Fix, "interrupts": c.Interrupts} {
-			if text == "" || strings.HasSuffix(text, ".") {
-				t.Errorf("%s: %s is %q", c.Code, what, text)
-			}
+			check.That(t, text != "" && !strings.HasSuffix(text, "."), "%s: %s is %q", c.Code, what, text)
 		}
-		if len(c.Sources) == 0 || c.Find == nil {
-			t.Errorf("%s has no source or no Find", c.Code)
-		}
+		check.That(t, len(c.Sources) > 0 && c.Find != nil, "%s has no source or no Find", c.Code)
 	}
 	explains := map[string][]string{}
 	for _, e := range Edges() {
-		if by, _, _ := strings.Cut(e.By, "/"); !known[by] {
-			t.Errorf("%v names a code that there is no check for", e)
-		}
+		by, _, _ := strings.Cut(e.By, "/")
+		check.That(t, known[by], "%v names a code that there is no check for", e)
 		if explains, _, _ := strings.Cut(e.Explains, "/"); !known[explains] {
 			t.Errorf("%v names a code that there is no check for", e)
 		}
@@ -123,9 +115,7 @@ func TestCauses(t *testing.T) {
 				}
 				words = append(words, strings.TrimSpace(cause.Code+"["+strings.Join(objects, " ")+"] > "+strings.Join(below, " ")))
 			}
-			if got := strings.Join(words, ", "); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			check.Equal(t, strings.Join(words, ", "), c.want, "got")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -45,7 +46,5 @@ func TestLockstep(t *testing.T) {
 			}
 		}
 	}
-	if found < 100 {
-		t.Errorf("only %d packages are found that must be of the driver's version", found)
-	}
+	check.That(t, found >= 100, "only %d packages are found that must be of the driver's version", found)
 }

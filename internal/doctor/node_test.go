@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -96,15 +97,12 @@ func TestNode(t *testing.T) {
 			n, s := joined(t, c.breaks)
 			c.says(s)
 			report := examine(t, n)
-			if got := codes(report); got != c.want || len(report.Unread) > 0 {
-				t.Errorf("root causes %q, want %q: %v %v", got, c.want, report.Causes, report.Unread)
-			}
+			got := codes(report)
+			check.That(t, got == c.want && len(report.Unread) == 0, "root causes %q, want %q: %v %v", got, c.want, report.Causes, report.Unread)
 			if c.what != "" && len(report.Causes) == 1 && !strings.Contains(report.Causes[0].Found[0].What, c.what) {
 				t.Errorf("%q, want %q", report.Causes[0].Found[0].What, c.what)
 			}
-			if n.Touches() != 0 {
-				t.Errorf("doctor touched the machine %d times", n.Touches())
-			}
+			check.That(t, n.Touches() == 0, "doctor touched the machine %d times", n.Touches())
 		})
 	}
 }
@@ -114,9 +112,7 @@ func TestCordoned(t *testing.T) {
 	n, s := joined(t, nil)
 	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
 	report := examine(t, n)
-	if codes(report) != "" || !slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }) {
-		t.Errorf("%v %v", report.Causes, report.Notes)
-	}
+	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }), "%v %v", report.Causes, report.Notes)
 }
 
 // TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and is named as not checked.
@@ -129,9 +125,7 @@ func TestSilentServer(t *testing.T) {
 			n, s := joined(t, nil)
 			s.Fail(f)
 			report := examine(t, n)
-			if codes(report) != "" || len(report.Unread) != 1 {
-				t.Errorf("%v %v", report.Causes, report.Unread)
-			}
+			check.That(t, codes(report) == "" && len(report.Unread) == 1, "%v %v", report.Causes, report.Unread)
 		})
 	}
 }
@@ -144,9 +138,7 @@ func TestNestedPlugin(t *testing.T) {
 		r.put("proc/4242/status", "Name:\tnvidia-device-p\nNSpid:\t4242\t1\n")
 		plugin(r)
 		r.put("proc/4711/status", "Name:\tnvidia-device-p\nNSpid:\t"+ids+"\n")
-		if got := codes(examine(t, r.node())); got != want {
-			t.Errorf("%q: root causes %q, want %q", ids, got, want)
-		}
+		check.Equal(t, codes(examine(t, r.node())), want, "%q: root causes", ids)
 	}
 }
 
@@ -166,9 +158,7 @@ func TestRelabelled(t *testing.T) {
 		n.Advance(time.Hour)
 		must.OK(t, c.change(n))
 		n.Advance(time.Hour)
-		if got := codes(examine(t, n)); got != c.want {
-			t.Errorf("%s: root causes %q, want %q", name, got, c.want)
-		}
+		check.Equal(t, codes(examine(t, n)), c.want, "%s: root causes", name)
 	}
 }
 
@@ -215,8 +205,7 @@ func TestNoNetworkFolder(t *testing.T) {
 		n, _ := joined(t, nil)
 		n.Daemon("/run/containerd/containerd.sock", c.says)
 		r := examine(t, n)
-		if got := codes(r); got != c.want {
-			t.Errorf("%s: %q, want %q: %v", name, got, c.want, r.Causes)
-		}
+		got := codes(r)
+		check.That(t, got == c.want, "%s: %q, want %q: %v", name, got, c.want, r.Causes)
 	}
 }

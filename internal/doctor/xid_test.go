@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of the number; a program's is a note.
@@ -48,9 +50,7 @@ func TestXidsOfOneGPU(t *testing.T) {
 			if c.want == "" {
 				wants = nil
 			}
-			if len(causes) != len(wants) {
-				t.Fatalf("%q, want %q", causes, wants)
-			}
+			must.That(t, len(causes) == len(wants), "%q, want %q", causes, wants)
 			for i, want := range wants {
 				if i > 0 {
 					want = "GPU 0000:9a" + want
@@ -77,9 +77,7 @@ func TestXids(t *testing.T) {
 				r.gpu(3, `lost = "it must be reset before it can be used"`)
 			}
 			report := examine(t, r.node())
-			if program != slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == xidCode }) {
-				t.Errorf("notes: %v", report.Notes)
-			}
+			check.That(t, program == slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == xidCode }), "notes: %v", report.Notes)
 			if got := codes(report); program && got != "" || !program && !slices.Contains(strings.Fields(got), xidCode) {
 				t.Errorf("root causes %q", got)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -34,8 +35,7 @@ func TestDriverOwner(t *testing.T) {
 		if f.DriverOwner != nil {
 			got = *f.DriverOwner
 		}
-		if want := (facts.DriverOwner{Name: test.want, Why: test.why}); got != want {
-			t.Errorf("%s: %+v, want %+v", test.name, got, want)
-		}
+		want := (facts.DriverOwner{Name: test.want, Why: test.why})
+		check.That(t, got == want, "%s: %+v, want %+v", test.name, got, want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -24,20 +25,14 @@ func gather(t *testing.T, v files) Facts {
 func engine(t *testing.T, v files) Engine {
 	t.Helper()
 	f := gather(t, v)
-	if len(f.Engines) != 1 {
-		t.Fatalf("%d engines, want one: %+v", len(f.Engines), f.Engines)
-	}
+	must.That(t, len(f.Engines) == 1, "%d engines, want one: %+v", len(f.Engines), f.Engines)
 	return f.Engines[0]
 }
 
 func TestNothing(t *testing.T) {
 	f := gather(t, files{"/etc/hostname": "x"})
-	if d := cmp.Diff(Facts{Day: "1970-01-01", Kernel: Kernel{Installed: []string{}}, Hostname: "x"}, f); d != "" {
-		t.Error(d)
-	}
-	if f.String() != "" {
-		t.Errorf("%q", f)
-	}
+	check.None(t, cmp.Diff(Facts{Day: "1970-01-01", Kernel: Kernel{Installed: []string{}}, Hostname: "x"}, f), "got")
+	check.That(t, f.String() == "", "%q", f)
 }
 
 func TestOnlyConfig(t *testing.T) {
@@ -46,32 +41,22 @@ func TestOnlyConfig(t *testing.T) {
 		Name: "containerd", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock",
 		Files: []File{{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}},
 	}
-	if d := cmp.Diff(want, e); d != "" {
-		t.Error(d)
-	}
+	check.None(t, cmp.Diff(want, e), "got")
 }
 
 // The engine with a binary is the one in use, whatever files others left behind.
 func TestConfigOnlyComesLast(t *testing.T) {
 	f := gather(t, files{"/etc/containerd/config.toml": "", "/usr/bin/crio": "x"})
-	if len(f.Engines) != 2 || f.Engines[0].Name != "crio" || f.Engines[1].Name != "containerd" {
-		t.Errorf("%+v", f.Engines)
-	}
-	if f.Engines[1].Files[0].Data == nil {
-		t.Error("an empty file is taken for a missing one")
-	}
+	check.That(t, len(f.Engines) == 2 && f.Engines[0].Name == "crio" && f.Engines[1].Name == "containerd", "%+v", f.Engines)
+	check.That(t, f.Engines[1].Files[0].Data != nil, "an empty file is taken for a missing one")
 }
 
 func TestDenied(t *testing.T) {
 	f, err := Gather(t.Context(), files{
 		"/etc/os-release": "ID=debian", "/usr/bin/containerd": "x", "/etc/containerd/config.toml": fs.ErrPermission,
 	}, Needs{})
-	if err == nil || !strings.HasPrefix(err.Error(), "cannot read /etc/containerd/config.toml: ") {
-		t.Errorf("%v", err)
-	}
-	if f.OS.ID != "debian" || len(f.Engines) != 1 {
-		t.Errorf("the rest of the facts is missing: %+v", f)
-	}
+	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot read /etc/containerd/config.toml: "), "%v", err)
+	check.That(t, f.OS.ID == "debian" && len(f.Engines) == 1, "the rest of the facts is missing: %+v", f)
 }
 
 func paths(files []File) (out []string) {
@@ -119,15 +104,11 @@ func TestImports(t *testing.T) {
 		{"template", files{etc + "config.toml": `{{ template "base" . }}`}, []string{etc + "config.toml"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if d := cmp.Diff(c.want, paths(engine(t, c.files).Files)); d != "" {
-				t.Error(d)
-			}
+			check.None(t, cmp.Diff(c.want, paths(engine(t, c.files).Files)), "got")
 		})
 	}
 	got := Absolute("/etc/x/config.toml", []string{"/a/*.toml", "conf.d/*.toml", "../b.toml"}, "")
-	if d := cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got); d != "" {
-		t.Error(d)
-	}
+	check.None(t, cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got), "got")
 }
 
 // TestRelativeStars: some versions take relative imports with a star from their working directory, which systemd makes /, and those
@@ -143,9 +124,7 @@ func TestRelativeStars(t *testing.T) {
 			"/var/lib/dpkg/status": "Package: containerd\nStatus: install ok installed\nVersion: " + version + "\n\n",
 			etc + "config.toml":    `imports = ["conf.d/*.toml", "one.toml"]`, "/conf.d/a.toml": "", etc + "conf.d/b.toml": "", etc + "one.toml": "",
 		}
-		if d := cmp.Diff([]string{etc + "config.toml", star, etc + "one.toml"}, paths(engine(t, f).Files)); d != "" {
-			t.Errorf("%s:\n%s", version, d)
-		}
+		check.None(t, cmp.Diff([]string{etc + "config.toml", star, etc + "one.toml"}, paths(engine(t, f).Files)), "%s:", version)
 	}
 }
 
@@ -229,13 +208,10 @@ func TestContainerdPlace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := engine(t, c.files)
-			if hidden := strings.HasPrefix(c.name, "wrapped") || strings.HasPrefix(c.name, "by a script"); hidden != (e.Wrapper != "") {
-				t.Errorf("started by %q", e.Wrapper)
-			}
+			hidden := strings.HasPrefix(c.name, "wrapped") || strings.HasPrefix(c.name, "by a script")
+			check.That(t, hidden == (e.Wrapper != ""), "started by %q", e.Wrapper)
 			want := [...]string{c.binary, c.config, c.socket}
-			if got := [...]string{e.Binary, e.Config, e.Socket}; got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			check.Equal(t, [...]string{e.Binary, e.Config, e.Socket}, want, "got")
 		})
 	}
 }
@@ -272,9 +248,7 @@ func TestOwner(t *testing.T) {
 			c.files["/usr/bin/containerd"] = "x"
 			e := engine(t, c.files)
 			want := [...]string{c.owner, c.why}
-			if got := [...]string{e.Owner, e.Why}; got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			check.Equal(t, [...]string{e.Owner, e.Why}, want, "got")
 		})
 	}
 }
@@ -296,18 +270,14 @@ func TestRancher(t *testing.T) {
 			c.files["/etc/systemd/system/k3s.service"] = unit
 			e := engine(t, c.files)
 			want := [...]string{"k3s", "k3s.service", c.config, "/run/k3s/containerd/containerd.sock"}
-			if got := [...]string{e.Owner, e.Why, e.Config, e.Socket}; got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			check.Equal(t, [...]string{e.Owner, e.Why, e.Config, e.Socket}, want, "got")
 		})
 	}
 	f := gather(t, files{
 		"/etc/systemd/system/k3s.service": unit, "/usr/bin/containerd": "x",
 		"/etc/rancher/k3s/config.yaml": "container-runtime-endpoint: unix:///run/containerd/containerd.sock\n",
 	})
-	if len(f.Engines) != 1 || f.Engines[0].Owner != "" {
-		t.Errorf("K3s with the machine's own containerd: %+v", f.Engines)
-	}
+	check.That(t, len(f.Engines) == 1 && f.Engines[0].Owner == "", "K3s with the machine's own containerd: %+v", f.Engines)
 }
 
 func TestCrio(t *testing.T) {
@@ -316,28 +286,20 @@ func TestCrio(t *testing.T) {
 		"/etc/crio/crio.conf.d/10-a.conf": "", "/etc/crio/crio.conf.d/15/x": "",
 	})
 	want := []string{"/etc/crio/crio.conf (missing)", "/etc/crio/crio.conf.d/10-a.conf", "/etc/crio/crio.conf.d/15/x", "/etc/crio/crio.conf.d/20-b.conf"}
-	if d := cmp.Diff(want, paths(e.Files)); d != "" {
-		t.Error(d)
-	}
-	if e.Socket != "/run/x.sock" || e.Config != "/etc/crio/crio.conf" {
-		t.Errorf("%+v", e)
-	}
+	check.None(t, cmp.Diff(want, paths(e.Files)), "got")
+	check.That(t, e.Socket == "/run/x.sock" && e.Config == "/etc/crio/crio.conf", "%+v", e)
 }
 
 func TestDocker(t *testing.T) {
 	e := engine(t, files{
 		"/usr/bin/dockerd": "x", "/etc/docker/daemon.json": `{"hosts": ["tcp://0.0.0.0:2375", "unix:///run/d.sock"]}`,
 	})
-	if e.Name != "docker" || e.Socket != "/run/d.sock" || e.Config != "/etc/docker/daemon.json" {
-		t.Errorf("%+v", e)
-	}
+	check.That(t, e.Name == "docker" && e.Socket == "/run/d.sock" && e.Config == "/etc/docker/daemon.json", "%+v", e)
 	e = engine(t, files{
 		"/usr/bin/dockerd": "x", "/etc/docker/daemon.json": "{broken",
 		"/usr/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock\n",
 	})
-	if e.Socket != "/run/docker.sock" || e.Unit != "docker.service" {
-		t.Errorf("%+v", e)
-	}
+	check.That(t, e.Socket == "/run/docker.sock" && e.Unit == "docker.service", "%+v", e)
 }
 
 func TestDpkgVersion(t *testing.T) {
@@ -348,13 +310,11 @@ func TestDpkgVersion(t *testing.T) {
 		"/var/lib/dpkg/status":                       "Package: containerd.io\nStatus: install ok installed\nVersion: 1.7.25-1\n\nPackage: containerd\nStatus: install ok installed\nVersion: 9\n",
 		"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd\n",
 	}
-	if e := engine(t, v); e.Version != "1.7.25" {
-		t.Errorf("%q, want that of the package that owns the file", e.Version)
-	}
+	e := engine(t, v)
+	check.That(t, e.Version == "1.7.25", "%q, want that of the package that owns the file", e.Version)
 	v["/var/lib/dpkg/status"] = "Package: containerd.io\nStatus: deinstall ok config-files\nVersion: 1.7.25-1\n"
-	if e := engine(t, v); e.Version != "" {
-		t.Errorf("%q of a package that was removed", e.Version)
-	}
+	e = engine(t, v)
+	check.That(t, e.Version == "", "%q of a package that was removed", e.Version)
 }
 
 func TestArch(t *testing.T) {
@@ -378,9 +338,7 @@ func TestArch(t *testing.T) {
 		{"no loader", files{"/bin/sh": elfHeader(62)}, "amd64"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := gather(t, c.files).Arch; got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			check.Equal(t, gather(t, c.files).Arch, c.want, "got")
 		})
 	}
 }
@@ -390,9 +348,7 @@ func TestKernels(t *testing.T) {
 		"/lib/modules/6.1.0-9-amd64/modules.dep": "", "/lib/modules/6.1.0-28-amd64/kernel/x.ko": "",
 		"/lib/modules/6.1.0-18-amd64/updates/dkms/nvidia.ko": "",
 	}).Kernel
-	if d := cmp.Diff(Kernel{Installed: []string{"6.1.0-28-amd64", "6.1.0-9-amd64"}}, k); d != "" {
-		t.Error(d)
-	}
+	check.None(t, cmp.Diff(Kernel{Installed: []string{"6.1.0-28-amd64", "6.1.0-9-amd64"}}, k), "got")
 }
 
 func TestSummary(t *testing.T) {
@@ -408,17 +364,12 @@ func TestSummary(t *testing.T) {
 		Engines: []Engine{{Name: "containerd", Version: "1.7.24"}, {Name: "docker"}, {Name: "containerd", Version: "2.1.5", Owner: "k3s"}},
 	}
 	const want = "ubuntu 24.04 · kernel 6.8.0-1021-aws · 2 × A100 80GB + 1 × T4 + 1 × NVIDIA GPU ffff · containerd 1.7.24 · docker · containerd 2.1.5 (k3s)"
-	if got := f.String(); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	got := f.String()
+	check.That(t, got == want, "got  %s\nwant %s", got, want)
 	f.GPUs, f.Engines = []PCI{}, nil
-	if got := f.String(); got != "ubuntu 24.04 · kernel 6.8.0-1021-aws · no NVIDIA GPU" {
-		t.Errorf("%s", got)
-	}
+	check.Equal(t, f.String(), "ubuntu 24.04 · kernel 6.8.0-1021-aws · no NVIDIA GPU", "got")
 	f.Live, f.Kernel = false, Kernel{Installed: []string{"6.1.0-28-amd64", "6.1.0-9-amd64"}}
-	if got := f.String(); got != "ubuntu 24.04 · kernel 6.1.0-28-amd64" {
-		t.Errorf("%s", got)
-	}
+	check.Equal(t, f.String(), "ubuntu 24.04 · kernel 6.1.0-28-amd64", "got")
 }
 
 func TestModels(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -47,12 +48,8 @@ func TestHosts(t *testing.T) {
 				must.OK(t, os.WriteFile(golden, got, 0o644))
 			}
 			want := must.Get(os.ReadFile(golden))(t)
-			if d := cmp.Diff(string(want), string(got)); d != "" {
-				t.Errorf("(-want +got, -update takes it over)\n%s", d)
-			}
-			if n.Touches() != 0 || len(n.Violations()) != 0 {
-				t.Errorf("gathering facts touched the machine: %d touches, %v", n.Touches(), n.Violations())
-			}
+			check.None(t, cmp.Diff(string(want), string(got)), "(-want +got, -update takes it over)")
+			check.That(t, n.Touches() == 0 && len(n.Violations()) == 0, "gathering facts touched the machine: %d touches, %v", n.Touches(), n.Violations())
 		})
 	}
 }
@@ -84,13 +81,10 @@ func TestCache(t *testing.T) {
 		return f
 	}
 	first := gather()
-	if other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar"), facts.Needs{}); err != nil || len(other.GPUs) != 0 {
-		t.Errorf("another machine has the first one's GPUs: %v %v", other, err)
-	}
+	other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar"), facts.Needs{})
+	check.That(t, err == nil && len(other.GPUs) == 0, "another machine has the first one's GPUs: %v %v", other, err)
 	gather()
-	if d := cmp.Diff(first, gather()); d != "" {
-		t.Errorf("the second time it is another machine:\n%s", d)
-	}
+	check.None(t, cmp.Diff(first, gather()), "the second time it is another machine:")
 	must.OK(t, n.WriteFile("/sys/bus/pci/devices/0000:18:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"), host.Attr{Mode: 0o444}))
 	must.OK(t, n.WriteFile("/etc/containerd/config.toml", []byte("version = 3\n"), host.Attr{Mode: 0o644}))
 	must.OK(t, n.Mkdir("/usr/lib/modules/7.0.0-1-generic", host.Attr{Mode: 0o755}))

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestKubelet(t *testing.T) {
@@ -77,8 +79,6 @@ func TestUses(t *testing.T) {
 		"unix:///run/containerd/containerd.sock": true, "unix:///var/run/containerd/containerd.sock": true,
 		"/run/containerd/containerd.sock": true, "unix:///run/crio/crio.sock": false, "": false,
 	} {
-		if (Kubelet{Endpoint: endpoint}).Uses(e) != want {
-			t.Errorf("%q: want %v", endpoint, want)
-		}
+		check.That(t, (Kubelet{Endpoint: endpoint}).Uses(e) == want, "%q: want %v", endpoint, want)
 	}
 }

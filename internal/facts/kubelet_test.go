@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -209,12 +210,9 @@ func TestRegistration(t *testing.T) {
 				c.files[unitFile] = service1("/usr/bin/kubelet")
 			}
 			k := gather(t, c.files).Kubelet
-			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}, cmpopts.EquateEmpty()); d != "" {
-				t.Error(d)
-			}
-			if text, err := json.Marshal(k); err != nil || strings.Contains(string(text), "--v=4") {
-				t.Errorf("a file's bytes are in the JSON: %s %v", text, err)
-			}
+			check.None(t, cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}, cmpopts.EquateEmpty()), "got")
+			text, err := json.Marshal(k)
+			check.That(t, err == nil && !strings.Contains(string(text), "--v=4"), "a file's bytes are in the JSON: %s %v", text, err)
 		})
 	}
 }
@@ -257,12 +255,8 @@ func TestRancherRegistration(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := gather(t, c.files).Kubelet
-			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}); d != "" {
-				t.Error(d)
-			}
-			if k.NodeName != c.node {
-				t.Errorf("the node is %q, want %q", k.NodeName, c.node)
-			}
+			check.None(t, cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}), "got")
+			check.That(t, k.NodeName == c.node, "the node is %q, want %q", k.NodeName, c.node)
 		})
 	}
 }
@@ -317,16 +311,12 @@ func TestJoined(t *testing.T) {
 				v[name] = data
 			}
 			k := gather(t, v).Kubelet
-			if k.Joined != c.joined || k.Kubeconfig != "/k" || k.NodeName != "gpu-1" {
-				t.Errorf("%+v", k)
-			}
+			check.That(t, k.Joined == c.joined && k.Kubeconfig == "/k" && k.NodeName == "gpu-1", "%+v", k)
 			if k.Expired.IsZero() == c.expires || c.expires && !k.Expired.Equal(end) {
 				t.Errorf("it ends at %v, want %v", k.Expired, end)
 			}
 			for _, f := range k.Files {
-				if f.Path == "/k" || f.Path == pem {
-					t.Errorf("%s, which holds a secret, is among the files", f.Path)
-				}
+				check.That(t, f.Path != "/k" && f.Path != pem, "%s, which holds a secret, is among the files", f.Path)
 			}
 		})
 	}
@@ -344,16 +334,13 @@ func TestRotated(t *testing.T) {
 		f := must.Get(c.Gather(t.Context(), view, Needs{}))(t)
 		return f.Kubelet
 	}
-	if k := at(); !k.Joined || k.Expired.IsZero() {
-		t.Errorf("%+v", k)
-	}
+	k := at()
+	check.That(t, k.Joined && !k.Expired.IsZero(), "%+v", k)
 	v[pem] = "gone bad"
-	if k := at(); k.Joined || !k.Expired.IsZero() {
-		t.Errorf("a certificate that is no more: %+v", k)
-	}
+	k = at()
+	check.That(t, !k.Joined && k.Expired.IsZero(), "a certificate that is no more: %+v", k)
 	v[pem] = first
 	v["/k"] = "users: []\n"
-	if k := at(); k.Joined {
-		t.Errorf("a kubeconfig that is no more: %+v", k)
-	}
+	k = at()
+	check.That(t, !k.Joined, "a kubeconfig that is no more: %+v", k)
 }

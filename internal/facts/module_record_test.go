@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -47,9 +48,7 @@ func TestModuleRecord(t *testing.T) {
 		t.Helper()
 		var cache Cache
 		f, err := cache.Gather(t.Context(), unpacks{n, &reads}, Needs{Modules: true})
-		if err != nil || len(f.Modules.Kernels) != 1 || f.Modules.Kernels[0].Nvidia == nil {
-			t.Fatalf("%+v, %v", f.Modules, err)
-		}
+		must.That(t, err == nil && len(f.Modules.Kernels) == 1 && f.Modules.Kernels[0].Nvidia != nil, "%+v, %v", f.Modules, err)
 		if keep {
 			cache.Keep(n)
 		}
@@ -57,18 +56,14 @@ func TestModuleRecord(t *testing.T) {
 	}
 	n := boot()
 	first, reads := gather(n, false)
-	if _, err := n.Stat(moduleRecord); err == nil || reads == 0 {
-		t.Errorf("facts alone wrote a record, or the module was not read: %d reads", reads)
-	}
+	_, err := n.Stat(moduleRecord)
+	check.That(t, err != nil && reads != 0, "facts alone wrote a record, or the module was not read: %d reads", reads)
 	gather(n, true)
 	touches := n.Touches()
 	again, reads := gather(n, true)
-	if reads != 0 || n.Touches() != touches {
-		t.Errorf("the next run has read the module %d times, and made %d touches", reads, n.Touches()-touches)
-	}
-	if a, b := asJSON(t, first), asJSON(t, again); a != b {
-		t.Errorf("a record says %s of %s", b, a)
-	}
+	check.That(t, reads == 0 && n.Touches() == touches, "the next run has read the module %d times, and made %d touches", reads, n.Touches()-touches)
+	a, b := asJSON(t, first), asJSON(t, again)
+	check.That(t, a == b, "a record says %s of %s", b, a)
 	for what, change := range map[string]func(n *simhost.Node){
 		"the module was built again": func(n *simhost.Node) { put(t, n, file, packed(t, ".zst", openModule("6.1.0"))) },
 		"another user may write it":  func(n *simhost.Node) { attr(t, n, moduleRecord, host.Attr{Mode: 0o666}) },
@@ -85,12 +80,10 @@ func TestModuleRecord(t *testing.T) {
 		n := boot()
 		gather(n, true)
 		change(n)
-		if found, reads := gather(n, true); reads == 0 || asJSON(t, found) != asJSON(t, first) {
-			t.Errorf("%s: read %d times, %+v", what, reads, found)
-		}
-		if _, reads := gather(n, true); reads != 0 {
-			t.Errorf("%s: the next apply has not healed the record", what)
-		}
+		found, reads := gather(n, true)
+		check.That(t, reads != 0 && asJSON(t, found) == asJSON(t, first), "%s: read %d times, %+v", what, reads, found)
+		_, reads = gather(n, true)
+		check.That(t, reads == 0, "%s: the next apply has not healed the record", what)
 	}
 }
 
@@ -127,9 +120,7 @@ func withDict(t *testing.T, stream []byte, bits byte) []byte {
 	stream = bytes.Clone(stream)
 	head := stream[12 : 12+4*(int(stream[12])+1)]
 	at := bytes.Index(head, []byte{0x21, 1})
-	if at < 0 {
-		t.Fatal("no LZMA2 in the header of the block")
-	}
+	must.That(t, at >= 0, "no LZMA2 in the header of the block")
 	head[at+2] = bits
 	bin.LittleEndian.PutUint32(head[len(head)-4:], crc32.ChecksumIEEE(head[:len(head)-4]))
 	return stream
@@ -159,13 +150,10 @@ func TestPackedBombs(t *testing.T) {
 	} {
 		name := "/lib/modules/6.1.0/x.ko" + tt.ending
 		alloc.Beside(t, unpackBuffers, unpackRatio, len(tt.data), func() {
-			if _, err := ReadModule(files{name: string(tt.data)}, name); err == nil || !strings.HasPrefix(err.Error(), "cannot read module") {
-				t.Errorf("%s: %v", what, err)
-			}
+			_, err := ReadModule(files{name: string(tt.data)}, name)
+			check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot read module"), "%s: %v", what, err)
 		})
-		if t.Failed() {
-			t.Fatal(what)
-		}
+		must.That(t, !t.Failed(), "%v", what)
 	}
 }
 
@@ -206,27 +194,20 @@ func TestModuleCache(t *testing.T) {
 		}
 		return v.reads - before
 	}
-	if first, second := reads(name, true), reads(name, true); first == 0 || second != 0 {
-		t.Errorf("read %d times, then %d", first, second)
-	}
+	first, second := reads(name, true), reads(name, true)
+	check.That(t, first != 0 && second == 0, "read %d times, then %d", first, second)
 	v.changed = time.Unix(1, 1)
-	if again := reads(name, true); again == 0 {
-		t.Error("not read again after its file has changed")
-	}
+	check.That(t, reads(name, true) != 0, "not read again after its file has changed")
 	v.files[name] = string(packed(t, ".zst", append(openModule("6.1.0"), "and more that packs into a few bytes"...)))
-	if again := reads(name, true); again == 0 {
-		t.Error("not read again after its size has changed")
-	}
-	if first, second := reads(broken, false), reads(broken, false); first == 0 || second == 0 {
-		t.Error("what is broken is remembered")
-	}
+	check.That(t, reads(name, true) != 0, "not read again after its size has changed")
+	first, second = reads(broken, false), reads(broken, false)
+	check.That(t, first != 0 && second != 0, "what is broken is remembered")
 	delete(v.files, name)
 	reads(name, false)
 	cache = nil
 	v.files[name] = string(packed(t, ".zst", openModule("6.1.0")))
-	if first, second := reads(name, true), reads(name, true); first == 0 || second == 0 {
-		t.Error("no cache remembers")
-	}
+	first, second = reads(name, true), reads(name, true)
+	check.That(t, first != 0 && second != 0, "no cache remembers")
 }
 
 // TestCompilerOfKernel: a kernel's configuration is read as far as needed, and whole where its beginning does not name the compiler.
@@ -241,12 +222,9 @@ func TestCompilerOfKernel(t *testing.T) {
 	} {
 		v := &read{files: files{config: c.text}}
 		l := &look{v: v}
-		if got := l.compiler("/lib/modules/6.1.0", "6.1.0"); got != "gcc-12 (Debian 12.2.0-14) 12.2.0" || l.err != nil {
-			t.Errorf("%s: %q, %v", what, got, l.err)
-		}
-		if !c.whole && v.whole {
-			t.Errorf("%s: all of it was read", what)
-		}
+		got := l.compiler("/lib/modules/6.1.0", "6.1.0")
+		check.That(t, got == "gcc-12 (Debian 12.2.0-14) 12.2.0" && l.err == nil, "%s: %q, %v", what, got, l.err)
+		check.That(t, c.whole || !v.whole, "%s: all of it was read", what)
 	}
 }
 
@@ -283,7 +261,5 @@ func TestPCILinks(t *testing.T) {
 	must.OK(t, err)
 	l := &look{v: v}
 	found := l.pci()
-	if l.err != nil || len(found) != 2 || found[1].Address != "0000:2a:00.0" || found[1].Driver != "nvidia" || found[1].Device != "2330" {
-		t.Errorf("%+v, %v", found, l.err)
-	}
+	check.That(t, l.err == nil && len(found) == 2 && found[1].Address == "0000:2a:00.0" && found[1].Driver == "nvidia" && found[1].Device == "2330", "%+v, %v", found, l.err)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // linked is files with links between whole paths.
@@ -78,25 +80,17 @@ func TestModules(t *testing.T) {
 	l := &look{v: v}
 	gpus := []PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Driver: "nouveau"}}
 	m := l.modules(Kernel{Running: "6.8.0-88", Installed: []string{"6.8.0-90", "6.8.0-88"}}, gpus, "amd64", &ModuleCache{})
-	if l.err != nil {
-		t.Fatal(l.err)
-	}
-	if m.Version != "570.172.08" || !slices.Equal(m.Nouveau, []string{"0000:17:00.0"}) {
-		t.Errorf("%+v", m)
-	}
-	if s := m.Mismatch(); !strings.Contains(s, "570.172.08 is loaded") || !strings.Contains(s, "is of 580.95.05") {
-		t.Error(s)
-	}
+	must.OK(t, l.err)
+	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Nouveau, []string{"0000:17:00.0"}), "%+v", m)
+	s := m.Mismatch()
+	check.That(t, strings.Contains(s, "570.172.08 is loaded") && strings.Contains(s, "is of 580.95.05"), "%v", s)
 	if m.Reload("6.8.0-88") != "580.95.05" {
 		t.Errorf("%q", m.Reload("6.8.0-88"))
 	}
 	k, _ := m.Of("6.8.0-88")
-	if k.Compiler != "gcc-13 (Ubuntu 13.3.0) 13.3.0" || !slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) || len(k.Files) != 2 {
-		t.Errorf("%+v", k)
-	}
-	if k, _ := m.Of("6.8.0-90"); !slices.Equal(k.Unlisted, []string{"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko"}) {
-		t.Errorf("%+v", k)
-	}
+	check.That(t, k.Compiler == "gcc-13 (Ubuntu 13.3.0) 13.3.0" && slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) && len(k.Files) == 2, "%+v", k)
+	k, _ = m.Of("6.8.0-90")
+	check.That(t, slices.Equal(k.Unlisted, []string{"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko"}), "%+v", k)
 }
 
 func TestRole(t *testing.T) {
@@ -105,9 +99,7 @@ func TestRole(t *testing.T) {
 		"nvidia-tesla-470-modeset.ko": "nvidia-modeset", "nvidia-peermem.ko.gz": "nvidia-peermem", "nvidia-fs.ko": "nvidia-fs",
 		"nvidiafb.ko": "", "i2c-nvidia-gpu.ko": "", "nvidia.ko.sig": "", "nvidia-wmi-ec-backlight.ko": "", "nouveau.ko": "",
 	} {
-		if got := role(file); got != want {
-			t.Errorf("%s is %q, not %q", file, got, want)
-		}
+		check.Equal(t, role(file), want, "%s is", file)
 	}
 }
 

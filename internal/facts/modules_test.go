@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -97,9 +98,7 @@ func TestReadModule(t *testing.T) {
 			Path: name, Version: "580.95.05", License: "Dual MIT/GPL", Vermagic: "6.1.0-50-cloud-amd64 SMP preempt mod_unload modversions",
 			Firmware: []string{"nvidia/580.95.05/gsp_ga10x.bin", "nvidia/580.95.05/gsp_tu10x.bin"},
 		}
-		if d := cmp.Diff(want, m); d != "" {
-			t.Errorf("%s (-want +got)\n%s", name, d)
-		}
+		check.None(t, cmp.Diff(want, m), "%s (-want +got)", name)
 		if m.Kernel() != "6.1.0-50-cloud-amd64" || m.Flavour() != "open" {
 			t.Errorf("kernel %q, flavour %q", m.Kernel(), m.Flavour())
 		}
@@ -119,9 +118,8 @@ func TestBrokenModules(t *testing.T) {
 		"/lying.ko":      append(object(nil, "version=1"), "\x00\x00\x02\x00\x00\x00\x00\x00\x00\xff\xff\xff~Module signature appended~\n"...),
 		"/not-a-pkcs.ko": object([]byte("garbage"), "version=1"),
 	} {
-		if m, err := ReadModule(files{name: string(data)}, name); err == nil || !strings.HasPrefix(err.Error(), "cannot read module "+name) {
-			t.Errorf("%s: %+v, %v", name, m, err)
-		}
+		m, err := ReadModule(files{name: string(data)}, name)
+		check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot read module "+name), "%s: %+v, %v", name, m, err)
 	}
 }
 
@@ -181,9 +179,7 @@ func TestBuildCert(t *testing.T) {
 		{"cut short", files{dkms: ours, mokNew: "\x07\x00"}, dkms, false},
 	} {
 		trust, err := ReadTrust(running{c.files})
-		if err != nil || trust.BuildCert != c.cert || trust.Waiting != c.waiting {
-			t.Errorf("%s: %s, waiting %t, %v", c.name, trust.BuildCert, trust.Waiting, err)
-		}
+		check.That(t, err == nil && trust.BuildCert == c.cert && trust.Waiting == c.waiting, "%s: %s, waiting %t, %v", c.name, trust.BuildCert, trust.Waiting, err)
 	}
 }
 
@@ -238,13 +234,11 @@ func TestTrust(t *testing.T) {
 
 func TestGeneratedKey(t *testing.T) {
 	own := files{"/var/lib/dkms/mok.key": "secret", "/var/lib/dkms/mok.pub": authority(t, dkmsKeyName, 7)}
-	if trust, _ := ReadTrust(own); !trust.Generated || trust.BuildKey != "/var/lib/dkms/mok.key" || trust.SecureBoot != "unknown" {
-		t.Errorf("%+v", trust)
-	}
+	trust, _ := ReadTrust(own)
+	check.That(t, trust.Generated && trust.BuildKey == "/var/lib/dkms/mok.key" && trust.SecureBoot == "unknown", "%+v", trust)
 	own["/etc/dkms/framework.conf"] = "mok_signing_key=/var/lib/dkms/mok.key\n"
-	if trust, _ := ReadTrust(own); trust.Generated {
-		t.Error("a key that an administrator has named was not made by DKMS")
-	}
+	trust, _ = ReadTrust(own)
+	check.That(t, !trust.Generated, "a key that an administrator has named was not made by DKMS")
 }
 
 func TestBuilds(t *testing.T) {
@@ -267,7 +261,6 @@ func TestBuilds(t *testing.T) {
 		{"nvidia", "580.95.05", "6.1.0-50", "x86_64", "installed"},
 		{"nvidia-open", "570.1", "", "", "added"},
 	}
-	if d := cmp.Diff(want, found); d != "" || err != nil {
-		t.Errorf("%v (-want +got)\n%s", err, d)
-	}
+	d := cmp.Diff(want, found)
+	check.That(t, d == "" && err == nil, "%v (-want +got)\n%s", err, d)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -74,9 +75,7 @@ func TestNode(t *testing.T) {
 		f.CPUs != 7 || f.Memory != 16384000<<10 || f.Cgroup != 2 || !f.Booting || f.Kubelet.Active != "inactive" || f.Kubelet.NodeName != "gpu-1" {
 		t.Errorf("%+v", f)
 	}
-	if r.asked["gpuadm.service"] != 1 {
-		t.Errorf("systemd was asked %d times", r.asked["gpuadm.service"])
-	}
+	check.That(t, r.asked["gpuadm.service"] == 1, "systemd was asked %d times", r.asked["gpuadm.service"])
 	old := &booted{
 		files: files{"/sys/fs/cgroup/memory/x": "", "/proc/cpuinfo": "processor\t: 0\nmodel name\t: x\n\nprocessor\t: 1\n", "/etc/hostname": "# a comment\n\nold\n", "/etc/machine-id": "uninitialized\n"},
 		units: map[string]string{"gpuadm.service": "activating"}, mu: new(sync.Mutex), asked: map[string]int{},
@@ -93,21 +92,18 @@ func TestNode(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	for list, want := range map[string]int{"": 0, "0": 1, "0-127": 128, "0,2,4-5": 4, "3-1": 0, "a": 0, "0-": 0, "-1": 0, "0-99999999": 0, "0,,1": 0} {
-		if got := countList(list); got != want {
-			t.Errorf("%q are %d CPUs, want %d", list, got, want)
-		}
+		got := countList(list)
+		check.That(t, got == want, "%q are %d CPUs, want %d", list, got, want)
 	}
 	for text, want := range map[string]uint64{"": 0, "MemTotal: x kB": 0, "MemTotal: 1 kB": 1024, "MemTotal: 99999999999999999999 kB": 0, "Mem: 1 kB": 0} {
-		if got := memory(text); got != want {
-			t.Errorf("%q is %d bytes, want %d", text, got, want)
-		}
+		got := memory(text)
+		check.That(t, got == want, "%q is %d bytes, want %d", text, got, want)
 	}
 }
 
 func TestFlagLists(t *testing.T) {
-	if got := labels([]string{" a = b ,c,,=d", "a=e=f"}); len(got) != 2 || got["a"] != "e=f" || got["c"] != "" {
-		t.Errorf("%v", got)
-	}
+	got := labels([]string{" a = b ,c,,=d", "a=e=f"})
+	check.That(t, len(got) == 2 && got["a"] == "e=f" && got["c"] == "", "%v", got)
 	if got := taints("a=b:NoSchedule,,c:NoExecute,d,=x:NoSchedule"); len(got) != 3 || got[0] != (Taint{"a", "b", "NoSchedule"}) || got[2] != (Taint{Key: "d"}) {
 		t.Errorf("%v", got)
 	}
@@ -129,9 +125,7 @@ func TestMIGOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(c.tree)))(t)
 			f, err := Gather(t.Context(), n, Needs{Driver: true})
-			if err != nil || f.MIGOwner != c.owner || f.DynamicMIG != c.dynamic {
-				t.Errorf("%q %q, %v; want %q %q", f.MIGOwner, f.DynamicMIG, err, c.owner, c.dynamic)
-			}
+			check.That(t, err == nil && f.MIGOwner == c.owner && f.DynamicMIG == c.dynamic, "%q %q, %v; want %q %q", f.MIGOwner, f.DynamicMIG, err, c.owner, c.dynamic)
 		})
 	}
 }
@@ -147,12 +141,9 @@ func TestGFDSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(c.tree)))(t)
 			f, err := Gather(t.Context(), n, Needs{Driver: true})
-			if err != nil || f.GFD != c.want {
-				t.Errorf("%q, %v, want %q", f.GFD, err, c.want)
-			}
-			if f, _ := Gather(t.Context(), n, Needs{}); f.GFD != "" || f.Machine != "" {
-				t.Error("found out what was not asked for")
-			}
+			check.That(t, err == nil && f.GFD == c.want, "%q, %v, want %q", f.GFD, err, c.want)
+			f, _ = Gather(t.Context(), n, Needs{})
+			check.That(t, f.GFD == "" && f.Machine == "", "found out what was not asked for")
 		})
 	}
 }
@@ -186,9 +177,7 @@ func TestVGPU(t *testing.T) {
 		"not root":            {configSpace(0xd0, map[int]string{0xd0: own})[:64], nil},
 		"no capabilities":     {make([]byte, 256), nil},
 	} {
-		if diff := cmp.Diff(c.want, vgpu(c.config)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		check.None(t, cmp.Diff(c.want, vgpu(c.config)), "%s (-want +got):", name)
 	}
 }
 

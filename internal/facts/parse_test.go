@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -50,9 +51,7 @@ func TestAssignments(t *testing.T) {
 					got = kv[1]
 				}
 			}
-			if got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			check.That(t, got == c.want, "got %q, want %q", got, c.want)
 		})
 	}
 }
@@ -88,9 +87,7 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := commandLine(c.in, func() map[string]string { return env })
-			if !slices.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			check.That(t, slices.Equal(got, c.want), "got %q, want %q", got, c.want)
 		})
 	}
 }
@@ -115,26 +112,18 @@ EnvironmentFile=-/etc/default/a
 		env:      []string{`A=1 "B=x y"`, "A=2"},
 		envFiles: []string{"-/etc/default/a"},
 	}
-	if d := cmp.Diff(want, s, cmp.AllowUnexported(service{})); d != "" {
-		t.Error(d)
-	}
+	check.None(t, cmp.Diff(want, s, cmp.AllowUnexported(service{})), "got")
 	s = &service{}
 	s.add("[Service]\nExecStart=/a \\\n  -b \\\n")
-	if got := Words(s.start[0]); !slices.Equal(got, []string{"/a", "-b"}) {
-		t.Errorf("a line that ends the file with a backslash: %q", got)
-	}
+	check.List(t, Words(s.start[0]), []string{"/a", "-b"}, "a line that ends the file with a backslash:")
 }
 
 func TestOption(t *testing.T) {
 	argv := []string{"x", "--config=/a", "-c", "/b", "--config-dir", "/d", "-config", "/c", "word", "--last"}
 	for name, want := range map[string]string{"config": "/c", "c": "/b", "config-dir": "/d", "last": "", "missing": "", "word": ""} {
-		if got := option(argv, name); got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
+		check.Equal(t, option(argv, name), want, "%s: got", name)
 	}
-	if got := option(argv, "config", "c"); got != "/c" {
-		t.Errorf("the last one wins: got %q", got)
-	}
+	check.Equal(t, option(argv, "config", "c"), "/c", "the last one wins: got")
 }
 
 func TestUpstream(t *testing.T) {
@@ -161,9 +150,7 @@ func TestUpstream(t *testing.T) {
 		"build":                         "",
 		"7":                             "",
 	} {
-		if got := upstream(in); got != want {
-			t.Errorf("%s: got %q, want %q", in, got, want)
-		}
+		check.Equal(t, upstream(in), want, "%s: got", in)
 	}
 }
 
@@ -178,9 +165,7 @@ func TestSpoken(t *testing.T) {
 		"nothing\n1.2.3\n":                                                                                 "",
 		"":                                                                                                 "",
 	} {
-		if got := spoken(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
+		check.Equal(t, spoken(in), want, "%q: got", in)
 	}
 }
 
@@ -206,18 +191,11 @@ Package: half
 Status: install reinstreq half-configured
 Version: 2.0
 `)
-	if e := dpkgEntry(status, "containerd"); e["Version"] != "1.7.24~ds1-6+b4" || !e.installed() {
-		t.Errorf("containerd: %v", e)
-	}
-	if dpkgEntry(status, "gone").installed() {
-		t.Error("a removed package counts as installed")
-	}
-	if !dpkgEntry(status, "half").installed() {
-		t.Error("a half-configured package has its files in place")
-	}
-	if dpkgEntry(status, "missing").installed() || dpkgEntry(nil, "x").installed() {
-		t.Error("a missing package counts as installed")
-	}
+	e := dpkgEntry(status, "containerd")
+	check.That(t, e["Version"] == "1.7.24~ds1-6+b4" && e.installed(), "containerd: %v", e)
+	check.That(t, !dpkgEntry(status, "gone").installed(), "a removed package counts as installed")
+	check.That(t, dpkgEntry(status, "half").installed(), "a half-configured package has its files in place")
+	check.That(t, !dpkgEntry(status, "missing").installed() && !dpkgEntry(nil, "x").installed(), "a missing package counts as installed")
 }
 
 func TestNewer(t *testing.T) {
@@ -229,12 +207,8 @@ func TestNewer(t *testing.T) {
 	sorted := slices.Clone(newestFirst)
 	slices.Sort(sorted)
 	slices.SortFunc(sorted, func(a, b string) int { return newer(b, a) })
-	if d := cmp.Diff(newestFirst, sorted); d != "" {
-		t.Error(d)
-	}
-	if newer("6.08", "6.8") != 0 {
-		t.Error("leading zeros do not count")
-	}
+	check.None(t, cmp.Diff(newestFirst, sorted), "got")
+	check.That(t, newer("6.08", "6.8") == 0, "leading zeros do not count")
 }
 
 func TestDocument(t *testing.T) {
@@ -242,9 +216,7 @@ func TestDocument(t *testing.T) {
 	for key, want := range map[string]string{
 		"cgroupDriver": "systemd", "endpoint": "unix:///run/x.sock", "empty": "", "note": "", "missing": "", "x": "",
 	} {
-		if got := document([]byte(yaml)).text(key); got != want {
-			t.Errorf("%s: got %q, want %q", key, got, want)
-		}
+		check.Equal(t, document([]byte(yaml)).text(key), want, "%s: got", key)
 	}
 }
 
@@ -266,9 +238,8 @@ func TestDpkgHead(t *testing.T) {
 		must.OK(t, err)
 		for _, name := range append(names, "missing") {
 			l := new(Cache).look(machine)
-			if is, want := l.dpkgEntry(name), dpkgEntry(text, name); !maps.Equal(is, want) || l.err != nil {
-				t.Errorf("%s in %d bytes: %v, want %v (%v)", name, size, is, want, l.err)
-			}
+			is, want := l.dpkgEntry(name), dpkgEntry(text, name)
+			check.That(t, maps.Equal(is, want) && l.err == nil, "%s in %d bytes: %v, want %v (%v)", name, size, is, want, l.err)
 		}
 	}
 }
@@ -282,8 +253,6 @@ func TestOSIsPrintable(t *testing.T) {
 		"ID=x\nPRETTY_NAME=\"Système 1 (Ünï)\"\nID_LIKE=\"a b\"":     {ID: "x", Name: "Système 1 (Ünï)", Like: []string{"a", "b"}},
 	} {
 		f := must.Get(Gather(t.Context(), files{"/etc/os-release": text}, Needs{}))(t)
-		if diff := cmp.Diff(want, f.OS); diff != "" {
-			t.Errorf("%q: %s", text, diff)
-		}
+		check.None(t, cmp.Diff(want, f.OS), "%q:", text)
 	}
 }

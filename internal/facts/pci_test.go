@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // liveFiles is a running machine with these files, which counts what is read of a GPU.
@@ -37,16 +39,12 @@ func TestPCIReadOnce(t *testing.T) {
 		"/sys/bus/pci/devices/0000:00:02.0/vendor": "0x10de\n", // it has gone, but for this
 	}, &read}
 	found, err := cache.GPUs(v)
-	if d := cmp.Diff([]PCI{want}, found); d != "" || err != nil {
-		t.Errorf("%s %v", d, err)
-	}
+	d := cmp.Diff([]PCI{want}, found)
+	check.That(t, d == "" && err == nil, "%s %v", d, err)
 	reads := len(read)
-	if reads != 3 {
-		t.Errorf("read %q", read)
-	}
+	check.That(t, reads == 3, "read %q", read)
 	for _, again := range []int{reads, 2 * reads} {
-		if f, err := cache.Gather(t.Context(), v, Needs{}); err != nil || len(f.GPUs) != 1 || len(read) != again {
-			t.Errorf("%v %v, %d files were read, not %d", f.GPUs, err, len(read), again)
-		}
+		f, err := cache.Gather(t.Context(), v, Needs{})
+		check.That(t, err == nil && len(f.GPUs) == 1 && len(read) == again, "%v %v, %d files were read, not %d", f.GPUs, err, len(read), again)
 	}
 }

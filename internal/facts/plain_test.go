@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // FuzzPlain compares code that reads names and versions with the regular expressions that it says the same as: an expression takes
@@ -70,7 +72,5 @@ func hasRole(t *testing.T, file string) {
 	if m := roles.FindStringSubmatch(path.Base(file)); m != nil {
 		want = "nvidia" + m[1]
 	}
-	if is := role(file); is != want {
-		t.Errorf("role of %q: %q, not %q", file, is, want)
-	}
+	check.Equal(t, role(file), want, "role of %q:", file)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -39,9 +40,7 @@ func TestSigned(t *testing.T) {
 		must.OK(t, err)
 		f, err := facts.Gather(context.Background(), n, facts.Needs{Modules: true, Signed: "580"})
 		must.OK(t, err)
-		if !slices.Equal(f.Signed, x.want) || (f.Signed == nil) != (x.want == nil) {
-			t.Errorf("%s: %q (%t), want %q", x.name, strings.Join(f.Signed, " "), f.Signed == nil, x.want)
-		}
+		check.That(t, slices.Equal(f.Signed, x.want) && (f.Signed == nil) == (x.want == nil), "%s: %q (%t), want %q", x.name, strings.Join(f.Signed, " "), f.Signed == nil, x.want)
 		if f, err = facts.Gather(context.Background(), n, facts.Needs{Modules: true}); err != nil || f.Signed != nil {
 			t.Errorf("%s: not asked, and says %v, %v", x.name, f.Signed, err)
 		}

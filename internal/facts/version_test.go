@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -25,18 +26,13 @@ func TestBinaryVersion(t *testing.T) {
 	}
 	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
 	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=") // Debian builds so; with -trimpath a binary does not tell its flags
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	must.That(t, err == nil, "%v\n%s", err, out)
 	data := must.Get(os.ReadFile(filepath.Join(dir, "daemon")))(t)
 	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
 	p := program{module: "example.org/daemon", ask: true}
-	if a := l.version(t.Context(), "/usr/bin/x", p); a != "1.7.24" {
-		t.Errorf("%+v", a)
-	}
-	if a := l.version(t.Context(), "/usr/bin/y", p); a != "" {
-		t.Errorf("no program: %q", a)
-	}
+	check.Equal(t, l.version(t.Context(), "/usr/bin/x", p), "1.7.24", "got")
+	check.None(t, l.version(t.Context(), "/usr/bin/y", p), "no program:")
 }
 
 func TestBuiltVersion(t *testing.T) {
@@ -60,8 +56,6 @@ func TestBuiltVersion(t *testing.T) {
 			Settings: []debug.BuildSetting{{Key: "-ldflags", Value: "-X=" + containerd + "/v2/version.Version=v2.0.0-rc.1 '-extldflags=-static -x'"}},
 		}},
 	} {
-		if got := builtVersion(&c.info, containerd); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		check.Equal(t, builtVersion(&c.info, containerd), c.want, "%s: got", c.name)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -37,9 +38,7 @@ func golden(t *testing.T, name, got string) {
 		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want := must.Get(os.ReadFile(file))(t)
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s (-want +got, -update takes it over)\n%s", name, d)
-	}
+	check.None(t, cmp.Diff(string(want), got), "%s (-want +got, -update takes it over)", name)
 }
 
 const ca = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
@@ -99,21 +98,15 @@ func TestAsk(t *testing.T) {
 	i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 	said := must.Get(json.MarshalIndent(i, "", "  "))(t)
 	golden(t, "ask/aws", strings.Join(f.Requests(), "\n")+"\n\n"+string(said)+"\n")
-	if strings.Contains(string(said), "planted") {
-		t.Errorf("a secret is kept: %s", said)
-	}
+	check.That(t, !strings.Contains(string(said), "planted"), "a secret is kept: %s", said)
 }
 
 // said is an error in words, as a person would read it.
 func said(t *testing.T, err error) string {
 	t.Helper()
 	var e *trouble.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("%T %v is no *trouble.Error", err, err)
-	}
-	if e.What == "" {
-		t.Errorf("%+v", e)
-	}
+	must.That(t, errors.As(err, &e), "%T %v is no *trouble.Error", err, err)
+	check.That(t, e.What != "", "%+v", e)
 	var b strings.Builder
 	b.WriteString(e.What + "\n")
 	for _, s := range e.Because {
@@ -125,9 +118,7 @@ func said(t *testing.T, err error) string {
 	if e.Passing {
 		b.WriteString("  waiting helps\n")
 	}
-	if strings.Contains(b.String()+err.Error(), "planted") {
-		t.Errorf("a secret is printed: %s", b.String())
-	}
+	check.That(t, !strings.Contains(b.String()+err.Error(), "planted"), "a secret is printed: %s", b.String())
 	return b.String()
 }
 
@@ -193,18 +184,16 @@ func TestAskWaits(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				n.Serve("169.254.169.254", f.EC2())
 			}()
-			if _, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}); err != nil {
-				t.Error(err)
-			}
+			_, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
+			check.That(t, err == nil, "%v", err)
 		})
 	})
 	t.Run("failing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, n := in(t, ec2())
 			f.Break(cloudfake.Fault{What: "status", Status: 503, Times: 3}, cloudfake.Fault{What: "status", Status: 429, Times: 2})
-			if _, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}); err != nil {
-				t.Error(err)
-			}
+			_, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
+			check.That(t, err == nil, "%v", err)
 		})
 	})
 }
@@ -239,7 +228,6 @@ func TestAskStops(t *testing.T) {
 // TestAskLater says Later of an image.
 func TestAskLater(t *testing.T) {
 	var later host.Later
-	if _, err := instance.Ask(t.Context(), made(t, "image").View(), instance.Cloud{Name: "aws"}); !errors.As(err, &later) {
-		t.Errorf("an image was asked: %v", err)
-	}
+	_, err := instance.Ask(t.Context(), made(t, "image").View(), instance.Cloud{Name: "aws"})
+	check.That(t, errors.As(err, &later), "an image was asked: %v", err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -30,9 +31,7 @@ func TestAskCluster(t *testing.T) {
 		Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"},
 		Version: "1.34", From: "DescribeCluster", PrivateDNS: "ip-10-0-1-2.ec2.internal", ENIs: 2, IPv4PerENI: 50,
 	}
-	if d := cmp.Diff(want, c); d != "" {
-		t.Errorf("(-want +got)\n%s", d)
-	}
+	check.None(t, cmp.Diff(want, c), "(-want +got)")
 	golden(t, "ask/eks", strings.Join(f.Requests(), "\n")+"\n")
 }
 
@@ -41,9 +40,7 @@ func TestAskClusterIPv6(t *testing.T) {
 	f, n := in(t, ec2())
 	f.Cluster.ServiceCIDR = "fd30:1c53:5f8a::/108"
 	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", NodeName: "x"})
-	if err != nil || c.ServiceCIDR != "fd30:1c53:5f8a::/108" || c.DNS[0] != "fd30:1c53:5f8a::a" {
-		t.Errorf("%+v %v", c, err)
-	}
+	check.That(t, err == nil && c.ServiceCIDR == "fd30:1c53:5f8a::/108" && c.DNS[0] == "fd30:1c53:5f8a::a", "%+v %v", c, err)
 }
 
 // TestAskClusterNever has all that is needed nearer than AWS: nothing is asked.
@@ -52,22 +49,16 @@ func TestAskClusterNever(t *testing.T) {
 	i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
 	before := len(f.Requests())
 	c, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{NodeName: "gpu-1"})
-	if err != nil || c.From != "user data" || c.Server == "" {
-		t.Errorf("%+v %v", c, err)
-	}
-	if got := f.Requests()[before:]; len(got) != 0 {
-		t.Errorf("asked: %v", got)
-	}
-	if c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"}); err != nil || c.Name != "gpus" || c.From != "node.toml" {
-		t.Errorf("%+v %v", c, err)
-	}
-	if got := f.Requests()[before:]; len(got) != 0 {
-		t.Errorf("asked, though node.toml states it: %v", got)
-	}
+	check.That(t, err == nil && c.From == "user data" && c.Server != "", "%+v %v", c, err)
+	got := f.Requests()[before:]
+	check.That(t, len(got) == 0, "asked: %v", got)
+	c, err = instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"})
+	check.That(t, err == nil && c.Name == "gpus" && c.From == "node.toml", "%+v %v", c, err)
+	got = f.Requests()[before:]
+	check.That(t, len(got) == 0, "asked, though node.toml states it: %v", got)
 	// Of another cluster than the user data's, EKS is asked.
-	if _, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "others", NodeName: "gpu-1"}); err == nil {
-		t.Error("the user data's cluster was taken for another")
-	}
+	_, err = instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "others", NodeName: "gpu-1"})
+	check.That(t, err != nil, "the user data's cluster was taken for another")
 }
 
 // TestAskClusterPods: how many addresses a known type has is known without a question; of others EC2 is asked, and that it does
@@ -97,9 +88,8 @@ func TestAskClusterPods(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
-		if asked := strings.Count(strings.Join(f.Requests(), "\n"), "DescribeInstanceTypes"); got.ENIs != c.enis || asked != c.asked {
-			t.Errorf("%s: %d interfaces after %d questions, want %d after %d", kind, got.ENIs, asked, c.enis, c.asked)
-		}
+		asked := strings.Count(strings.Join(f.Requests(), "\n"), "DescribeInstanceTypes")
+		check.That(t, got.ENIs == c.enis && asked == c.asked, "%s: %d interfaces after %d questions, want %d after %d", kind, got.ENIs, asked, c.enis, c.asked)
 	}
 }
 
@@ -125,26 +115,21 @@ func testKept(t *testing.T) {
 	}
 	got, requests := asked(i, ref)
 	first.From = "kept"
-	if d := cmp.Diff(first, got); d != "" || requests != 0 {
-		t.Errorf("%d requests (-want +got)\n%s", requests, d)
-	}
-	if got, requests := asked(i, instance.ClusterRef{Kept: at}); got == nil || requests != 0 {
-		t.Errorf("without a name: %v, %d requests", got, requests)
-	}
+	d := cmp.Diff(first, got)
+	check.That(t, d == "" && requests == 0, "%d requests (-want +got)\n%s", requests, d)
+	got, requests = asked(i, instance.ClusterRef{Kept: at})
+	check.That(t, got != nil && requests == 0, "without a name: %v, %d requests", got, requests)
 	other := asInstance()
 	other.ID = "i-0fffffffffffffff0"
 	for name, requests := range map[string]int{
 		"another machine": second(asked(other, ref)), "another cluster": second(asked(i, instance.ClusterRef{Name: "others", Kept: at})),
 		"another region": second(asked(i, instance.ClusterRef{Name: "gpus", Region: "eu-west-1", Kept: at})),
 	} {
-		if requests == 0 {
-			t.Errorf("%s was taken for the one that was kept", name)
-		}
+		check.That(t, requests != 0, "%s was taken for the one that was kept", name)
 	}
 	write([]byte(strings.Replace(string(data), "https://", "http://", 1)))
-	if _, requests := asked(i, ref); requests == 0 {
-		t.Error("a file that was changed is taken")
-	}
+	_, requests = asked(i, ref)
+	check.That(t, requests != 0, "a file that was changed is taken")
 }
 
 func second[T any](_ T, n int) int { return n }
@@ -195,9 +180,7 @@ func TestAskClusterFails(t *testing.T) {
 					of = name
 				}
 				faults := cloudfake.Refused(of)
-				if len(faults) != 2 {
-					t.Fatal("no such fault: " + of)
-				}
+				must.That(t, len(faults) == 2, "%v", "no such fault: "+of)
 				if only {
 					faults = faults[1:]
 				}
@@ -209,9 +192,8 @@ func TestAskClusterFails(t *testing.T) {
 				t.Errorf("%s: no error: %+v", name, c)
 				return
 			}
-			if took := time.Since(start); took > 90*time.Second {
-				t.Errorf("%s took %s", name, took)
-			}
+			took := time.Since(start)
+			check.That(t, took <= 90*time.Second, "%s took %s", name, took)
 			all.WriteString(name + ": " + said(t, err) + "\n")
 		})
 	}
@@ -226,9 +208,8 @@ func TestAskClusterThrottledOnce(t *testing.T) {
 			x.Times = 3
 			f.Break(x)
 		}
-		if _, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"}); err != nil {
-			t.Error(err)
-		}
+		_, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"})
+		check.That(t, err == nil, "%v", err)
 	})
 }
 
@@ -239,20 +220,12 @@ func TestToken(t *testing.T) {
 	f.Now = func() time.Time { return now }
 	token, expires, err := instance.Token(t.Context(), n.View(), "gpus", "")
 	must.OK(t, err)
-	if err := f.CheckToken(token); err != nil {
-		t.Error(err)
-	}
-	if expires.Sub(now) < 13*time.Minute || expires.Sub(now) > 15*time.Minute {
-		t.Errorf("it says that it ends at %s", expires)
-	}
+	check.OK(t, f.CheckToken(token))
+	check.That(t, expires.Sub(now) >= 13*time.Minute && expires.Sub(now) <= 15*time.Minute, "it says that it ends at %s", expires)
 	f.Cluster.Name = "others"
-	if f.CheckToken(token) == nil {
-		t.Error("another cluster takes it")
-	}
+	check.That(t, f.CheckToken(token) != nil, "another cluster takes it")
 	f.Cluster.Name, now = "gpus", now.Add(16*time.Minute)
-	if f.CheckToken(token) == nil {
-		t.Error("it never ends")
-	}
+	check.That(t, f.CheckToken(token) != nil, "it never ends")
 	golden(t, "ask/token", strings.Join(f.Requests(), "\n")+"\n")
 }
 
@@ -263,15 +236,12 @@ func TestTokenClock(t *testing.T) {
 	f.Now = func() time.Time { return now.Add(-10 * time.Minute) }
 	_, _, err := instance.Token(t.Context(), n.View(), "gpus", "us-east-1")
 	golden(t, "fails/clock", said(t, err))
-	if _, _, err := instance.Token(t.Context(), n.View(), "-x", ""); err == nil {
-		t.Error("a token for no cluster")
-	}
+	_, _, err = instance.Token(t.Context(), n.View(), "-x", "")
+	check.That(t, err != nil, "a token for no cluster")
 }
 
 // TestJSON keeps the CA and nothing secret out of Facts.
 func TestJSON(t *testing.T) {
 	data, err := json.Marshal(instance.Cluster{Name: "gpus", CA: []byte(ca)})
-	if err != nil || strings.Contains(string(data), "CERTIFICATE") {
-		t.Errorf("%s %v", data, err)
-	}
+	check.That(t, err == nil && !strings.Contains(string(data), "CERTIFICATE"), "%s %v", data, err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -75,13 +76,9 @@ func TestDetect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := instance.Detect(made(t, c.files...).View())
-			if (got.Name != "") != (got.Why != "") || (got.Managed != "") != (got.ManagedWhy != "") {
-				t.Errorf("a reason is missing, or there for nothing: %+v", got)
-			}
+			check.That(t, (got.Name != "") == (got.Why != "") && (got.Managed != "") == (got.ManagedWhy != ""), "a reason is missing, or there for nothing: %+v", got)
 			got.Why, got.ManagedWhy = "", ""
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("(-want +got)\n%s", d)
-			}
+			check.None(t, cmp.Diff(c.want, got), "(-want +got)")
 		})
 	}
 }
@@ -100,12 +97,9 @@ func TestDetectHosts(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		n := recorded(t, name)
 		c := instance.Detect(n.View())
-		if got := strings.TrimSpace(c.Name + " " + c.Managed); got != known[name] {
-			t.Errorf("%s is %q, want %q: %+v", name, got, known[name], c)
-		}
-		if n.Touches() != 0 {
-			t.Errorf("%s was touched", name)
-		}
+		got := strings.TrimSpace(c.Name + " " + c.Managed)
+		check.That(t, got == known[name], "%s is %q, want %q: %+v", name, got, known[name], c)
+		check.That(t, n.Touches() == 0, "%s was touched", name)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
@@ -28,9 +29,7 @@ func TestLive(t *testing.T) {
 	defer s.Close()
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
 	i, err := instance.Ask(t.Context(), h, instance.Cloud{Name: "aws"})
-	if err != nil || i.ID != f.Machine.ID {
-		t.Errorf("%+v %v", i, err)
-	}
+	check.That(t, err == nil && i.ID == f.Machine.ID, "%+v %v", i, err)
 }
 
 // TestLiveHopLimit sees on a real connection that the request for a token is taken and not answered.
@@ -47,7 +46,6 @@ func TestLiveHopLimit(t *testing.T) {
 	s := httptest.NewServer(f.EC2())
 	defer s.Close()
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
-	if _, err := instance.Ask(t.Context(), h, instance.Cloud{Name: "aws"}); err == nil || !strings.Contains(said(t, err), "--http-put-response-hop-limit 2") {
-		t.Error(err)
-	}
+	_, err = instance.Ask(t.Context(), h, instance.Cloud{Name: "aws"})
+	check.That(t, err != nil && strings.Contains(said(t, err), "--http-put-response-hop-limit 2"), "%v", err)
 }

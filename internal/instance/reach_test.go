@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -28,9 +29,8 @@ func TestTokenOfEachPartition(t *testing.T) {
 		token, _, err := instance.Token(t.Context(), n.View(), "gpus", region)
 		must.OK(t, err)
 		url, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))
-		if want := "https://sts." + region + "." + at + "/?"; err != nil || !strings.HasPrefix(string(url), want) {
-			t.Errorf("%s: not %s", region, want)
-		}
+		want := "https://sts." + region + "." + at + "/?"
+		check.That(t, err == nil && strings.HasPrefix(string(url), want), "%s: not %s", region, want)
 	}
 }
 
@@ -44,9 +44,8 @@ func TestDomainIsTheSDKs(t *testing.T) {
 		"us-isob-west-1", "eu-isoe-west-1", "us-isof-east-1", "us-isof-south-1", "eusc-de-east-1", "zz-new-9", "us-new-1", "eu-new-1",
 	} {
 		at := must.Get(resolver.ResolveEndpoint(t.Context(), eks.EndpointParameters{Region: &region}))(t)
-		if got := "eks." + region + "." + instance.AWSDomain(region); got != at.URI.Host {
-			t.Errorf("%s: %s, the SDK has %s", region, got, at.URI.Host)
-		}
+		got := "eks." + region + "." + instance.AWSDomain(region)
+		check.That(t, got == at.URI.Host, "%s: %s, the SDK has %s", region, got, at.URI.Host)
 	}
 }
 
@@ -67,21 +66,17 @@ func TestReachEKSOfEachPartition(t *testing.T) {
 			n := must.Get(simhost.New(nil))(t)
 			now := n.Now()
 			n.Serve(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != "/clusters" {
-					t.Errorf("%s: %s", region, r.URL)
-				}
+				check.That(t, r.URL.Path == "/clusters", "%s: %s", region, r.URL)
 				w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 				w.WriteHeader(http.StatusForbidden)
 			}))
-			if err := instance.ReachEKS(t.Context(), n, region, host.Via{}); err != nil {
-				t.Errorf("%s: %v", region, err)
-			}
+			err := instance.ReachEKS(t.Context(), n, region, host.Via{})
+			check.That(t, err == nil, "%s: %v", region, err)
 		})
 	}
 	for _, region := range []string{"evil.example/", "a b"} {
 		n := must.Get(simhost.New(nil))(t)
-		if err := instance.ReachEKS(t.Context(), n, region, host.Via{}); err == nil || !strings.Contains(err.Error(), "no region of AWS") {
-			t.Errorf("%q: %v", region, err)
-		}
+		err := instance.ReachEKS(t.Context(), n, region, host.Via{})
+		check.That(t, err != nil && strings.Contains(err.Error(), "no region of AWS"), "%q: %v", region, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -60,9 +61,7 @@ func TestUserData(t *testing.T) {
 			m.UserData = c.data
 			_, n := in(t, m)
 			i := must.Get(instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"}))(t)
-			if d := cmp.Diff(c.want, i.UserCluster); d != "" {
-				t.Errorf("(-want +got)\n%s", d)
-			}
+			check.None(t, cmp.Diff(c.want, i.UserCluster), "(-want +got)")
 		})
 	}
 }

@@ -10,15 +10,14 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func doc(t testing.TB, text string) *jsonedit.Doc {
 	t.Helper()
 	d, err := jsonedit.Parse([]byte(text))
-	if err != nil {
-		t.Fatalf("%q: %v", text, err)
-	}
+	must.That(t, err == nil, "%q: %v", text, err)
 	return d
 }
 
@@ -43,13 +42,9 @@ func TestSet(t *testing.T) {
 	} {
 		d := doc(t, c.before)
 		got, err := d.Set(c.value, strings.Split(c.path, ".")...)
-		if err != nil || string(got) != c.after {
-			t.Errorf("%s:\n%q, want\n%q: %v", name, got, c.after, err)
-		}
+		check.That(t, err == nil && string(got) == c.after, "%s:\n%q, want\n%q: %v", name, got, c.after, err)
 		again, err := doc(t, string(got)).Set(c.value, strings.Split(c.path, ".")...)
-		if err != nil || string(again) != string(got) {
-			t.Errorf("%s: set again: %q, %v", name, again, err)
-		}
+		check.That(t, err == nil && string(again) == string(got), "%s: set again: %q, %v", name, again, err)
 	}
 }
 
@@ -76,13 +71,11 @@ func TestRefused(t *testing.T) {
 		"\ufeff{}":             "line 1: ",
 		strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200): "nested more than",
 	} {
-		if _, err := jsonedit.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), why) {
-			t.Errorf("%.20q: %v, want %q", text, err, why)
-		}
+		_, err := jsonedit.Parse([]byte(text))
+		check.That(t, err != nil && strings.Contains(err.Error(), why), "%.20q: %v, want %q", text, err, why)
 	}
-	if _, err := doc(t, "{\n \"a\": [1]}").Set("1", "a", "b"); err == nil || !strings.Contains(err.Error(), "line 2: a is no object") {
-		t.Error(err)
-	}
+	_, err := doc(t, "{\n \"a\": [1]}").Set("1", "a", "b")
+	check.That(t, err != nil && strings.Contains(err.Error(), "line 2: a is no object"), "%v", err)
 }
 
 func TestTakeOut(t *testing.T) {
@@ -101,9 +94,7 @@ func TestTakeOut(t *testing.T) {
 			b = nil
 		}
 		rest, left, err := jsonedit.TakeOut(b, []byte(c.after), []byte(c.found), nil)
-		if err != nil || string(rest) != c.rest || strings.Join(left, "; ") != c.left {
-			t.Errorf("%s: %q, left %q, %v; want %q, %q", name, rest, left, err, c.rest, c.left)
-		}
+		check.That(t, err == nil && string(rest) == c.rest && strings.Join(left, "; ") == c.left, "%s: %q, left %q, %v; want %q, %q", name, rest, left, err, c.rest, c.left)
 	}
 }
 
@@ -154,10 +145,6 @@ func others(t *testing.T, before, after []byte) {
 		return out
 	}
 	rest, left, err := jsonedit.TakeOut(before, after, with(after), nil)
-	if err != nil || len(left) > 0 {
-		t.Fatalf("%q to %q cannot be taken out: %q %v", before, after, left, err)
-	}
-	if list := jsonedit.Changes(doc(t, string(with(before))), doc(t, string(rest))); len(list) > 0 {
-		t.Fatalf("%q to %q, taken out beside others: %q", before, after, rest)
-	}
+	must.That(t, err == nil && len(left) == 0, "%q to %q cannot be taken out: %q %v", before, after, left, err)
+	must.That(t, len(jsonedit.Changes(doc(t, string(with(before))), doc(t, string(rest)))) == 0, "%q to %q, taken out beside others: %q", before, after, rest)
 }

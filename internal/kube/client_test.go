@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -40,9 +41,7 @@ users: [{name: u, user: %s}]}
 func machine(t *testing.T, files string) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return n
 }
 
@@ -71,9 +70,7 @@ func fixture(t *testing.T) (*Client, *kubesim.Server, *naps) {
 	n := machine(t, "-- etc/k --\n"+withUser(`{token: "`+planted+`"}`))
 	n.Serve("api.example:6443", sim)
 	c, err := new(Clients).Do(n, From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := &naps{}
 	s.in(c)
 	return c, sim, s
@@ -83,46 +80,27 @@ func fixture(t *testing.T) (*Client, *kubesim.Server, *naps) {
 func wants(t *testing.T, err error, why Why, words ...string) *trouble.Error {
 	t.Helper()
 	e := (*trouble.Error)(nil)
-	if !errors.As(err, &e) {
-		t.Fatalf("got %v (%T), want a *trouble.Error: %v", err, err, why)
-	}
+	must.That(t, errors.As(err, &e), "got %v (%T), want a *trouble.Error: %v", err, err, why)
 	all := e.Error() + "\n" + strings.Join(e.Because, "\n") + "\n" + strings.Join(e.Try, "\n")
-	if !errors.Is(err, why) {
-		t.Errorf("want %v: %s", why, all)
-	}
-	for _, w := range words {
-		if !strings.Contains(all, w) {
-			t.Errorf("the text has no %q:\n%s", w, all)
-		}
-	}
-	if strings.Contains(all, "s3cret") {
-		t.Errorf("the text repeats a secret:\n%s", all)
-	}
-	if !strings.HasPrefix(e.Error(), "cannot ") || strings.Contains(e.Error(), "\n") {
-		t.Errorf("it reads badly: %s", e)
-	}
+	check.That(t, errors.Is(err, why), "want %v: %s", why, all)
+	check.Says(t, all, words...)
+	check.That(t, !strings.Contains(all, "s3cret"), "the text repeats a secret:\n%s", all)
+	check.That(t, strings.HasPrefix(e.Error(), "cannot ") && !strings.Contains(e.Error(), "\n"), "it reads badly: %s", e)
 	return e
 }
 
 func TestNode(t *testing.T) {
 	c, sim, _ := fixture(t)
 	node, err := c.Node(t.Context(), "gpu-1")
-	if err != nil || node.Labels["a"] != "b" || node.Spec.Taints[0].Effect != "NoSchedule" {
-		t.Errorf("got %v, %v", node, err)
-	}
-	if c.server != server {
-		t.Errorf("the server is %q", c.server)
-	}
-	if got := sim.Requests(); !slices.Equal(got, []string{"GET /api/v1/nodes/gpu-1"}) {
-		t.Errorf("one GET was to be made, not %v", got)
-	}
+	check.That(t, err == nil && node.Labels["a"] == "b" && node.Spec.Taints[0].Effect == "NoSchedule", "got %v, %v", node, err)
+	check.That(t, c.server == server, "the server is %q", c.server)
+	check.List(t, sim.Requests(), []string{"GET /api/v1/nodes/gpu-1"}, "one GET was to be made, not")
 	for _, name := range []string{"", "../x", "a/b", "A", "a%2fb", strings.Repeat("a", 254)} {
 		_, err := c.Node(t.Context(), name)
 		wants(t, err, Refused, "is no name of an object")
 	}
-	if got := sim.Requests(); got != nil {
-		t.Errorf("a name that is none was asked for: %v", got)
-	}
+	got := sim.Requests()
+	check.That(t, got == nil, "a name that is none was asked for: %v", got)
 }
 
 func TestPatchNode(t *testing.T) {
@@ -132,14 +110,11 @@ func TestPatchNode(t *testing.T) {
 		return Patch{"metadata": Patch{"resourceVersion": node.ResourceVersion, "labels": Patch{key: value}}}
 	}
 	got := must.Get(c.PatchNode(t.Context(), "gpu-1", label("nvidia.com/gpu", "")))(t)
-	if v, ok := got.Labels["nvidia.com/gpu"]; !ok || v != "" {
-		t.Errorf("got %v", got.Labels)
-	}
+	v, ok := got.Labels["nvidia.com/gpu"]
+	check.That(t, ok && v == "", "got %v", got.Labels)
 	sim.Requests()
 	_, err := c.PatchNode(t.Context(), "gpu-1", label("x", "y")) // it is another version now
-	if e := wants(t, err, Conflict, "cannot patch node gpu-1", "409"); !e.Passing {
-		t.Error("waiting helps")
-	}
+	check.That(t, wants(t, err, Conflict, "cannot patch node gpu-1", "409").Passing, "waiting helps")
 	if got := sim.Requests(); len(got) != 1 {
 		t.Errorf("a conflict was tried again: %v", got)
 	}
@@ -155,22 +130,16 @@ func TestForbidden(t *testing.T) {
 	_, err = c.PatchNode(t.Context(), "gpu-1", Patch{"metadata": Patch{"labels": Patch{"app.kubernetes.io/x": "y"}}})
 	wants(t, err, Forbidden, "not allowed to modify labels: app.kubernetes.io/x")
 	_, err = c.Node(t.Context(), "gpu-2")
-	if e := wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "only reach its own node"); e.Passing {
-		t.Error("waiting does not help")
-	}
+	check.That(t, !wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "only reach its own node").Passing, "waiting does not help")
 }
 
 // TestDeniedByPolicy: a policy's denial is recognised by its code, no role is advised against it, and a try changes nothing.
 func TestDeniedByPolicy(t *testing.T) {
 	c, sim, _ := fixture(t)
 	before := fmt.Sprint(sim.Node("gpu-1"))
-	if err := c.TryLabel(t.Context(), "gpu-1", "example.com/x", "y"); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, c.TryLabel(t.Context(), "gpu-1", "example.com/x", "y"))
 	sim.Admit(func(_ kubesim.User, old, made kubesim.Object) string {
-		if reflect.DeepEqual(old, made) {
-			t.Errorf("the policy sees no change in %v", made)
-		}
+		check.That(t, !reflect.DeepEqual(old, made), "the policy sees no change in %v", made)
 		return "not this key [code-1]"
 	})
 	err := c.TryLabel(t.Context(), "gpu-1", "example.com/x", "y")
@@ -182,9 +151,7 @@ func TestDeniedByPolicy(t *testing.T) {
 	if wants(t, err, Forbidden, "not allowed to modify labels"); Denied(err, "") {
 		t.Error("NodeRestriction's denial is taken for a policy's")
 	}
-	if fmt.Sprint(sim.Node("gpu-1")) != before {
-		t.Error("a try has changed the Node")
-	}
+	check.That(t, fmt.Sprint(sim.Node("gpu-1")) == before, "a try has changed the Node")
 }
 
 // TestRight: an error about a missing right names the right, which gpuadm knows by its request.
@@ -210,15 +177,9 @@ func TestPatchStatus(t *testing.T) {
 		"status": Patch{"conditions": []Condition{{Type: "GPUReady", Status: "True", Reason: "R"}}}, "metadata": Patch{"labels": Patch{"b": "c"}},
 		"spec": Patch{"taints": nil},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(node.Status.Conditions) != 2 || node.Status.Conditions[1].Type != "GPUReady" || node.Labels["b"] != "c" || len(node.Spec.Taints) != 1 {
-		t.Errorf("got %+v", node)
-	}
-	if got := sim.Requests(); !slices.Equal(got, []string{"PATCH /api/v1/nodes/gpu-1/status"}) {
-		t.Error(got)
-	}
+	must.OK(t, err)
+	check.That(t, len(node.Status.Conditions) == 2 && node.Status.Conditions[1].Type == "GPUReady" && node.Labels["b"] == "c" && len(node.Spec.Taints) == 1, "got %+v", node)
+	check.List(t, sim.Requests(), []string{"PATCH /api/v1/nodes/gpu-1/status"}, "got")
 	sim.DeleteNode("gpu-1")
 	_, err = c.PatchStatus(t.Context(), "gpu-1", nil)
 	wants(t, err, Missing, "cannot patch the status of node gpu-1", `nodes "gpu-1" not found`)
@@ -231,20 +192,15 @@ func TestEvent(t *testing.T) {
 	c.now = func() time.Time { return now }
 	// The first answer is lost on the way: the Event is there once all the same.
 	sim.Fail(kubesim.Fault{On: "POST", Status: 500, Lost: true})
-	if err := c.Event(t.Context(), "gpu-1", ev); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Event(t.Context(), "gpu-1", ev))
 	if len(sim.Events()) != 1 {
 		t.Fatalf("%d events", len(sim.Events()))
 	}
 	got := sim.Events()[0]
 	about := got["involvedObject"].(map[string]any)
-	if about["uid"] != "gpu-1" || about["apiVersion"] != "v1" || got["type"] != "Warning" || got["count"] != 1.0 {
-		t.Errorf("got %v", got)
-	}
-	if text := got["message"].(string); len(text) > maxNote || !strings.HasSuffix(text, "é...") {
-		t.Errorf("the message has %d bytes", len(text))
-	}
+	check.That(t, about["uid"] == "gpu-1" && about["apiVersion"] == "v1" && got["type"] == "Warning" && got["count"] == 1.0, "got %v", got)
+	text := got["message"].(string)
+	check.That(t, len(text) <= maxNote && strings.HasSuffix(text, "é..."), "the message has %d bytes", len(text))
 	if ev := got["metadata"].(map[string]any); ev["namespace"] != "default" {
 		t.Errorf("it is in %v", ev["namespace"])
 	}
@@ -255,21 +211,16 @@ func TestEvent(t *testing.T) {
 func TestWhoamiPodsGet(t *testing.T) {
 	c, sim, _ := fixture(t)
 	is, err := c.Whoami(t.Context())
-	if err != nil || is.Username != "system:node:gpu-1" || !slices.Contains(is.Groups, "system:nodes") {
-		t.Errorf("got %v, %v", is, err)
-	}
+	check.That(t, err == nil && is.Username == "system:node:gpu-1" && slices.Contains(is.Groups, "system:nodes"), "got %v, %v", is, err)
 	for _, node := range []string{"gpu-1", "gpu-2"} {
 		sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": "on-" + node}, "spec": kubesim.Object{"nodeName": node}})
 	}
 	pods, err := c.Pods(t.Context(), "gpu-1")
-	if err != nil || len(pods) != 1 || pods[0].Name != "on-gpu-1" {
-		t.Errorf("got %v, %v", pods, err)
-	}
+	check.That(t, err == nil && len(pods) == 1 && pods[0].Name == "on-gpu-1", "got %v, %v", pods, err)
 	_, err = c.Pods(t.Context(), "gpu-2,spec.x=y")
 	wants(t, err, Refused)
-	if version, err := c.Version(t.Context()); err != nil || version != "v1.35.4" {
-		t.Errorf("got %q, %v", version, err)
-	}
+	version, err := c.Version(t.Context())
+	check.That(t, err == nil && version == "v1.35.4", "got %q, %v", version, err)
 }
 
 func TestSlices(t *testing.T) {
@@ -306,9 +257,7 @@ func TestLooksOnly(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser("{}"))
 	n.Serve("api.example:6443", sim)
 	c, err := new(Clients).Ask(n.View(), From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
 		t.Error(err)
 	}
@@ -323,12 +272,10 @@ func TestLooksOnly(t *testing.T) {
 func TestRootFolder(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser("{}")+"-- sim.toml --\nlive = false\n")
 	_, err := new(Clients).Do(n, From{Kubeconfig: "/etc/k"})
-	if later := (host.Later{}); !errors.As(err, &later) || later.Until != "first boot" {
-		t.Errorf("got %v", err)
-	}
-	if e := (*trouble.Error)(nil); !errors.As(err, &e) || !e.Passing {
-		t.Errorf("got %v", err)
-	}
+	later := (host.Later{})
+	check.That(t, errors.As(err, &later) && later.Until == "first boot", "got %v", err)
+	e := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &e) && e.Passing, "got %v", err)
 }
 
 // TestRedirect wants the token kept from the target of a redirect.
@@ -339,7 +286,6 @@ func TestRedirect(t *testing.T) {
 	n.Serve("evil.example", sim)
 	_, err := c.Node(t.Context(), "gpu-1")
 	wants(t, err, Refused, "redirects (302)")
-	if got := sim.Requests(); got != nil {
-		t.Errorf("it was followed: %v", got)
-	}
+	got := sim.Requests()
+	check.That(t, got == nil, "it was followed: %v", got)
 }

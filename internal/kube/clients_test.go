@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -62,9 +63,8 @@ func TestClientsShare(t *testing.T) {
 		certify(user)
 		connections.Store(0)
 		rounds()
-		if got := connections.Load(); got != 2 || shown != user {
-			t.Errorf("%d connections, want 2; %q was shown, want %q", got, shown, user)
-		}
+		got := connections.Load()
+		check.That(t, got == 2 && shown == user, "%d connections, want 2; %q was shown, want %q", got, shown, user)
 	}
 }
 
@@ -93,17 +93,12 @@ func TestClientsTrust(t *testing.T) {
 		}
 		put("ca.pem", string(newAuthority(t, "before").pem))
 		first := ask()
-		if ask() != first {
-			t.Errorf("%s: nothing has changed, and the client is another", name)
-		}
+		check.That(t, ask() == first, "%s: nothing has changed, and the client is another", name)
 		put("ca.pem", string(newAuthority(t, "after").pem))
-		if ask() == first {
-			t.Errorf("%s: other authorities are trusted now, and the client is the same", name)
-		}
+		check.That(t, ask() != first, "%s: other authorities are trusted now, and the client is the same", name)
 		must.OK(t, os.Remove(filepath.Join(dir, "ca.pem")))
-		if _, err := clients.Ask(h, from); err == nil {
-			t.Errorf("%s: no authority is trusted any more, and there is a client", name)
-		}
+		_, err := clients.Ask(h, from)
+		check.That(t, err != nil, "%s: no authority is trusted any more, and there is a client", name)
 	}
 }
 

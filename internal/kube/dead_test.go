@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -77,16 +78,12 @@ func TestDeadConnection(t *testing.T) {
 	s.StartTLS()
 	defer s.CloseClientConnections()
 	at, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer at.Close()
 	way := new(silentWay)
 	go way.serve(at, s.Listener.Addr().String())
 	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	c := must.Get(start(h, h.DoWeb, setting{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
 	pings := c.http.Transport.(*http.Transport).HTTP2
@@ -96,7 +93,6 @@ func TestDeadConnection(t *testing.T) {
 	pings.SendPingTimeout, pings.PingTimeout = pings.SendPingTimeout/100, pings.PingTimeout/100 // so that the test need not wait
 	must.Get(c.Node(t.Context(), "gpu-1"))(t)
 	way.goSilent()
-	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
-		t.Error(err)
-	}
+	_, err = c.Node(t.Context(), "gpu-1")
+	check.That(t, err == nil, "%v", err)
 }

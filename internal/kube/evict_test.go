@@ -6,6 +6,7 @@ package kube
 import (
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -41,9 +42,7 @@ func TestEvict(t *testing.T) {
 				tt.set(sim)
 			}
 			err := c.Evict(Within(t.Context(), 0), pod("a"))
-			if !tt.fails && err != nil {
-				t.Error(err)
-			}
+			check.That(t, tt.fails || err == nil, "%v", err)
 			if tt.fails {
 				wants(t, err, tt.why, tt.words)
 			}
@@ -51,7 +50,6 @@ func TestEvict(t *testing.T) {
 	}
 	c, sim, _ := fixture(t)
 	wants(t, c.Evict(t.Context(), Pod{Meta: Meta{Namespace: "../x", Name: "a"}}), Refused)
-	if asked := sim.Requests(); asked != nil {
-		t.Errorf("a name that is none was asked for: %v", asked)
-	}
+	asked := sim.Requests()
+	check.That(t, asked == nil, "a name that is none was asked for: %v", asked)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
@@ -78,9 +79,7 @@ func TestExec(t *testing.T) {
 					t.Errorf("%q, %v", is.Username, err)
 				}
 			}
-			if tt.user != "" && asked != 1 {
-				t.Errorf("the plugin was asked %d times", asked)
-			}
+			check.That(t, tt.user == "" || asked == 1, "the plugin was asked %d times", asked)
 		})
 	}
 }
@@ -102,21 +101,17 @@ func TestExecAgain(t *testing.T) {
 	must.OK(t, err)
 	for i, want := range []string{"one", "two"} {
 		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
-		if is, err := c.Whoami(t.Context()); err != nil || is.Username != want {
-			t.Errorf("%q, %v", is.Username, err)
-		}
+		is, err := c.Whoami(t.Context())
+		check.That(t, err == nil && is.Username == want, "%q, %v", is.Username, err)
 		sim.Revoke(fmt.Sprint("token-", i+1))
 	}
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "what /etc/bin/p gives", "access entry")
-	if asked != 3 {
-		t.Errorf("asked %d times", asked)
-	}
+	check.That(t, asked == 3, "asked %d times", asked)
 	sim.Token("token-4", kubesim.User{Name: "later"})
 	c.login.view = ahead{n, 3 * time.Hour}
-	if is, err := c.Whoami(t.Context()); err != nil || is.Username != "later" {
-		t.Errorf("%q, %v", is.Username, err)
-	}
+	is, err := c.Whoami(t.Context())
+	check.That(t, err == nil && is.Username == "later", "%q, %v", is.Username, err)
 }
 
 type ahead struct {
@@ -129,13 +124,10 @@ func (a ahead) Now() time.Time { return a.View.Now().Add(a.by) }
 // TestExecInfo wants the plugin told what form is wanted, and the cluster where it asks for it.
 func TestExecInfo(t *testing.T) {
 	l := &login{server: server, roots: []byte("x"), exec: &plugin{version: execGroup + "v1"}}
-	if got, want := l.execInfo(), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`; got != want {
-		t.Errorf("got %s", got)
-	}
+	got, want := l.execInfo(), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`
+	check.That(t, got == want, "got %s", got)
 	l.exec.cluster = true
-	if got := l.execInfo(); !strings.Contains(got, `"cluster":{"certificate-authority-data":"eA==","server":"https://api.example:6443"}`) {
-		t.Errorf("got %s", got)
-	}
+	check.Has(t, l.execInfo(), `"cluster":{"certificate-authority-data":"eA==","server":"https://api.example:6443"}`, "got")
 }
 
 func TestExecMissing(t *testing.T) {

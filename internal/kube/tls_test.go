@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -59,21 +60,15 @@ func TestTLS(t *testing.T) {
 		_, err = c.Node(t.Context(), "gpu-1")
 		return err
 	}
-	if err := try(s.URL, own); err != nil {
-		t.Error(err)
-	}
-	if e := wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`); e.Passing {
-		t.Error("waiting does not help")
-	}
+	check.OK(t, try(s.URL, own))
+	check.That(t, !wants(t, try(s.URL, ca.pem), Untrusted, "cannot be trusted", "Trusted is: CN=right CA", `issued by "O=Acme Co"`).Passing, "waiting does not help")
 	wants(t, try("https://localhost:"+s.URL[len("https://127.0.0.1:"):], own), Untrusted, "a name that its certificate does not have")
 
 	plain := httptest.NewServer(sim)
 	defer plain.Close()
 	wants(t, try("https"+plain.URL[len("http"):], own), Untrusted, "does not speak TLS")
 	plain.Close()
-	if e := wants(t, try("https"+plain.URL[len("http"):], own), Unreachable, "connection refused", "after 8 tries"); !e.Passing {
-		t.Error("waiting helps")
-	}
+	check.That(t, wants(t, try("https"+plain.URL[len("http"):], own), Unreachable, "connection refused", "after 8 tries").Passing, "waiting helps")
 }
 
 // TestHang wants a server that never answers left within the time that is given.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -48,15 +49,11 @@ func TestTries(t *testing.T) {
 			} else if tt.why != "" {
 				wants(t, err, tt.why, tt.words)
 			}
-			if got := sim.Requests(); len(got) != tt.asked {
-				t.Errorf("asked %d times, want %d", len(got), tt.asked)
-			}
-			if tt.naps != nil && !slices.Equal(s.took, tt.naps) && len(s.took)+len(tt.naps) > 0 {
-				t.Errorf("slept %v, want %v", s.took, tt.naps)
-			}
-			if total := s.at.Sub(time.Unix(1e9, 0)); total > patience {
-				t.Errorf("took %v in all", total)
-			}
+			got := sim.Requests()
+			check.That(t, len(got) == tt.asked, "asked %d times, want %d", len(got), tt.asked)
+			check.That(t, tt.naps == nil || slices.Equal(s.took, tt.naps) || len(s.took)+len(tt.naps) <= 0, "slept %v, want %v", s.took, tt.naps)
+			total := s.at.Sub(time.Unix(1e9, 0))
+			check.That(t, total <= patience, "took %v in all", total)
 		})
 	}
 }
@@ -66,9 +63,7 @@ func TestWithin(t *testing.T) {
 	c, sim, _ := fixture(t)
 	sim.Fail(kubesim.Fault{Status: 500, Times: -1})
 	_, err := c.Node(Within(t.Context(), 0), "gpu-1")
-	if e := wants(t, err, Busy); !e.Passing || len(sim.Requests()) != 1 {
-		t.Error("it was tried again")
-	}
+	check.That(t, wants(t, err, Busy).Passing && len(sim.Requests()) == 1, "it was tried again")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the deadline of this stage"))
 	_, err = c.Node(ctx, "gpu-1")
@@ -79,18 +74,15 @@ func TestUnreachable(t *testing.T) {
 	c, sim, s := fixture(t)
 	c.login.view.(*simhost.Node).Serve("api.example:6443", nil)
 	_, err := c.Node(t.Context(), "gpu-1")
-	if e := wants(t, err, Unreachable, "does not answer", server); !e.Passing {
-		t.Error("waiting would help")
-	}
+	check.That(t, wants(t, err, Unreachable, "does not answer", server).Passing, "waiting would help")
 	s.took = nil
 	c.http.Transport = fails{errors.New("http2: server sent GOAWAY and closed the connection")}
 	_, err = c.Node(t.Context(), "gpu-1")
 	if wants(t, err, Unreachable); len(s.took) == 0 {
 		t.Error("a line that was cut is not tried again")
 	}
-	if got := sim.Requests(); got != nil {
-		t.Error(got)
-	}
+	got := sim.Requests()
+	check.That(t, got == nil, "%v", got)
 }
 
 type fails struct{ err error }
@@ -103,9 +95,8 @@ func TestSilentServer(t *testing.T) {
 	c.http.Transport = silent{s}
 	_, err := c.Node(t.Context(), "gpu-1")
 	wants(t, err, Unreachable, "after 3 tries")
-	if total := s.at.Sub(time.Unix(1e9, 0)); total > patience+time.Second || total < 2*oneTry {
-		t.Errorf("took %v in all", total)
-	}
+	total := s.at.Sub(time.Unix(1e9, 0))
+	check.That(t, total <= patience+time.Second && total >= 2*oneTry, "took %v in all", total)
 }
 
 // silent is a server that lets each try wait to its end, which comes at once.
@@ -126,15 +117,12 @@ func TestServerIsSlow(t *testing.T) {
 			sim.Fail(f)
 		}
 		c.http.Transport = slow{s, c.http.Transport}
-		if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
-			t.Error(err)
-		}
-		if got := sim.Requests(); len(got) != asked {
-			t.Errorf("asked %d times, want %d", len(got), asked)
-		}
-		if total := s.at.Sub(time.Unix(1e9, 0)); total < 10*time.Second || total > patience {
-			t.Errorf("took %v in all", total)
-		}
+		_, err := c.Node(t.Context(), "gpu-1")
+		check.That(t, err == nil, "%v", err)
+		got := sim.Requests()
+		check.That(t, len(got) == asked, "asked %d times, want %d", len(got), asked)
+		total := s.at.Sub(time.Unix(1e9, 0))
+		check.That(t, total >= 10*time.Second && total <= patience, "took %v in all", total)
 	}
 }
 

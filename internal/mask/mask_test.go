@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -32,9 +33,7 @@ func planted(t testing.TB) (all []plant) {
 				p.secrets = append(p.secrets, strings.Fields(line)...)
 			}
 		}
-		if len(p.secrets) == 0 {
-			t.Fatalf("nothing is planted in %s", head)
-		}
+		must.That(t, len(p.secrets) > 0, "nothing is planted in %s", head)
 		all = append(all, p)
 	}
 	return all
@@ -43,9 +42,7 @@ func planted(t testing.TB) (all []plant) {
 // No secret of the corpus is left, in whatever text it comes.
 func TestPlanted(t *testing.T) {
 	all := planted(t)
-	if len(all) < 100 {
-		t.Errorf("only %d secrets are planted", len(all))
-	}
+	check.That(t, len(all) >= 100, "only %d secrets are planted", len(all))
 	for _, p := range all {
 		for name, text := range map[string]string{
 			"alone": p.text, "with carriage returns": strings.ReplaceAll(p.text, "\n", "\r\n"), "without an end": strings.TrimSuffix(p.text, "\n"),
@@ -53,13 +50,9 @@ func TestPlanted(t *testing.T) {
 		} {
 			masked := string(mask.File(p.file, []byte(text)))
 			for _, s := range p.secrets {
-				if len(s) > 3 && strings.Contains(masked, s) {
-					t.Errorf("%s, %s, %s: %s is left:\n%s", p.file, p.source, name, s, masked)
-				}
+				check.That(t, len(s) <= 3 || !strings.Contains(masked, s), "%s, %s, %s: %s is left:\n%s", p.file, p.source, name, s, masked)
 			}
-			if again := string(mask.File(p.file, []byte(masked))); again != masked {
-				t.Errorf("%s, %s, %s: masked twice it is another text:\n%s\n%s", p.file, p.source, name, masked, again)
-			}
+			check.Equal(t, string(mask.File(p.file, []byte(masked))), masked, "%s, %s, %s: masked twice it is another text:\n%s", p.file, p.source, name, masked)
 		}
 	}
 }
@@ -69,8 +62,6 @@ func TestKernelHeaders(t *testing.T) {
 	for _, text := range []string{
 		"these kernels have headers: 5.14.0-2.el9.x86_64", "linux-headers: 6.8.0-41-generic", "kernel headers = 5.14.0-2.el9.x86_64",
 	} {
-		if got := mask.Message(text); got != text {
-			t.Errorf("%q becomes %q", text, got)
-		}
+		check.Equal(t, mask.Message(text), text, "%q becomes", text)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -31,9 +32,7 @@ func harmlessFiles(t testing.TB) []txtar.File {
 	var all []txtar.File
 	for _, pattern := range []string{"../../test/containerd/corpus/*.toml", "../../test/hosts/*.txtar", "testdata/harmless.txtar", "../../README.md"} {
 		names, err := filepath.Glob(pattern)
-		if err != nil || len(names) == 0 {
-			t.Fatalf("%s: no files, %v", pattern, err)
-		}
+		must.That(t, err == nil && len(names) > 0, "%s: no files, %v", pattern, err)
 		for _, name := range names {
 			data := must.Get(os.ReadFile(name))(t)
 			if path.Ext(name) != ".txtar" {
@@ -81,12 +80,8 @@ func TestMaskedFalsely(t *testing.T) {
 		must.OK(t, os.WriteFile(golden, []byte(text), 0o644))
 	}
 	known := must.Get(os.ReadFile(golden))(t)
-	if string(known) != text {
-		t.Errorf("masked falsely:\n%s\nbut %s has\n%s", text, golden, known)
-	}
-	if len(list) > most {
-		t.Errorf("%d lines of %d values are masked falsely, %d may be", len(list), values, most)
-	}
+	check.That(t, string(known) == text, "masked falsely:\n%s\nbut %s has\n%s", text, golden, known)
+	check.That(t, len(list) <= most, "%d lines of %d values are masked falsely, %d may be", len(list), values, most)
 	t.Logf("%d lines of about %d values", len(list), values)
 }
 
@@ -95,9 +90,7 @@ func TestSentencesStay(t *testing.T) {
 	n := 0
 	for _, dir := range []string{"cloud", "cmd/gpuadm", "drivers", "internal/*", "mig", "runtime", "stages"} {
 		names, err := filepath.Glob("../../" + dir + "/*.go")
-		if err != nil || len(names) == 0 {
-			t.Fatalf("%s: no files, %v", dir, err)
-		}
+		must.That(t, err == nil && len(names) > 0, "%s: no files, %v", dir, err)
 		for _, name := range names {
 			if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/mask/") {
 				continue
@@ -114,14 +107,10 @@ func TestSentencesStay(t *testing.T) {
 					return true
 				}
 				n++
-				if masked := mask.Message(text); masked != text {
-					t.Errorf("%s: %q becomes %q", name, text, masked)
-				}
+				check.Equal(t, mask.Message(text), text, "%s: %q becomes", name, text)
 				return true
 			})
 		}
 	}
-	if n < 1000 {
-		t.Errorf("only %d sentences", n)
-	}
+	check.That(t, n >= 1000, "only %d sentences", n)
 }

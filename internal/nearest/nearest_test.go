@@ -6,6 +6,8 @@ package nearest
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestOf(t *testing.T) {
@@ -14,8 +16,6 @@ func TestOf(t *testing.T) {
 		"versoin": "version", "Version": "version", "gpucount": "gpu_count", "GPU-Count": "gpu_count", "sorce": "source",
 		"1g.10g": "1g.10gb", "2g.20gb": "1g.20gb", "colour": "", "": "", strings.Repeat("version", 10): "",
 	} {
-		if got := Of(name, known); got != want {
-			t.Errorf("%q: %q, want %q", name, got, want)
-		}
+		check.Equal(t, Of(name, known), want, "%q:", name)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -56,9 +57,7 @@ func TestFamilyHas(t *testing.T) {
 		{"libcuda1", "a80.95", false},
 		{"libcuda1", "", false},
 	} {
-		if got := f.Has(c.name, c.version); got != c.want {
-			t.Errorf("%s %s: %v", c.name, c.version, got)
-		}
+		check.Equal(t, f.Has(c.name, c.version), c.want, "%s %s:", c.name, c.version)
 	}
 }
 
@@ -87,16 +86,12 @@ func TestChooseFromOneSource(t *testing.T) {
 		"b": {{"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
 	}
 	got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare)
-	if !ok || got["a"] != "580.2-0ubuntu1" || got["b"] != "580.2-0ubuntu1" {
-		t.Errorf("%v, %v", got, ok)
-	}
+	check.That(t, ok && got["a"] == "580.2-0ubuntu1" && got["b"] == "580.2-0ubuntu1", "%v, %v", got, ok)
 	offers["b"] = offers["b"][1:]
-	if got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare); !ok || got["a"] != "580.1-0ubuntu1" {
-		t.Errorf("the newest that both have: %v, %v", got, ok)
-	}
-	if got, _, ok := choose([]string{"a", "b"}, "580.2", offers, strings.Compare); ok {
-		t.Errorf("chosen: %v", got)
-	}
+	got, _, ok = choose([]string{"a", "b"}, "580.*", offers, strings.Compare)
+	check.That(t, ok && got["a"] == "580.1-0ubuntu1", "the newest that both have: %v, %v", got, ok)
+	got, _, ok = choose([]string{"a", "b"}, "580.2", offers, strings.Compare)
+	check.That(t, !ok, "chosen: %v", got)
 }
 
 // Of packages of which the same is to be said it says that once, and a place once for all its versions.
@@ -113,16 +108,12 @@ func TestAvailableOnce(t *testing.T) {
 		"nvidia-driver, nvidia-smi: 590.1-1, 580.2-1 from " + a + "; 535.1-1 from " + b + "; installed is 580.2-1",
 		"nvidia-old: no source has it; installed is 580.2-1",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q\nwant %q", got, want)
-	}
+	check.That(t, slices.Equal(got, want), "%q\nwant %q", got, want)
 	var many []Offer
 	for _, v := range []string{"8", "7", "6", "5", "4", "3", "2", "1"} {
 		many = append(many, Offer{Version: v, From: []string{a}})
 	}
-	if got := available(many, "source", State{}); got != "8, 7, 6, 5, 4, 3 from "+a+", and 2 more" {
-		t.Error(got)
-	}
+	check.Equal(t, available(many, "source", State{}), "8, 7, 6, 5, 4, 3 from "+a+", and 2 more", "got")
 }
 
 // named is a packager of which a test needs the name alone.
@@ -146,14 +137,10 @@ func TestUnlike(t *testing.T) {
 		`dnf would make a "" instead of "2-1"`:                       {{Name: "a"}, b},
 		`dnf would make c "" instead of "1-1"`:                       {a, b, {Name: "c"}},
 	} {
-		if got := r.unlike(moves); got != want {
-			t.Errorf("%v: %q, want %q", moves, got, want)
-		}
+		check.Equal(t, r.unlike(moves), want, "%v:", moves)
 	}
 	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
-	if got := r.unlike([]Move{{Name: "glibc"}}); got != "dnf would remove glibc, and this machine cannot work without it" {
-		t.Error(got)
-	}
+	check.Equal(t, r.unlike([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
 
 func TestStateText(t *testing.T) {
@@ -166,9 +153,8 @@ func TestStateText(t *testing.T) {
 		"- held":                     {Version: Nowhere, Held: true},
 		"1.0 config-files":           {Version: "1.0", Broken: ConfigFiles},
 	} {
-		if got := Parse(text); got != want || want.String() != text {
-			t.Errorf("%q: parsed %+v, written %q", text, got, want.String())
-		}
+		got := Parse(text)
+		check.That(t, got == want && want.String() == text, "%q: parsed %+v, written %q", text, got, want.String())
 	}
 }
 
@@ -182,17 +168,14 @@ func TestToIsIdempotent(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			if twice, err := want.To(once); err != nil || twice != once {
-				t.Errorf("wanted %q, found %q: %q, then %q, %v", wanted.String(), found, once, twice, err)
-			}
+			twice, err := want.To(once)
+			check.That(t, err == nil && twice == once, "wanted %q, found %q: %q, then %q, %v", wanted.String(), found, once, twice, err)
 		}
 	}
-	if _, err := Want(set, "x", State{Version: "driver=580.*", Held: true}, "").To("- held"); err == nil {
-		t.Error("a package that is held as not installed would be installed")
-	}
-	if to, _ := Want(set, "x", State{Version: "driver=580.*"}, "").To("580.1-1 auto"); to != "580.1-1" {
-		t.Errorf("an automatic package that is wanted becomes %q", to)
-	}
+	_, err := Want(set, "x", State{Version: "driver=580.*", Held: true}, "").To("- held")
+	check.That(t, err != nil, "a package that is held as not installed would be installed")
+	to, _ := Want(set, "x", State{Version: "driver=580.*"}, "").To("580.1-1 auto")
+	check.That(t, to == "580.1-1", "an automatic package that is wanted becomes %q", to)
 }
 
 // TestTakeOut: what a transaction left half way, and what has other marks since, is rolled back; another version stays, and is named.
@@ -211,9 +194,7 @@ func TestTakeOut(t *testing.T) {
 		if len(left) == 1 && got == c.found {
 			got = "stays"
 		}
-		if err != nil || got != c.want {
-			t.Errorf("found %q after %q → %q: %q %q %v, want %q", c.found, c.before, c.after, got, left, err, c.want)
-		}
+		check.That(t, err == nil && got == c.want, "found %q after %q → %q: %q %q %v, want %q", c.found, c.before, c.after, got, left, err, c.want)
 	}
 }
 
@@ -231,9 +212,7 @@ func TestOwnVersions(t *testing.T) {
 		{"*", "1", true},
 		{"1.18.0~rc.1", "1.18.0~rc.1-1", true},
 	} {
-		if got := Matches(c.pattern, c.version); got != c.want {
-			t.Errorf("%s matches %s: %v", c.pattern, c.version, got)
-		}
+		check.Equal(t, Matches(c.pattern, c.version), c.want, "%s matches %s:", c.pattern, c.version)
 	}
 }
 
@@ -246,18 +225,15 @@ func TestAdvised(t *testing.T) {
 		t.Errorf("%+v", said)
 	}
 	busy := &trouble.Error{What: "locked", Err: &Locked{errors.New("x"), "y"}}
-	if err := s.advised(busy); err != error(busy) {
-		t.Errorf("%v", err)
-	}
+	err := s.advised(busy)
+	check.That(t, err == error(busy), "%v", err)
 }
 
 // Who holds a lock is said on one line that can be read.
 func TestCommandOf(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- proc/7/cmdline base64 --\nc2gALWMAZWNobyBhCgllY2hvIGIA\n-- proc/8/cmdline --\n" + strings.Repeat("x", 300) + "\n")))(t)
 	for pid, want := range map[string]string{"7": " (sh -c echo a echo b)", "8": " (" + strings.Repeat("x", 120) + "…)", "9": ""} {
-		if got := commandOf(n, pid); got != want {
-			t.Errorf("%s: %q, want %q", pid, got, want)
-		}
+		check.Equal(t, commandOf(n, pid), want, "%s:", pid)
 	}
 }
 
@@ -295,9 +271,7 @@ func TestPatienceSays(t *testing.T) {
 				}
 				return &Locked{errors.New("held"), "it"}
 			})
-			if (err != nil) != c.fails || !slices.Equal(says, c.says) || runs != c.runs {
-				t.Errorf("%v\nsays %q\nwant %q\n%d runs, want %d", err, says, c.says, runs, c.runs)
-			}
+			check.That(t, (err != nil) == c.fails && slices.Equal(says, c.says) && runs == c.runs, "%v\nsays %q\nwant %q\n%d runs, want %d", err, says, c.says, runs, c.runs)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -54,9 +55,7 @@ func TestBroken(t *testing.T) {
 				}
 			})
 		}
-		if len(files) > 0 {
-			t.Errorf("%s: the last case has no want", name)
-		}
+		check.That(t, len(files) == 0, "%s: the last case has no want", name)
 		if changed {
 			must.OK(t, os.WriteFile(name, txtar.Format(archive), 0o644))
 		}
@@ -72,14 +71,10 @@ func talk(t *testing.T, files []spec.File) string {
 		return ""
 	}
 	var all trouble.Faults
-	if !errors.As(err, &all) {
-		t.Fatalf("%T is not Faults", err)
-	}
+	must.That(t, errors.As(err, &all), "%T is not Faults", err)
 	var b strings.Builder
 	for _, e := range all {
-		if strings.Join(e.Try, "") == "" {
-			t.Errorf("no fix for %v", e)
-		}
+		check.That(t, strings.Join(e.Try, "") != "", "no fix for %v", e)
 		mark := strings.Map(func(r rune) rune {
 			if r == '\t' {
 				return r

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestBytes(t *testing.T) {
@@ -63,9 +64,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%d errors of %d bytes", len(all), len(fmt.Sprint(err)))
 			}
 			for _, e := range all {
-				if len(e.At.Text) > 1000 {
-					t.Fatalf("a line of %d bytes", len(e.At.Text))
-				}
+				must.That(t, len(e.At.Text) <= 1000, "a line of %d bytes", len(e.At.Text))
 			}
 		})
 	}
@@ -91,9 +90,8 @@ func TestSecrets(t *testing.T) {
 		var all trouble.Faults
 		errors.As(err, &all)
 		for _, e := range all {
-			if said := strings.Join([]string{e.At.File, e.At.Text, e.What, e.Try[0], e.Error()}, "\n"); strings.Contains(strings.ToLower(said), strings.ToLower(hidden[:7])) {
-				t.Fatalf("%s\nsays\n%s", text, said)
-			}
+			said := strings.Join([]string{e.At.File, e.At.Text, e.What, e.Try[0], e.Error()}, "\n")
+			must.That(t, !strings.Contains(strings.ToLower(said), strings.ToLower(hidden[:7])), "%s\nsays\n%s", text, said)
 		}
 	}
 	for _, frame := range frames {

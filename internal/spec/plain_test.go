@@ -6,6 +6,8 @@ package spec
 import (
 	"regexp"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // FuzzNumbers compares numbers with the expressions that it says the same as.
@@ -28,8 +30,6 @@ func FuzzNumbers(f *testing.F) {
 // TestSecretName: no key of node.toml is taken for a secret's: its value could not be shown.
 func TestSecretName(t *testing.T) {
 	for _, r := range table() {
-		if secretKey(r.Section + "." + r.Name) {
-			t.Errorf("%s of %s is taken for a secret's name", r.Name, r.Section)
-		}
+		check.That(t, !secretKey(r.Section+"."+r.Name), "%s of %s is taken for a secret's name", r.Name, r.Section)
 	}
 }

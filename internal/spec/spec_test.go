@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -172,9 +173,8 @@ func TestWhole(t *testing.T) {
 	if again := parse(t, spec.File{Data: got.TOML()}); !reflect.DeepEqual(again, got) {
 		t.Errorf("rendered and read again it is\n%s", again.TOML())
 	}
-	if _, err := spec.Parse(node(whole)); err == nil {
-		t.Error("an empty placement is taken")
-	}
+	_, err := spec.Parse(node(whole))
+	check.That(t, err != nil, "an empty placement is taken")
 }
 
 // The example of the manual, where the values are the defaults.
@@ -241,27 +241,22 @@ func TestDefaults(t *testing.T) {
 	if got := parse(t, node("format = 1")); !reflect.DeepEqual(got, spec.Defaults()) {
 		t.Errorf("without sections:\n%s", got.TOML())
 	}
-	if d := spec.Defaults(); d.Runtime.Handler != "auto" || !d.Runtime.CDI || d.Driver.Source != "auto" || d.Node.Labels == nil {
-		t.Errorf("%+v", d)
-	}
+	d := spec.Defaults()
+	check.That(t, d.Runtime.Handler == "auto" && d.Runtime.CDI && d.Driver.Source == "auto" && d.Node.Labels != nil, "%+v", d)
 	for _, k := range spec.Keys() {
-		if k.Doc == "" || k.Type == "" || strings.Contains(k.Doc, "\n") {
-			t.Errorf("%+v has no line for the manual", k)
-		}
+		check.That(t, k.Doc != "" && k.Type != "" && !strings.Contains(k.Doc, "\n"), "%+v has no line for the manual", k)
 		if k.Default == "" || k.Section == "" || strings.HasPrefix(k.Section, "mig.gpu") || k.Name == "cdi" {
 			continue
 		}
 		text := fmt.Sprintf("format = 1\n[%s]\n%s = %s\n", k.Section, k.Name, k.Default)
-		if got := parse(t, node(text)).Digest(); got != parse(t, node(fmt.Sprintf("format = 1\n[%s]\n", k.Section))).Digest() {
-			t.Errorf("the default of %s %s is not %s", k.Section, k.Name, k.Default)
-		}
+		got := parse(t, node(text)).Digest()
+		check.That(t, got == parse(t, node(fmt.Sprintf("format = 1\n[%s]\n", k.Section))).Digest(), "the default of %s %s is not %s", k.Section, k.Name, k.Default)
 		for _, v := range k.Allowed {
 			if k.Type == spec.TypeStrings {
 				continue
 			}
-			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "method" && v != "runfile" && k.Name != "gate" {
-				t.Error(err)
-			}
+			_, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v)))
+			check.That(t, err == nil || k.Name == "method" || v == "runfile" || k.Name == "gate", "%v", err)
 		}
 	}
 }
@@ -275,9 +270,8 @@ func TestRunfile(t *testing.T) {
 		{"", ""},
 	} {
 		got := parse(t, node(fmt.Sprintf("format = 1\n[driver]\nsource = \"runfile\"\nversion = \"580.95.05\"\n[driver.runfile]\nurl = %q\nsha256 = %q\n", test.said, strings.ToUpper(sum))))
-		if want := (spec.Runfile{URL: test.url, SHA256: sum}); got.Driver.Runfile != want || !got.Has("driver.runfile") {
-			t.Errorf("%s: %+v, want %+v", test.said, got.Driver.Runfile, want)
-		}
+		want := (spec.Runfile{URL: test.url, SHA256: sum})
+		check.That(t, got.Driver.Runfile == want && got.Has("driver.runfile"), "%s: %+v, want %+v", test.said, got.Driver.Runfile, want)
 		if again := parse(t, spec.File{Data: got.TOML()}); !reflect.DeepEqual(again, got) {
 			t.Errorf("rendered and read again it is\n%s", again.TOML())
 		}
@@ -293,9 +287,8 @@ func TestHas(t *testing.T) {
 			t.Errorf("Has(%q) is %v", name, !want)
 		}
 	}
-	if s := parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1))); !s.Has("driver.repo") || !s.Has("toolkit.repo") || !s.Has("mig.gpu") {
-		t.Error("the sections are not found")
-	}
+	s = parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)))
+	check.That(t, s.Has("driver.repo") && s.Has("toolkit.repo") && s.Has("mig.gpu"), "the sections are not found")
 }
 
 func TestMerge(t *testing.T) {
@@ -341,9 +334,8 @@ func TestDigest(t *testing.T) {
 	seen := map[string]string{}
 	for _, text := range []string{"", "[driver]", "[mig]", "[driver]\nversion = \"580\"", "[driver]\ngpu_count = 1", "[[mig.gpu]]", "[[mig.gpu]]\n[[mig.gpu]]", "[[mig.gpu]]\nenabled = false", "[node.labels]\na = \"1\"", "[node]\ntaints = [\"a:NoSchedule\"]"} {
 		digest := parse(t, node("format = 1\n"+text)).Digest()
-		if other, found := seen[digest]; found {
-			t.Errorf("%q and %q have the same digest", text, other)
-		}
+		other, found := seen[digest]
+		check.That(t, !found, "%q and %q have the same digest", text, other)
 		seen[digest] = text
 	}
 }
@@ -387,12 +379,8 @@ func BenchmarkParse(b *testing.B) {
 // TestRepoWithoutURL: enable_needed asks for no mirror; a key may be trusted by its file's digest.
 func TestRepoWithoutURL(t *testing.T) {
 	s := parse(t, node("format = 1\n[driver.repo]\nenable_needed = true\n"))
-	if !s.Driver.Repo.EnableNeeded || !s.Has("driver.repo") || s.Driver.Repo.URL != "" {
-		t.Errorf("%+v", s.Driver.Repo)
-	}
+	check.That(t, s.Driver.Repo.EnableNeeded && s.Has("driver.repo") && s.Driver.Repo.URL == "", "%+v", s.Driver.Repo)
 	digest := "sha256:" + strings.Repeat("Ab", 32)
 	s = parse(t, node("format = 1\n[driver.repo]\nurl = \"https://a/b\"\nkey = \"/k\"\nfingerprint = \""+digest+"\"\n"))
-	if s.Driver.Repo.Fingerprint != strings.ToLower(digest) {
-		t.Errorf("%+v", s.Driver.Repo)
-	}
+	check.That(t, s.Driver.Repo.Fingerprint == strings.ToLower(digest), "%+v", s.Driver.Repo)
 }

@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestApplyLeavesTheTree applies random edits to random trees: the result is that of the same edits made in a copy of the whole, and
@@ -87,9 +90,7 @@ func TestApplyLeavesTheTree(t *testing.T) {
 			if (err == nil) != possible || possible && !reflect.DeepEqual(out, want) {
 				t.Fatalf("%v with %v: %v, %v; want %v", tree, ops, out, err, want)
 			}
-			if !reflect.DeepEqual(first, before) {
-				t.Fatalf("the tree was changed by %v: %v, before %v", ops, first, before)
-			}
+			must.That(t, reflect.DeepEqual(first, before), "the tree was changed by %v: %v, before %v", ops, first, before)
 			if !possible {
 				refused++
 				break
@@ -98,7 +99,5 @@ func TestApplyLeavesTheTree(t *testing.T) {
 			tree = out
 		}
 	}
-	if edited < 5000 || refused < 500 {
-		t.Errorf("%d edits made, %d refused", edited, refused)
-	}
+	check.That(t, edited >= 5000 && refused >= 500, "%d edits made, %d refused", edited, refused)
 }

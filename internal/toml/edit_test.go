@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -56,9 +57,7 @@ func TestEditTOML(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Edit([]byte(c.before), []Op{c.op})
-			if err != nil || string(got) != c.after {
-				t.Errorf("got %v\n%s\nwant\n%s", err, got, c.after)
-			}
+			check.That(t, err == nil && string(got) == c.after, "got %v\n%s\nwant\n%s", err, got, c.after)
 		})
 	}
 }
@@ -100,24 +99,19 @@ func TestEditAtOnce(t *testing.T) {
 			if want, err = Edit(before, []Op{op}); err != nil {
 				break
 			}
-			if whole, err := editWhole(before, op); err != nil || !bytes.Equal(whole, want) {
-				t.Fatalf("%s\n%v\n%s\nby a parse of the whole: %v\n%s", before, op, want, err, whole)
-			}
+			whole, err := editWhole(before, op)
+			must.That(t, err == nil && bytes.Equal(whole, want), "%s\n%v\n%s\nby a parse of the whole: %v\n%s", before, op, want, err, whole)
 		}
 		if err != nil {
 			continue // a step alone may be refused that the next one makes good
 		}
 		got, err := Edit(src, ops)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%s\n%v\nat once: %v\n%s\none by one:\n%s", src, ops, err, got, want)
-		}
+		must.That(t, err == nil && bytes.Equal(got, want), "%s\n%v\nat once: %v\n%s\none by one:\n%s", src, ops, err, got, want)
 		if len(ops) > 1 {
 			same++
 		}
 	}
-	if same < 2000 {
-		t.Errorf("only %d of them were compared", same)
-	}
+	check.That(t, same >= 2000, "only %d of them were compared", same)
 }
 
 func TestEditTOMLCannot(t *testing.T) {
@@ -133,9 +127,8 @@ func TestEditTOMLCannot(t *testing.T) {
 		"odd type":         {"a = 1\n", Op{[]string{"b"}, struct{}{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if out, err := Edit([]byte(c.before), []Op{c.op}); err == nil || out != nil {
-				t.Errorf("got %q, want an error", out)
-			}
+			out, err := Edit([]byte(c.before), []Op{c.op})
+			check.That(t, err != nil && out == nil, "got %q, want an error", out)
 		})
 	}
 }
@@ -145,8 +138,6 @@ func TestProofCatches(t *testing.T) {
 	a, _ := Values([]byte("a = 1\nb = 1.0\n"))
 	for _, other := range []string{"a = 1.0\nb = 1.0\n", "a = 1\nb = 1.0\nc = {}\n", "a = 1\n", "a = '1'\nb = 1.0\n"} {
 		b := must.Get(Values([]byte(other)))(t)
-		if Equal(a, b) || Equal(b, a) {
-			t.Errorf("%q passes for %v", other, a)
-		}
+		check.That(t, !Equal(a, b) && !Equal(b, a), "%q passes for %v", other, a)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 type busy bool
@@ -31,8 +33,6 @@ func TestPasses(t *testing.T) {
 		{"an error that says no, before a wait", errors.Join(busy(false), wait), false},
 		{"another error that says so", fmt.Errorf("stage: %w", busy(true)), true},
 	} {
-		if got := Passes(tt.err); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
-		}
+		check.Equal(t, Passes(tt.err), tt.want, "%s:", tt.name)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -49,9 +50,7 @@ func TestBeside(t *testing.T) {
 			t.Fatal(what, err)
 		}
 		for _, pair := range [][2]map[string]any{{a, b}, {b, a}} {
-			if got := toml.ShowPath(beside(engine.Handler{Name: "nvidia"}, ops, pair[0], pair[1], nil)); got != c.at {
-				t.Errorf("%s: %q, want %q", what, got, c.at)
-			}
+			check.Equal(t, toml.ShowPath(beside(engine.Handler{Name: "nvidia"}, ops, pair[0], pair[1], nil)), c.at, "%s:", what)
 		}
 	}
 }
@@ -65,9 +64,7 @@ func TestManyWrongHandlers(t *testing.T) {
 	}
 	parsed := testing.AllocsPerRun(1, func() {
 		_, err := Target(Tree{Root: File{Path: "/etc/containerd/config.toml", Data: []byte(text.String())}}, Daemon{Version: "1.7.24"}, handlers()[0])
-		if err == nil || !strings.Contains(err.Error(), "h0000") {
-			t.Error(err)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), "h0000"), "%v", err)
 	})
 	if one := testing.AllocsPerRun(1, func() { _, _ = toml.Parse([]byte(text.String())) }); parsed > 50*one {
 		t.Errorf("%.0f allocations, of one parse %.0f", parsed, one)
@@ -83,13 +80,9 @@ func TestSpellings(t *testing.T) {
 		tree, texts := Tree{Root: File{Path: "/c.toml", Data: []byte(text)}}, map[string]bool{}
 		for range 50 {
 			out, err := Edit(tree, Daemon{Version: "1.7.24"}, handlers()[0], "/c.toml", tree.Root.Data)
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
+			must.That(t, err == nil, "%s: %v", what, err)
 			texts[string(out)] = true
 		}
-		if len(texts) != 1 {
-			t.Errorf("%s: %d results", what, len(texts))
-		}
+		check.That(t, len(texts) == 1, "%s: %d results", what, len(texts))
 	}
 }

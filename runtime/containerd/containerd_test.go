@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -43,9 +44,7 @@ func refusalText(t *testing.T, err error) string {
 		return err.Error() + "\n"
 	}
 	told := (*trouble.Error)(nil)
-	if !errors.As(err, &told) || r == "" || len(told.Try) != 1 || told.Try[0] == "" {
-		t.Fatalf("incomplete refusal: %v", err)
-	}
+	must.That(t, errors.As(err, &told) && r != "" && len(told.Try) == 1 && told.Try[0] != "", "incomplete refusal: %v", err)
 	return fmt.Sprintf("refused (%s): %v\nfix: %s\n", string(r), err, told.Try[0])
 }
 
@@ -103,9 +102,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h engine.Handler) []byte {
 	after, err := Edit(tree, d, h, target, before)
 	if err != nil {
 		var r Refused
-		if !errors.As(err, &r) {
-			t.Fatalf("containerd %q: %v\n%s", d.Version, err, before)
-		}
+		must.That(t, errors.As(err, &r), "containerd %q: %v\n%s", d.Version, err, before)
 		return nil
 	}
 	then := tree.withFile(t, target, after)
@@ -130,9 +127,8 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h engine.Handler) {
 	c := must.Get(readCRI(tree, d))(t)
 	containerd := toml.Sub(c.cri, "containerd")
 	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) {
-		if _, ok := toml.Sub(containerd, "runtimes")[name]; !ok {
-			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
-		}
+		_, ok := toml.Sub(containerd, "runtimes")[name]
+		must.That(t, ok, "containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
 	}
 	whole := must.Get(effective(tree, d))(t)
 	for _, name := range []string{criV3, criV2} {
@@ -145,9 +141,7 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h engine.Handler) {
 		if len(binaries) == 0 || toml.Sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(toml.String(entry, "runtime_type")) {
 			t.Fatalf("containerd %q: the entry is not right: %v", d.Version, entry)
 		}
-		if h.Default && toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") != h.Name {
-			t.Fatalf("containerd %q: %s is not the default", d.Version, h.Name)
-		}
+		must.That(t, !h.Default || toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") == h.Name, "containerd %q: %s is not the default", d.Version, h.Name)
 		return
 	}
 	t.Fatalf("containerd %q: no entry %s in %v", d.Version, h.Name, whole["plugins"])
@@ -208,9 +202,7 @@ func TestLawsOnMixedVersions(t *testing.T) {
 			}
 		}
 	}
-	if edited < 500 {
-		t.Errorf("only %d trees were edited", edited)
-	}
+	check.That(t, edited >= 500, "only %d trees were edited", edited)
 }
 
 func TestEditElsewhere(t *testing.T) {
@@ -224,12 +216,9 @@ func TestEditElsewhere(t *testing.T) {
 	// A drop-in that appeared after the tree was read is edited, not replaced.
 	tree.Root.Data = []byte("version = 3\nimports = [\"conf.d/*.toml\"]\n")
 	out, err := Edit(tree, Daemon{"2.1.5"}, handlers()[0], "/etc/containerd/conf.d/99-gpuadm.toml", []byte("# mine\nversion = 3\n"))
-	if err != nil || !bytes.HasPrefix(out, []byte("# mine\nversion = 3\n\n[plugins.")) {
-		t.Errorf("got %v\n%s", err, out)
-	}
+	check.That(t, err == nil && bytes.HasPrefix(out, []byte("# mine\nversion = 3\n\n[plugins.")), "got %v\n%s", err, out)
 	huge := File{"/c.toml", bytes.Repeat([]byte("#\n"), maxConfig)}
 	var r Refused
-	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r != RefusedSize {
-		t.Errorf("got %v, want %s", err, RefusedSize)
-	}
+	_, err = Target(Tree{Root: huge}, Daemon{}, handlers()[0])
+	check.That(t, errors.As(err, &r) && r == RefusedSize, "got %v, want %s", err, RefusedSize)
 }

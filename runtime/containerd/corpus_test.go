@@ -48,9 +48,7 @@ func corpus(t testing.TB) []corpusCase {
 			cases = append(cases, corpusCase{strings.TrimSuffix(e.Name(), ".toml"), Tree{Root: File{etc + "/config.toml", read(t, at)}}})
 		}
 	}
-	if len(cases) < 35 {
-		t.Fatalf("only %d shapes in %s", len(cases), corpusDir)
-	}
+	must.That(t, len(cases) >= 35, "only %d shapes in %s", len(cases), corpusDir)
 	return cases
 }
 
@@ -140,9 +138,8 @@ func handlers() []engine.Handler {
 func leaves(t testing.TB, data []byte) map[string]string {
 	t.Helper()
 	var tree map[string]any
-	if err := gotoml.Unmarshal(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), &tree); err != nil {
-		t.Fatalf("not TOML: %v\n%s", err, data)
-	}
+	err := gotoml.Unmarshal(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), &tree)
+	must.That(t, err == nil, "not TOML: %v\n%s", err, data)
 	out := map[string]string{}
 	flatten(out, "", tree)
 	return out

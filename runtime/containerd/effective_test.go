@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -69,13 +70,11 @@ runtime_type = "x"
 		"2.0.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.cri.v1.runtime" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }, "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandbox_mode = "shim" } } }, sandbox_image = "a" } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
 	} {
 		got := must.Get(effective(tree, Daemon{version}))(t)
-		if s, _ := toml.Text(got, '"'); s != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", version, s, want)
-		}
+		s, _ := toml.Text(got, '"')
+		check.That(t, s == want, "%s: got\n%s\nwant\n%s", version, s, want)
 	}
-	if _, err := effective(Tree{Root: File{"/c", []byte("x")}}, Daemon{}); err == nil {
-		t.Error("what is no TOML was read")
-	}
+	_, err := effective(Tree{Root: File{"/c", []byte("x")}}, Daemon{})
+	check.That(t, err != nil, "what is no TOML was read")
 }
 
 // TestTakeOutAnyFile uses what is not containerd's: the toolkit's own configuration.
@@ -90,22 +89,18 @@ func TestTakeOutAnyFile(t *testing.T) {
 		"runtime = {level = 'debug', modes = ['a']}\ncli = {}\nfeatures = {x = 1, empty = {}}\n":              "runtime = {level = 'info', modes = ['a']}\ncli = { load = true }\n",
 	} {
 		got, _, err := engine.TakeOut(before, after, []byte(found))
-		if err != nil || string(got) != want {
-			t.Errorf("got %v\n%s\nwant\n%s", err, got, want)
-		}
+		check.That(t, err == nil && string(got) == want, "got %v\n%s\nwant\n%s", err, got, want)
 	}
 	for found, want := range map[string]string{
 		strings.Replace(string(after), "[cli]\n", "[cli]\nload = false\n", 1): "cli.load is false (line 5), gpuadm had removed it",
 		strings.Replace(string(after), "'debug'", "'warn'", 1):                `runtime.level is "warn" (line 7), gpuadm had set "debug"`,
 	} {
-		if got, left, err := engine.TakeOut(before, after, []byte(found)); err != nil || len(left) != 1 || left[0] != want || bytes.Contains(got, []byte("features")) {
-			t.Errorf("%s gives %s, left %q, %v", found, got, left, err)
-		}
+		got, left, err := engine.TakeOut(before, after, []byte(found))
+		check.That(t, err == nil && len(left) == 1 && left[0] == want && !bytes.Contains(got, []byte("features")), "%s gives %s, left %q, %v", found, got, left, err)
 	}
 	comments := append(bytes.Clone(before), "# c\n"...)
-	if got, left, err := engine.TakeOut(before, comments, append([]byte("x = 1\n"), comments...)); err != nil || left != nil || string(got) != "x = 1\n"+string(comments) {
-		t.Errorf("an edit of comments alone: %s %q %v", got, left, err)
-	}
+	got, left, err := engine.TakeOut(before, comments, append([]byte("x = 1\n"), comments...))
+	check.That(t, err == nil && left == nil && string(got) == "x = 1\n"+string(comments), "an edit of comments alone: %s %q %v", got, left, err)
 }
 
 // effective is the tables the daemon ends with, without its built-in defaults: all files merged as its version

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -45,9 +46,8 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
 				}
 				note := strings.Join(Notes(s, f, e), "\n")
-				if kept := key && says == "enable_cdi = false" && text == ""; strings.Contains(note, e.Config+" says enable_cdi = false, which stays") != kept {
-					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
-				}
+				kept := key && says == "enable_cdi = false" && text == ""
+				check.That(t, strings.Contains(note, e.Config+" says enable_cdi = false, which stays") == kept, "%s, %q, %q: note %q", version, says, text, note)
 			}
 		}
 	}
@@ -64,12 +64,10 @@ func TestImportsOfImports(t *testing.T) {
 	all := must.Get(Wants(s, f, e))(t)
 	last := all[len(all)-1].Thing
 	got := strings.Join(last.Ref().Reads, " ")
-	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
-		t.Errorf("reads %s, want %s", got, want)
-	}
-	if state := last.(converge.Follower).Affected(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}}); state != things.Outdated {
-		t.Errorf("after the edit it is %s", state)
-	}
+	want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"
+	check.That(t, got == want, "reads %s, want %s", got, want)
+	state := last.(converge.Follower).Affected(things.UpToDate, converge.Change{Ref: converge.Ref{Kind: "file", Name: "/srv/more.d/50-cri.toml"}})
+	check.That(t, state == things.Outdated, "after the edit it is %s", state)
 }
 
 // TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it takes a star from its working directory.
@@ -97,8 +95,7 @@ func TestAutoOnAKSIsNotOurs(t *testing.T) {
 			Files: []facts.File{{Path: etc + "/config.toml", Data: found}},
 		}
 		f := facts.Facts{Engines: []facts.Engine{e}, Programs: []string{engine.Binary}}
-		if got := HandlerFor(parsed(t, ""), f, e).Name; got != want {
-			t.Errorf("auto is %s, want %s, of\n%s", got, want, found)
-		}
+		got := HandlerFor(parsed(t, ""), f, e).Name
+		check.That(t, got == want, "auto is %s, want %s, of\n%s", got, want, found)
 	}
 }

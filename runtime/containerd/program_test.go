@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -93,9 +94,7 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			}
 			read := must.Get(asRead(e))(t)
 			h, wants := asDefault(s, f, read, HandlerFor(s, f, e))
-			if len(wants) != 1 || h.Default == c.later {
-				t.Fatalf("%d wants, default %v", len(wants), h.Default)
-			}
+			must.That(t, len(wants) == 1 && h.Default != c.later, "%d wants, default %v", len(wants), h.Default)
 			state, err := wants[0].Look(t.Context(), &c.m)
 			if later := (host.Later{}); errors.As(err, &later) != c.later || err != nil && !c.later {
 				t.Errorf("later %v: %v", c.later, err)
@@ -103,9 +102,7 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			if problem := string(state); c.problem == "" && problem != "ok" && !c.later || !strings.Contains(problem, c.problem) {
 				t.Errorf("found %q, want %q", problem, c.problem)
 			}
-			if c.m.asked != c.asked {
-				t.Errorf("run %d times, want %d", c.m.asked, c.asked)
-			}
+			check.That(t, c.m.asked == c.asked, "run %d times, want %d", c.m.asked, c.asked)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func message(fields ...any) (m []byte) {
@@ -78,15 +79,11 @@ func (s *slow) Call(context.Context, string, string, []byte) ([]byte, error) {
 }
 
 func TestAnswers(t *testing.T) {
-	if s := (&slow{}); Answers(t.Context(), s, "", "nvidia") != nil || s.calls != 3 {
-		t.Errorf("a daemon that takes its time: %d calls", s.calls)
-	}
-	if err := Answers(t.Context(), &slow{then: errors.New("gRPC status 12: unknown service")}, "", ""); err == nil || !strings.Contains(err.Error(), "CRI plugin does not") {
-		t.Errorf("a daemon without CRI: %v", err)
-	}
+	s := (&slow{})
+	check.That(t, Answers(t.Context(), s, "", "nvidia") == nil && s.calls == 3, "a daemon that takes its time: %d calls", s.calls)
+	err := Answers(t.Context(), &slow{then: errors.New("gRPC status 12: unknown service")}, "", "")
+	check.That(t, err != nil && strings.Contains(err.Error(), "CRI plugin does not"), "a daemon without CRI: %v", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Answers(ctx, &slow{}, "", ""); err == nil {
-		t.Error("did not stop when told to")
-	}
+	check.That(t, Answers(ctx, &slow{}, "", "") != nil, "did not stop when told to")
 }

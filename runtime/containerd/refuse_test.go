@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestSpellingOf1x: a setting that containerd 1.x passes over because of how its name is written is refused for it, and edited for 2.x.
@@ -81,9 +82,7 @@ func TestVersion1(t *testing.T) {
 	}
 	for _, v := range []string{"1.6.36", "1.7.24"} {
 		_, err := Target(Tree{Root: File{Path: etc + "/config.toml", Data: []byte("disabled_plugins = [\"cri\"]\n")}}, Daemon{v}, handlers()[0])
-		if !errors.Is(err, RefusedDisabled) {
-			t.Errorf("as Docker's package has it: %v", err)
-		}
+		check.That(t, errors.Is(err, RefusedDisabled), "as Docker's package has it: %v", err)
 	}
 }
 
@@ -92,7 +91,5 @@ func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
 	r := (*trouble.Error)(nil)
-	if !errors.As(err, &r) || !strings.Contains(r.What, "config.toml:2: byte 0xF6 is no UTF-8") || !strings.Contains(r.Try[0], "iconv -f latin1") {
-		t.Errorf("%v", err)
-	}
+	check.That(t, errors.As(err, &r) && strings.Contains(r.What, "config.toml:2: byte 0xF6 is no UTF-8") && strings.Contains(r.Try[0], "iconv -f latin1"), "%v", err)
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // shaper writes one and the same kind of configuration in any of the ways TOML has.
@@ -197,9 +199,8 @@ func TestLawsOnRandomShapes(t *testing.T) {
 		}
 		data := s.file()
 		tree := Tree{Root: File{etc + "/config.toml", data}}
-		if _, err := toml.Values(data); err != nil {
-			t.Fatalf("the generator wrote no TOML: %v\n%s", err, data)
-		}
+		_, err := toml.Values(data)
+		must.That(t, err == nil, "the generator wrote no TOML: %v\n%s", err, data)
 		d, h := daemons()[rng.IntN(len(daemons()))], handlers()[rng.IntN(2)]
 		after := lawful(t, tree, d, h)
 		if after == nil || bytes.Equal(after, data) {
@@ -214,9 +215,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 			takenOut(t, data, after, marshalled(t, after))
 		}
 	}
-	if edited < 3000 {
-		t.Errorf("only %d shapes were edited", edited)
-	}
+	check.That(t, edited >= 3000, "only %d shapes were edited", edited)
 }
 
 // TestTextsStayAsParsed makes and takes out edits with texts that are parsed once, of all shapes for all daemons: each result is that of
@@ -238,9 +237,7 @@ func TestTextsStayAsParsed(t *testing.T) {
 				other := append(bytes.Clone(want), "\n# changed outside gpuadm\n"...)
 				for range 2 {
 					got, err := Edit(shared, d, h, target, found)
-					if !bytes.Equal(got, want) || fmt.Sprint(err) != fmt.Sprint(werr) {
-						t.Fatalf("%s, %s: %s, %v\nwant %s, %v", c.name, d.Version, got, err, want, werr)
-					}
+					must.That(t, bytes.Equal(got, want) && fmt.Sprint(err) == fmt.Sprint(werr), "%s, %s: %s, %v\nwant %s, %v", c.name, d.Version, got, err, want, werr)
 					if werr != nil {
 						continue
 					}
@@ -261,7 +258,5 @@ func TestTextsStayAsParsed(t *testing.T) {
 			}
 		}
 	}
-	if results["edited and taken out"] < 500 {
-		t.Errorf("too few: %v", results)
-	}
+	check.That(t, results["edited and taken out"] >= 500, "too few: %v", results)
 }

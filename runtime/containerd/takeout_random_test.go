@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -50,9 +51,7 @@ func TestTakeOutRandom(t *testing.T) {
 			}
 		}
 	}
-	if done < 500 || kept < 100 || kept > done*9/10 {
-		t.Errorf("TakeOut had %d files, and in %d of them a part of gpuadm's edit was to stay", done, kept)
-	}
+	check.That(t, done >= 500 && kept >= 100 && kept <= done*9/10, "TakeOut had %d files, and in %d of them a part of gpuadm's edit was to stay", done, kept)
 }
 
 func isTOML(data []byte) bool {
@@ -127,9 +126,7 @@ func meddle(rng *rand.Rand, b []byte) []byte {
 func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 	t.Helper()
 	got, left, err := engine.TakeOut(before, after, found)
-	if err != nil {
-		t.Fatalf("%v\n--- before\n%s\n--- after\n%s\n--- found\n%s", err, before, after, found)
-	}
+	must.That(t, err == nil, "%v\n--- before\n%s\n--- after\n%s\n--- found\n%s", err, before, after, found)
 	has, is, was, became := leaves(t, got), leaves(t, found), leaves(t, before), leaves(t, after)
 	named := func(key string) bool {
 		path := strings.Split(key, "\x00")[1:]
@@ -164,9 +161,7 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 		fail("", fmt.Sprintf("is taken out twice: %v\n%s", err, again))
 	}
 	for _, l := range splitLines(found) {
-		if bytes.Contains(l, []byte("# foreign")) && !bytes.Contains(got, bytes.TrimSpace(l)) {
-			t.Fatalf("%q was lost:\n%s", l, got)
-		}
+		must.That(t, !bytes.Contains(l, []byte("# foreign")) || bytes.Contains(got, bytes.TrimSpace(l)), "%q was lost:\n%s", l, got)
 	}
 	return left
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -45,9 +46,7 @@ func TestTakeOut(t *testing.T) {
 	const pause = `"registry.k8s.io/pause:3.9"`
 	swap := func(b []byte, old, now string) []byte {
 		t.Helper()
-		if !bytes.Contains(b, []byte(old)) {
-			t.Fatalf("no %q in\n%s", old, b)
-		}
+		must.That(t, bytes.Contains(b, []byte(old)), "no %q in\n%s", old, b)
 		return bytes.Replace(b, []byte(old), []byte(now), 1)
 	}
 	kata := `
@@ -74,9 +73,8 @@ func TestTakeOut(t *testing.T) {
 			if c.exact && !bytes.Equal(got, want) {
 				t.Errorf("lines differ:\n%s", textDiff(want, got))
 			}
-			if a, b := leaves(t, got), leaves(t, want); !maps.Equal(a, b) {
-				t.Errorf("keys differ: got %q, want %q", a, b)
-			}
+			a, b := leaves(t, got), leaves(t, want)
+			check.That(t, maps.Equal(a, b), "keys differ: got %q, want %q", a, b)
 		})
 	}
 }
@@ -119,9 +117,7 @@ func TestTakeOutExact(t *testing.T) {
 			}
 		}
 	}
-	if done < 400 {
-		t.Errorf("%d files", done)
-	}
+	check.That(t, done >= 400, "%d files", done)
 }
 
 // Headers without a key, as a program leaves them that takes keys out alone, go with gpuadm's edit.
@@ -139,9 +135,7 @@ func TestTakeOutOfBareHeaders(t *testing.T) {
 		"version = 3\n[plugins.x.containerd.runtimes.nvidia]\n": "version = 3\n[plugins.x.containerd.runtimes.nvidia]\n",
 	} {
 		rest, left, err := engine.TakeOut(before, after, []byte(found))
-		if err != nil || left != nil || string(rest) != want {
-			t.Errorf("%q: %q, %q %v, want %q", found, rest, left, err, want)
-		}
+		check.That(t, err == nil && left == nil && string(rest) == want, "%q: %q, %q %v, want %q", found, rest, left, err, want)
 	}
 }
 
@@ -176,9 +170,7 @@ func TestTakeOutLeaves(t *testing.T) {
 	)
 	swap := func(b []byte, old, now string) []byte {
 		t.Helper()
-		if !bytes.Contains(b, []byte(old)) {
-			t.Fatalf("no %q in\n%s", old, b)
-		}
+		must.That(t, bytes.Contains(b, []byte(old)), "no %q in\n%s", old, b)
 		return bytes.Replace(b, []byte(old), []byte(now), 1)
 	}
 	for what, c := range map[string]struct {
@@ -208,9 +200,7 @@ func TestTakeOutLeaves(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			got, left, err := engine.TakeOut(before, after, c.found)
-			if err != nil || !slices.Equal(left, c.left) {
-				t.Fatalf("left %q, want %q; %v", left, c.left, err)
-			}
+			must.That(t, err == nil && slices.Equal(left, c.left), "left %q, want %q; %v", left, c.left, err)
 			want := c.want
 			if want == nil { // the entry stays whole, the default and enable_cdi go
 				if want, err = toml.Edit(c.found, []toml.Op{
@@ -220,22 +210,19 @@ func TestTakeOutLeaves(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if a, b := leaves(t, got), leaves(t, want); !maps.Equal(a, b) {
-				t.Errorf("keys differ: got %q, want %q", a, b)
-			}
+			a, b := leaves(t, got), leaves(t, want)
+			check.That(t, maps.Equal(a, b), "keys differ: got %q, want %q", a, b)
 			if again, _, err := engine.TakeOut(before, after, got); err != nil || !bytes.Equal(again, got) {
 				t.Errorf("taken out twice: %v\n%s", err, textDiff(got, again))
 			}
 		})
 	}
 	for _, found := range []string{"version = \n", "a = 1\na = 2\n"} {
-		if out, _, err := engine.TakeOut(before, after, []byte(found)); err == nil || !strings.HasPrefix(err.Error(), "it is not valid TOML: line ") || out != nil {
-			t.Errorf("%q: %v", found, err)
-		}
+		out, _, err := engine.TakeOut(before, after, []byte(found))
+		check.That(t, err != nil && strings.HasPrefix(err.Error(), "it is not valid TOML: line ") && out == nil, "%q: %v", found, err)
 	}
-	if out, left, err := engine.TakeOut(after, after, before); err != nil || left != nil || !bytes.Equal(out, before) {
-		t.Errorf("an edit that changed nothing: %q %v", left, err)
-	}
+	out, left, err := engine.TakeOut(after, after, before)
+	check.That(t, err == nil && left == nil && bytes.Equal(out, before), "an edit that changed nothing: %q %v", left, err)
 }
 
 // The way back has an edit that took keys away.
@@ -249,9 +236,7 @@ func TestTakeOutOfRemoval(t *testing.T) {
 		"[plugins.x.runtimes.kata]\nb = 2\n":          {"[plugins.x.runtimes.kata]\nb = 2\n", ""},
 	} {
 		rest, left, err := engine.TakeOut(before, after, []byte(found))
-		if err != nil || !maps.Equal(leaves(t, rest), leaves(t, []byte(want.rest))) || strings.Join(left, "\n") != want.left {
-			t.Errorf("%q: %q %q %v", found, rest, left, err)
-		}
+		check.That(t, err == nil && maps.Equal(leaves(t, rest), leaves(t, []byte(want.rest))) && strings.Join(left, "\n") == want.left, "%q: %q %q %v", found, rest, left, err)
 	}
 }
 
@@ -305,13 +290,9 @@ func TestTakeOutKeepsTheDefault(t *testing.T) {
 func TestTakeOutOfOurOwnFile(t *testing.T) {
 	_, after := edited(t, "00-missing")
 	got, left, err := engine.TakeOut(nil, after, append(bytes.Clone(after), '\n'))
-	if err != nil || got != nil || left != nil {
-		t.Errorf("a file with nothing else in it: got %q %q %v", got, left, err)
-	}
+	check.That(t, err == nil && got == nil && left == nil, "a file with nothing else in it: got %q %q %v", got, left, err)
 	got, left, err = engine.TakeOut(nil, after, append([]byte("# mine\n"), after...))
-	if err != nil || left != nil || string(got) != "# mine\n" {
-		t.Errorf("a file with a comment: got %q %q %v", got, left, err)
-	}
+	check.That(t, err == nil && left == nil && string(got) == "# mine\n", "a file with a comment: got %q %q %v", got, left, err)
 	got, left, err = engine.TakeOut(nil, after, append(bytes.Clone(after), "\n[debug]\nlevel = \"info\"\n"...))
 	if want := "version = 2\n\n[debug]\nlevel = \"info\"\n"; err != nil || string(got) != want || len(left) != 1 ||
 		left[0] != "version is 2 (line 1), and what was added outside gpuadm is read by it" {

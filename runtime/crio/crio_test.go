@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 const crioFolder = "/etc/crio/crio.conf.d"
@@ -57,23 +58,18 @@ func TestReadCRIO(t *testing.T) {
 		"an empty default is CRI-O's own":                     {"1.33.1", crioFiles("/a", "[crio.runtime]\ndefault_runtime = \"\"\n"), "crun: crun"},
 	} {
 		got, err := readFiles(c.files, c.version)
-		if is := got.byDefault + ": " + strings.Join(slices.Sorted(maps.Keys(got.runtimes)), " "); err != nil || is != c.want {
-			t.Errorf("%s: %s, want %s: %v", name, is, c.want, err)
-		}
+		is := got.byDefault + ": " + strings.Join(slices.Sorted(maps.Keys(got.runtimes)), " ")
+		check.That(t, err == nil && is == c.want, "%s: %s, want %s: %v", name, is, c.want, err)
 	}
 	// An entry replaces one of the same name as a whole.
 	got, err := readFiles(crioFiles("/a", crioPackaged, "/b", "[crio.runtime.runtimes.crun]\nruntime_path = \"/x\"\n"), "1.33.0")
-	if err != nil || len(got.runtimes["crun"]) != 1 || got.from["crun"] != "/b" || got.from["runc"] != "/a" {
-		t.Errorf("%v: %v", got, err)
-	}
+	check.That(t, err == nil && len(got.runtimes["crun"]) == 1 && got.from["crun"] == "/b" && got.from["runc"] == "/a", "%v: %v", got, err)
 	for what, files := range map[string][]facts.File{"line 1": crioFiles("/a", "x"), "not a table": crioFiles("/a", "[crio.runtime.runtimes]\nx = 1\n")} {
-		if _, err := readFiles(files, "1.33.0"); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
+		_, err := readFiles(files, "1.33.0")
+		check.That(t, err != nil && strings.Contains(err.Error(), what), "%s: %v", what, err)
 	}
-	if _, err := readFiles(nil, "1.22.5"); err == nil || !strings.Contains(err.Error(), "1.23 and newer") {
-		t.Errorf("CRI-O 1.22: %v", err)
-	}
+	_, err = readFiles(nil, "1.22.5")
+	check.That(t, err != nil && strings.Contains(err.Error(), "1.23 and newer"), "CRI-O 1.22: %v", err)
 }
 
 func TestEditCRIO(t *testing.T) {
@@ -111,18 +107,15 @@ func TestEditCRIO(t *testing.T) {
 		got, err := editFile(c.files, c.version, c.h, own, found)
 		if c.err != "" {
 			trouble := (*trouble.Error)(nil)
-			if !errors.As(err, &trouble) || !strings.Contains(trouble.What, c.err) || len(trouble.Try) == 0 {
-				t.Errorf("%s: %v, want %q", name, err, c.err)
-			}
+			check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, c.err) && len(trouble.Try) > 0, "%s: %v, want %q", name, err, c.err)
 			continue
 		}
 		if err != nil || strings.ReplaceAll(string(got), "\n  ", "\n") != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s\n%v", name, got, c.want, err)
 			continue
 		}
-		if again, err := editFile(c.files, c.version, c.h, own, got); err != nil || !bytes.Equal(again, got) {
-			t.Errorf("%s: a second edit: %s %v", name, again, err)
-		}
+		again, err := editFile(c.files, c.version, c.h, own, got)
+		check.That(t, err == nil && bytes.Equal(again, got), "%s: a second edit: %s %v", name, again, err)
 	}
 }
 
@@ -133,9 +126,7 @@ func TestCRIOOrder(t *testing.T) {
 	for _, f := range withFile(files, crioFolder+"/99-gpuadm.conf", []byte("x")) {
 		got = append(got, strings.TrimPrefix(f.Path, crioFolder+"/"))
 	}
-	if want := "/etc/crio/crio.conf 10-crio.conf 99-a/x.conf 99-gpuadm.conf 99-nvidia.conf"; strings.Join(got, " ") != want {
-		t.Errorf("%v", got)
-	}
+	check.That(t, strings.Join(got, " ") == "/etc/crio/crio.conf 10-crio.conf 99-a/x.conf 99-gpuadm.conf 99-nvidia.conf", "%v", got)
 	if got := withFile(files, crioFolder+"/10-crio.conf", nil); len(got) != 3 {
 		t.Errorf("%v", got)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 var (
@@ -195,21 +196,15 @@ func TestCTKJudge(t *testing.T) {
 		"no entry": {json, "", "no handler"},
 	} {
 		lost, wrong := strings.Join(ctkLost("docker", json, c.after), " "), strings.Join(dockerWrong([]byte(json), []byte(c.after), h), " ")
-		if lost != c.lost || wrong != c.wrong {
-			t.Errorf("%s: loses %q, wrong %q; want %q, %q", what, lost, wrong, c.lost, c.wrong)
-		}
+		check.That(t, lost == c.lost && wrong == c.wrong, "%s: loses %q, wrong %q; want %q, %q", what, lost, wrong, c.lost, c.wrong)
 	}
-	if lost := ctkLost("crio", "# why\na = 1\n", "a = 1\n"); strings.Join(lost, " ") != "comments layout" {
-		t.Errorf("a comment: %q", lost)
-	}
+	lost := ctkLost("crio", "# why\na = 1\n", "a = 1\n")
+	check.That(t, strings.Join(lost, " ") == "comments layout", "a comment: %q", lost)
 	bad := ctkResult{lost: []string{"order"}, wrong: []string{"x"}, added: 9, removed: 9}
-	if got := bad.worse(ctkResult{out: true}); len(got) != 5 {
-		t.Errorf("worse in five ways: %q", got)
-	}
-	if got := (ctkResult{refused: "no"}).worse(ctkResult{}); len(got) != 1 {
-		t.Errorf("a refusal of what the other does right: %q", got)
-	}
-	if got := (ctkResult{out: true}).worse(bad); got != nil {
-		t.Errorf("better: %q", got)
-	}
+	got := bad.worse(ctkResult{out: true})
+	check.That(t, len(got) == 5, "worse in five ways: %q", got)
+	got = (ctkResult{refused: "no"}).worse(ctkResult{})
+	check.That(t, len(got) == 1, "a refusal of what the other does right: %q", got)
+	got = (ctkResult{out: true}).worse(bad)
+	check.That(t, got == nil, "better: %q", got)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/runtime/docker"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -45,9 +46,8 @@ type ctkResult struct {
 // Docker, and those of readFiles, which are CRI-O's, for CRI-O.
 func TestBesideCTK(t *testing.T) {
 	ctk := parts.Get(t, parts.CTK).CTK
-	if help := ctk.Configure(t, "/", "--help"); help.Exit != 0 {
-		t.Fatalf("nvidia-ctk: %s", help.Stderr)
-	}
+	help := ctk.Configure(t, "/", "--help")
+	must.That(t, help.Exit == 0, "nvidia-ctk: %s", help.Stderr)
 	text := "What gpuadm | nvidia-ctk " + ctk.Version + " make of the same files: lines added and removed; what survives in the owner's files\n" +
 		"(keys, order, comments, integers, layout); the effect beside the handler that was asked for; whether the tool takes it out again.\n\n"
 	for _, kind := range []string{"docker", "crio"} {
@@ -75,9 +75,8 @@ func TestBesideCTK(t *testing.T) {
 		must.OK(t, os.WriteFile(golden, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if d := cmp.Diff(string(want), text); err != nil || d != "" {
-		t.Errorf("%s is not what happens (-table +now), %v; if that is meant: make update\n%s", golden, err, d)
-	}
+	d := cmp.Diff(string(want), text)
+	check.That(t, err == nil && d == "", "%s is not what happens (-table +now), %v; if that is meant: make update\n%s", golden, err, d)
 }
 
 // gpuadmResult edits as the runtime stage does, and takes the edit out.

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -55,22 +56,17 @@ func TestEditDocker(t *testing.T) {
 			found = []byte(c.found)
 		}
 		got, err := Edit(daemonJSON, c.version, c.h, found)
-		if err != nil || string(got) != c.want {
-			t.Errorf("%s:\n%s\nwant\n%s\n%v", name, got, c.want, err)
-		}
-		if again, err := Edit(daemonJSON, c.version, c.h, got); err != nil || !bytes.Equal(again, got) {
-			t.Errorf("%s: a second edit: %s %v", name, again, err)
-		}
+		check.That(t, err == nil && string(got) == c.want, "%s:\n%s\nwant\n%s\n%v", name, got, c.want, err)
+		again, err := Edit(daemonJSON, c.version, c.h, got)
+		check.That(t, err == nil && bytes.Equal(again, got), "%s: a second edit: %s %v", name, again, err)
 	}
 	for found, why := range map[string]string{"{\n  // no\n}": "line 2: ", `{"runtimes": []}`: "runtimes is no object", `{"features": {}, "features": {}}`: "there twice"} {
 		_, err := Edit(daemonJSON, "26.1.5", nvidia(), []byte(found))
-		if trouble := (*trouble.Error)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, why) || len(trouble.Try) == 0 {
-			t.Errorf("%s: %v, want %q", found, err, why)
-		}
+		trouble := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, why) && len(trouble.Try) > 0, "%s: %v, want %q", found, err, why)
 	}
-	if _, err := Edit(daemonJSON, "26.1.5", engine.Handler{Name: "runc", Binary: engine.Binary}, nil); err == nil {
-		t.Error("the name of Docker's own runtime is taken")
-	}
+	_, err := Edit(daemonJSON, "26.1.5", engine.Handler{Name: "runc", Binary: engine.Binary}, nil)
+	check.That(t, err != nil, "the name of Docker's own runtime is taken")
 }
 
 func TestTakeOutDocker(t *testing.T) {
@@ -245,9 +241,8 @@ func TestDockerRestart(t *testing.T) {
 	}
 	// In an undo the file to be is not known: it is the present one, without what only a restart takes away.
 	n := dockerHost(t, "26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs, "ContainersRunning": 1})
-	if what, _, _ := NewRestart("docker.service", []string{daemonJSON}).(converge.Disruptor).Breaks(t.Context(), n, things.Outdated, things.UpToDate); len(what) != 2 {
-		t.Errorf("undo breaks %v", what)
-	}
+	what, _, _ := NewRestart("docker.service", []string{daemonJSON}).(converge.Disruptor).Breaks(t.Context(), n, things.Outdated, things.UpToDate)
+	check.That(t, len(what) == 2, "undo breaks %v", what)
 }
 
 // A reload is enough for a runtime, and Docker is restarted for CDI. A reload that Docker does not take is said.
@@ -268,9 +263,8 @@ func TestDockerMake(t *testing.T) {
 		if name == "runtime" {
 			h.then = func() { info["Runtimes"].(map[string]any)["nvidia"] = map[string]any{"path": engine.Binary} }
 		}
-		if err := NewRestart("docker.service", []string{daemonJSON}).Make(t.Context(), h, things.UpToDate); err != nil || strings.Join(h.asked, " ") != c.job {
-			t.Errorf("%s: %v, want %s: %v", name, h.asked, c.job, err)
-		}
+		err := NewRestart("docker.service", []string{daemonJSON}).Make(t.Context(), h, things.UpToDate)
+		check.That(t, err == nil && strings.Join(h.asked, " ") == c.job, "%s: %v, want %s: %v", name, h.asked, c.job, err)
 	}
 }
 
@@ -314,13 +308,10 @@ func TestDockerAnswers(t *testing.T) {
 func TestDockerNotes(t *testing.T) {
 	e := facts.Engine{Name: "docker", Version: "20.10.24", Socket: "/run/docker.sock", Config: daemonJSON, Files: []facts.File{{Path: daemonJSON}}}
 	got := strings.Join(Notes(e, facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}, nvidia()), "\n")
-	if !strings.Contains(got, "kubelet talks to unix:///run/containerd/containerd.sock, not to Docker") || !strings.Contains(got, "has no CDI") {
-		t.Error(got)
-	}
+	check.That(t, strings.Contains(got, "kubelet talks to unix:///run/containerd/containerd.sock, not to Docker") && strings.Contains(got, "has no CDI"), "%v", got)
 	e.Version, e.Files[0].Data = "28.5.2", []byte(`{"features": {"cdi": false}}`)
-	if got := strings.Join(Notes(e, facts.Kubelet{}, nvidia()), "\n"); !strings.Contains(got, "switches CDI off") || strings.Contains(got, "kubelet") {
-		t.Error(got)
-	}
+	got = strings.Join(Notes(e, facts.Kubelet{}, nvidia()), "\n")
+	check.That(t, strings.Contains(got, "switches CDI off") && !strings.Contains(got, "kubelet"), "%v", got)
 	e.Files[0].Data = nil
 	if got := Notes(e, facts.Kubelet{}, nvidia()); len(got) > 0 {
 		t.Error(got)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -28,8 +29,6 @@ func TestToolkitNotes(t *testing.T) {
 		n := must.Get(simhost.New([]byte(x.archive)))(t)
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)}))(t)
 		said := strings.Join(Stage.Notes(n, s, facts.Facts{}), "\n")
-		if !strings.Contains(said, x.says) || (x.says == "") != (said == "") {
-			t.Errorf("%q: %q, want %q", x.spec, said, x.says)
-		}
+		check.That(t, strings.Contains(said, x.says) && (x.says == "") == (said == ""), "%q: %q, want %q", x.spec, said, x.says)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -73,9 +74,8 @@ func TestEditToolkit(t *testing.T) {
 	}
 	for _, broken := range []string{"a = ", "nvidia-container-runtime = 3\n"} {
 		_, err := editConfig([]byte(broken), keys(crio))
-		if trouble := (*trouble.Error)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot edit "+Config) || len(trouble.Try) == 0 {
-			t.Errorf("%q: %v", broken, err)
-		}
+		trouble := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &trouble) && strings.Contains(trouble.What, "cannot edit "+Config) && len(trouble.Try) > 0, "%q: %v", broken, err)
 	}
 }
 
@@ -96,11 +96,8 @@ func TestConfigWants(t *testing.T) {
 				files++
 			}
 		}
-		if files != wants {
-			t.Errorf("%q wants the file %d times, not %d", text, files, wants)
-		}
-		if notes := configNotes(s); (len(notes) > 0) != strings.Contains(text, "accept") {
-			t.Errorf("%q: %q", text, notes)
-		}
+		check.That(t, files == wants, "%q wants the file %d times, not %d", text, files, wants)
+		notes := configNotes(s)
+		check.That(t, (len(notes) > 0) == strings.Contains(text, "accept"), "%q: %q", text, notes)
 	}
 }

@@ -8,6 +8,8 @@ package alloc
 import (
 	"runtime"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // fixed is what a parser may allocate for no bytes at all: tables, buffers, and what the test's own machinery does meanwhile.
@@ -27,7 +29,6 @@ func Beside(t testing.TB, buffer, k, input int, do func()) {
 	runtime.ReadMemStats(&before)
 	do()
 	runtime.ReadMemStats(&after)
-	if all := after.TotalAlloc - before.TotalAlloc; all > slack*uint64(buffer+k*input) {
-		t.Errorf("%d bytes of input had %d bytes allocated: %d and %d for each are allowed", input, all, buffer, k)
-	}
+	all := after.TotalAlloc - before.TotalAlloc
+	check.That(t, all <= slack*uint64(buffer+k*input), "%d bytes of input had %d bytes allocated: %d and %d for each are allowed", input, all, buffer, k)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -38,9 +39,7 @@ func TestContracts(t *testing.T) {
 	}
 	const ttl, token = "X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token"
 	_, fresh, head := ask("aws", "PUT", "/latest/api/token", ttl, "60")
-	if head.Get(ttl) != "60" || fresh == "" {
-		t.Errorf("token %q %v", fresh, head)
-	}
+	check.That(t, head.Get(ttl) == "60" && fresh != "", "token %q %v", fresh, head)
 	for _, c := range []struct {
 		cloud, method, path string
 		header              []string
@@ -56,15 +55,12 @@ func TestContracts(t *testing.T) {
 		{"aws", "GET", "/latest/user-data", []string{token, fresh}, 404},
 		{"aws", "GET", "/latest/meta-data/tags/instance/", []string{token, fresh}, 404},
 	} {
-		if got, body, _ := ask(c.cloud, c.method, c.path, c.header...); got != c.want {
-			t.Errorf("%s %s %v: %d, want %d: %s", c.method, c.path, c.header, got, c.want, body)
-		}
+		got, body, _ := ask(c.cloud, c.method, c.path, c.header...)
+		check.That(t, got == c.want, "%s %s %v: %d, want %d: %s", c.method, c.path, c.header, got, c.want, body)
 	}
 	now = now.Add(time.Minute)
-	if got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, fresh); got != 401 {
-		t.Errorf("a token that has ended: %d", got)
-	}
-	if err := f.CheckToken("k8s-aws-v1.aHR0cHM6Ly9ldmlsLmV4YW1wbGUv"); err == nil || !strings.Contains(err.Error(), "not STS's") {
-		t.Errorf("a token of another host: %v", err)
-	}
+	got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, fresh)
+	check.That(t, got == 401, "a token that has ended: %d", got)
+	err := f.CheckToken("k8s-aws-v1.aHR0cHM6Ly9ldmlsLmV4YW1wbGUv")
+	check.That(t, err != nil && strings.Contains(err.Error(), "not STS's"), "a token of another host: %v", err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestNoDeadNodes starts every daemon for real on every input, then on our edit of it, then on nvidia-ctk's. A daemon
@@ -29,9 +30,7 @@ func TestNoDeadNodes(t *testing.T) {
 					served.Add(1)
 					files, err := gpuadmEdit(t, in, p, true)
 					var refusal containerd.Refused
-					if err != nil && !errors.As(err, &refusal) {
-						t.Fatal(err)
-					}
+					must.That(t, err == nil || errors.As(err, &refusal), "%v", err)
 					if err == nil && !serves(t, p, files) {
 						dead.Add(1)
 						t.Error("dead after our edit")

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -50,9 +51,8 @@ func TestProofAcceptsOurs(t *testing.T) {
 				t.Parallel()
 				_, rejects := dump(t, p, in.files)
 				for _, asDefault := range []bool{false, true} {
-					if err := proven(t, in, p, asDefault); err != nil && rejects == nil {
-						t.Errorf("default %v: %v", asDefault, err)
-					}
+					err := proven(t, in, p, asDefault)
+					check.That(t, err == nil || rejects != nil, "default %v: %v", asDefault, err)
 				}
 			})
 		}

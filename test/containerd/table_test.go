@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -229,9 +230,7 @@ func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why er
 	var told *trouble.Error
 	switch {
 	case errors.As(err, &refusal):
-		if !slices.Contains(listed, refusal) || !errors.As(err, &told) || len(told.Try) == 0 {
-			t.Errorf("refused for no listed reason, or without a fix: %v", err)
-		}
+		check.That(t, slices.Contains(listed, refusal) && errors.As(err, &told) && len(told.Try) > 0, "refused for no listed reason, or without a fix: %v", err)
 		return "refused: " + string(refusal)
 	case err != nil:
 		t.Errorf("cannot edit: %v", err)
@@ -324,9 +323,8 @@ func golden(t *testing.T, rows map[string]string) {
 		must.OK(t, os.WriteFile("table.txt", []byte(text), 0o644))
 	}
 	want, err := os.ReadFile("table.txt")
-	if diff := cmp.Diff(string(want), text); err != nil || diff != "" {
-		t.Errorf("table.txt is not what happens (-table +now), %v; if that is meant: make update\n%s", err, diff)
-	}
+	diff := cmp.Diff(string(want), text)
+	check.That(t, err == nil && diff == "", "table.txt is not what happens (-table +now), %v; if that is meant: make update\n%s", err, diff)
 }
 
 // count logs the sums of each column.

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestEveryPlacement creates every profile of every model at every place it may have and some it may not.
@@ -29,21 +31,16 @@ func TestEveryPlacement(t *testing.T) {
 				var starts []int
 				for _, at := range places {
 					starts = append(starts, int(at.Start))
-					if int(at.Size) != p.Size {
-						t.Errorf("%s at %+v", p.Name, at)
-					}
+					check.That(t, int(at.Size) == p.Size, "%s at %+v", p.Name, at)
 				}
 				want := slices.Sorted(slices.Values(p.Starts))
-				if !slices.Equal(starts, want) {
-					t.Errorf("%s: NVML places it at %v, the table at %v", p.Name, starts, want)
-				}
+				check.That(t, slices.Equal(starts, want), "%s: NVML places it at %v, the table at %v", p.Name, starts, want)
 				for start := 0; start < m.Slices+1; start++ {
 					createAt(t, m, p, d, info, start)
 				}
 			}
-			if left := f.Dump().GPUs[0].Instances; len(left) > 0 {
-				t.Errorf("%v is left", left)
-			}
+			left := f.Dump().GPUs[0].Instances
+			check.That(t, len(left) == 0, "%v is left", left)
 		})
 	}
 }
@@ -59,9 +56,7 @@ func createAt(t *testing.T, m Model, p Profile, d nvml.Device, info nvml.GpuInst
 	must(t, ret)
 	got, ret := gi.GetInfo()
 	must(t, ret)
-	if got.Placement != *at || got.ProfileId != info.Id || int(got.Id) != id(m, start, p.Size) || got.Device != d {
-		t.Errorf("%s at %d became %+v", p.Name, start, got)
-	}
+	check.That(t, got.Placement == *at && got.ProfileId == info.Id && int(got.Id) == id(m, start, p.Size) && got.Device == d, "%s at %d became %+v", p.Name, start, got)
 	_, ret = d.CreateGpuInstanceWithPlacement(&info, at)
 	want(t, p.Name+" on itself", ret, nvml.ERROR_INSUFFICIENT_RESOURCES)
 	if room, ret := d.GetGpuInstanceRemainingCapacity(&info); ret != nvml.SUCCESS || room > p.Max-1 {
@@ -94,16 +89,12 @@ func computes(t *testing.T, p Profile, gi nvml.GpuInstance) {
 		must(t, ret)
 		places, ret := gi.GetComputeInstancePossiblePlacements(&info)
 		must(t, ret)
-		if int(info.Id) != kind || len(places) == 0 || int(info.InstanceCount) != len(places) {
-			t.Errorf("%s: compute profile %d: %+v at %v", p.Name, kind, info, places)
-		}
+		check.That(t, int(info.Id) == kind && len(places) > 0 && int(info.InstanceCount) == len(places), "%s: compute profile %d: %+v at %v", p.Name, kind, info, places)
 		if int(info.SliceCount) == p.Slices {
 			whole++
 		}
 		for _, at := range places {
-			if int(at.Start+at.Size) > p.Slices || at.Size != info.SliceCount {
-				t.Errorf("%s: compute profile %d at %+v", p.Name, kind, at)
-			}
+			check.That(t, int(at.Start+at.Size) <= p.Slices && at.Size == info.SliceCount, "%s: compute profile %d at %+v", p.Name, kind, at)
 			ci, ret := gi.CreateComputeInstanceWithPlacement(&info, &at)
 			must(t, ret)
 			got, ret := ci.GetInfo()
@@ -117,9 +108,7 @@ func computes(t *testing.T, p Profile, gi nvml.GpuInstance) {
 			want(t, "destroy again", ci.Destroy(), nvml.ERROR_INVALID_ARGUMENT)
 		}
 	}
-	if whole == 0 {
-		t.Errorf("%s: no compute instance takes it whole", p.Name)
-	}
+	check.That(t, whole != 0, "%s: no compute instance takes it whole", p.Name)
 }
 
 // refuses wants a GPU without MIG to say so.
@@ -133,9 +122,8 @@ func refuses(t *testing.T, d nvml.Device) {
 	want(t, "GetGpuInstanceProfileInfo", ret, nvml.ERROR_NOT_SUPPORTED)
 	_, ret = d.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 19})
 	want(t, "CreateGpuInstance", ret, nvml.ERROR_NOT_SUPPORTED)
-	if n, ret := d.GetMaxMigDeviceCount(); ret != nvml.SUCCESS || n != 0 {
-		t.Errorf("GetMaxMigDeviceCount: %d, %v", n, ret)
-	}
+	n, ret := d.GetMaxMigDeviceCount()
+	check.That(t, ret == nvml.SUCCESS && n == 0, "GetMaxMigDeviceCount: %d, %v", n, ret)
 }
 
 // TestOwnChoice: where the driver puts what comes without a place, as seen on real GPUs.

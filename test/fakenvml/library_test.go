@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its first call, since
@@ -68,9 +70,7 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	for _, name := range strings.Fields(needed) {
-		if !slices.Contains(has, name) {
-			t.Errorf("the library lacks %s", name)
-		}
+		check.That(t, slices.Contains(has, name), "the library lacks %s", name)
 	}
 	// What it exports beyond that are older versions of the same calls; its own helpers stay inside.
 	calls, err := sources.ReadFile("c/calls.h")
@@ -78,13 +78,10 @@ func TestSymbols(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range has {
-		if !strings.Contains(string(calls), "X("+name+")") {
-			t.Errorf("the library exports %s, which calls.h does not count", name)
-		}
+		check.That(t, strings.Contains(string(calls), "X("+name+")"), "the library exports %s, which calls.h does not count", name)
 	}
-	if listed := len(regexp.MustCompile(`X\(nvml\w+\)`).FindAll(calls, -1)); listed != len(has) {
-		t.Errorf("calls.h counts %d calls, the library exports %d", listed, len(has))
-	}
+	listed := len(regexp.MustCompile(`X\(nvml\w+\)`).FindAll(calls, -1))
+	check.That(t, listed == len(has), "calls.h counts %d calls, the library exports %d", listed, len(has))
 }
 
 // TestABI compiles our layouts against the nvml.h that go-nvml was generated from.

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func mode(t *testing.T, d nvml.Device) [2]int {
@@ -27,15 +29,13 @@ func TestAmpere(t *testing.T) {
 	activation, ret := d.SetMigMode(1)
 	must(t, ret)
 	want(t, "activation", activation, nvml.ERROR_RESET_REQUIRED)
-	if got := mode(t, d); got != [2]int{0, 1} {
-		t.Errorf("mode and pending %v before the reset", got)
-	}
+	got := mode(t, d)
+	check.That(t, got == [2]int{0, 1}, "mode and pending %v before the reset", got)
 	if output, code := f.SMI("--gpu-reset", "-i", address); code != 0 || output != "GPU 00000000:17:00.0 was successfully reset.\n" {
 		t.Errorf("%d: %s", code, output)
 	}
-	if got := mode(t, d); got != [2]int{1, 1} {
-		t.Errorf("mode and pending %v after it", got)
-	}
+	got = mode(t, d)
+	check.That(t, got == [2]int{1, 1}, "mode and pending %v after it", got)
 	f.Hold(0, -1, 99)
 	activation, ret = d.SetMigMode(0)
 	must(t, ret)
@@ -44,25 +44,20 @@ func TestAmpere(t *testing.T) {
 	if code != 255 || !strings.Contains(output, "\nThe following GPUs could not be reset:\n  GPU 00000000:17:00.0: In use by another client\n\n1 device is currently being used") {
 		t.Errorf("%d: %s", code, output)
 	}
-	if got := mode(t, d); got != [2]int{1, 0} {
-		t.Errorf("mode and pending %v after a refused reset", got)
-	}
+	got = mode(t, d)
+	check.That(t, got == [2]int{1, 0}, "mode and pending %v after a refused reset", got)
 	f.EndUse(99)
 	f.Set(0, "persistence=1")
-	if _, code := f.SMI("-r", "-i", address); code != 255 {
-		t.Errorf("persistence mode does not hold the GPU: %d", code)
-	}
-	if output, code := f.SMI("-pm", "0", "-i", address); code != 0 {
-		t.Errorf("%d: %s", code, output)
-	}
+	_, code = f.SMI("-r", "-i", address)
+	check.That(t, code == 255, "persistence mode does not hold the GPU: %d", code)
+	output, code = f.SMI("-pm", "0", "-i", address)
+	check.That(t, code == 0, "%d: %s", code, output)
 	f.Do("reset-refused", "--gpu", "0")
-	if output, code := f.SMI("-r", "-i", address); code != 3 || !strings.Contains(output, "Not Supported") {
-		t.Errorf("%d: %s", code, output)
-	}
+	output, code = f.SMI("-r", "-i", address)
+	check.That(t, code == 3 && strings.Contains(output, "Not Supported"), "%d: %s", code, output)
 	f.Reboot()
-	if got := mode(t, d); got != [2]int{0, 0} {
-		t.Errorf("mode and pending %v after the reboot", got)
-	}
+	got = mode(t, d)
+	check.That(t, got == [2]int{0, 0}, "mode and pending %v after the reboot", got)
 	f.Set(1, "self_reset=1")
 	activation, ret = device(t, lib, 1).SetMigMode(1)
 	must(t, ret)
@@ -78,9 +73,8 @@ func TestReboot(t *testing.T) {
 		_, ret = d.CreateGpuInstance(&info)
 		must(t, ret)
 		f.Reboot()
-		if got := f.Dump().GPUs[i]; got.Mode != want || got.Pending != want || len(got.Instances) != 0 {
-			t.Errorf("after a reboot: %+v", got)
-		}
+		got := f.Dump().GPUs[i]
+		check.That(t, got.Mode == want && got.Pending == want && len(got.Instances) == 0, "after a reboot: %+v", got)
 	}
 }
 
@@ -91,9 +85,7 @@ func TestHopper(t *testing.T) {
 	activation, ret := d.SetMigMode(1)
 	must(t, ret)
 	want(t, "activation on a busy GPU", activation, nvml.ERROR_IN_USE)
-	if got := mode(t, d); got != [2]int{0, 0} {
-		t.Errorf("mode and pending %v", got)
-	}
+	check.Equal(t, mode(t, d), [2]int{0, 0}, "mode and pending")
 	f.EndUse(7)
 	enabled(t, f, lib, 0)
 	info, ret := d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_7_SLICE)
@@ -127,9 +119,8 @@ func TestFail(t *testing.T) {
 		_, ret := d.CreateGpuInstanceWithPlacement(&info, &nvml.GpuInstancePlacement{Start: uint32(i), Size: 1})
 		want(t, "create "+string(rune('1'+i)), ret, code)
 	}
-	if n := len(f.Dump().GPUs[0].Instances); n != 5 {
-		t.Errorf("%d instances, want 5: the third call did nothing, the fifth did", n)
-	}
+	n := len(f.Dump().GPUs[0].Instances)
+	check.That(t, n == 5, "%d instances, want 5: the third call did nothing, the fifth did", n)
 	f.Fail("nvmlDeviceGetMigMode", 0, "GPU_IS_LOST")
 	for range 2 {
 		_, _, ret = d.GetMigMode()
@@ -139,13 +130,10 @@ func TestFail(t *testing.T) {
 	_, _, ret = d.GetMigMode()
 	want(t, "healed", ret, nvml.SUCCESS)
 	dump := f.Dump()
-	if got := dump.Count("nvmlDeviceCreateGpuInstanceWithPlacement", 0); got != 4 || dump.Mutations != 7 || dump.Counts["nvmlDeviceGetMigMode"] < 3 {
-		t.Errorf("%d creates succeeded of %d mutations", got, dump.Mutations)
-	}
+	got := dump.Count("nvmlDeviceCreateGpuInstanceWithPlacement", 0)
+	check.That(t, got == 4 && dump.Mutations == 7 && dump.Counts["nvmlDeviceGetMigMode"] >= 3, "%d creates succeeded of %d mutations", got, dump.Mutations)
 	f.Forget()
-	if f.Dump().Mutations != 0 {
-		t.Error("not forgotten")
-	}
+	check.That(t, f.Dump().Mutations == 0, "not forgotten")
 }
 
 func TestHealth(t *testing.T) {
@@ -180,15 +168,12 @@ func TestHealth(t *testing.T) {
 	want(t, "fabric of a T4", ret, nvml.ERROR_NOT_SUPPORTED)
 	f.Set(0, "links_down=2")
 	for link, want := range []nvml.EnableState{nvml.FEATURE_ENABLED, nvml.FEATURE_DISABLED} {
-		if state, ret := d.GetNvLinkState(link); ret != nvml.SUCCESS || state != want {
-			t.Errorf("link %d: %v %v", link, state, ret)
-		}
+		state, ret := d.GetNvLinkState(link)
+		check.That(t, ret == nvml.SUCCESS && state == want, "link %d: %v %v", link, state, ret)
 	}
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_REMAPPED_PENDING}, {FieldId: nvml.FI_DEV_MEMORY_TEMP}}
 	must(t, d.GetFieldValues(values))
-	if values[0].Value[0] != 1 || nvml.Return(values[1].NvmlReturn) != nvml.ERROR_NOT_SUPPORTED {
-		t.Errorf("fields %+v", values)
-	}
+	check.That(t, values[0].Value[0] == 1 && nvml.Return(values[1].NvmlReturn) == nvml.ERROR_NOT_SUPPORTED, "fields %+v", values)
 	f.Lose(0)
 	_, ret = d.GetName()
 	want(t, "a lost GPU", ret, nvml.ERROR_GPU_IS_LOST)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func models(t testing.TB) []Model {
@@ -26,9 +28,7 @@ func TestNamesFollowFromMemory(t *testing.T) {
 			eighths := math.Ceil(8 * float64(p.MemoryMB) / float64(m.MemoryMB))
 			whole := math.Ceil(float64(m.MemoryMB) / 1024)
 			want := fmt.Sprintf("%dg.%dgb", p.Slices, int(math.Round(eighths/8*whole)))
-			if len(p.Name) < len(want) || p.Name[:len(want)] != want {
-				t.Errorf("%s: profile %d is called %s, its memory says %s", m.Key, p.ID, p.Name, want)
-			}
+			check.That(t, len(p.Name) >= len(want) && p.Name[:len(want)] == want, "%s: profile %d is called %s, its memory says %s", m.Key, p.ID, p.Name, want)
 		}
 	}
 }

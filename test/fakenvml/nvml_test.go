@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // load makes a machine and loads its library through the real binding.
@@ -39,9 +41,7 @@ func must(t testing.TB, got nvml.Return) {
 
 func want(t testing.TB, what string, got, want nvml.Return) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
+	check.That(t, got == want, "%s: got %v, want %v", what, got, want)
 }
 
 func device(t testing.TB, lib nvml.Interface, index int) nvml.Device {
@@ -133,20 +133,15 @@ func TestEnumerate(t *testing.T) {
 		must(t, ret)
 		byAddress, ret := lib.DeviceGetHandleByPciBusId(g.Address)
 		must(t, ret)
-		if byUUID != d || byAddress != d || pci.Bus != uint32(0x17+8*i) {
-			t.Errorf("GPU %d at bus %x is another by UUID or address", i, pci.Bus)
-		}
-		if minor, ret := d.GetMinorNumber(); ret != nvml.SUCCESS || minor != i {
-			t.Errorf("GPU %d: minor %d, %v", i, minor, ret)
-		}
+		check.That(t, byUUID == d && byAddress == d && pci.Bus == uint32(0x17+8*i), "GPU %d at bus %x is another by UUID or address", i, pci.Bus)
+		minor, ret := d.GetMinorNumber()
+		check.That(t, ret == nvml.SUCCESS && minor == i, "GPU %d: minor %d, %v", i, minor, ret)
 	}
 	version, ret := lib.SystemGetDriverVersion()
 	must(t, ret)
 	cuda, ret := lib.SystemGetCudaDriverVersion_v2()
 	must(t, ret)
-	if version != "580.95.05" || cuda != 13000 {
-		t.Errorf("driver %s with CUDA %d", version, cuda)
-	}
+	check.That(t, version == "580.95.05" && cuda == 13000, "driver %s with CUDA %d", version, cuda)
 	_, ret = lib.DeviceGetHandleByIndex(4)
 	want(t, "index 4", ret, nvml.ERROR_INVALID_ARGUMENT)
 	_, ret = lib.DeviceGetHandleByUUID("GPU-0")
@@ -168,13 +163,9 @@ func TestProfileInfoVersions(t *testing.T) {
 	byID, ret := d.GetGpuInstanceProfileInfoByIdV(47).V2()
 	must(t, ret)
 	for _, name := range []string{text(v2.Name[:]), text(v3.Name[:]), text(byID.Name[:])} {
-		if name != "MIG 1g.24gb+gfx" {
-			t.Errorf("profile 47 is called %q", name)
-		}
+		check.That(t, name == "MIG 1g.24gb+gfx", "profile 47 is called %q", name)
 	}
-	if v3.Capabilities != nvml.GPU_INSTANCE_PROFILE_CAPS_GFX || v2.MemorySizeMB != v3.MemorySizeMB || v3.MultiprocessorCount != 46 {
-		t.Errorf("v3 says %+v", v3)
-	}
+	check.That(t, v3.Capabilities == nvml.GPU_INSTANCE_PROFILE_CAPS_GFX && v2.MemorySizeMB == v3.MemorySizeMB && v3.MultiprocessorCount == 46, "v3 says %+v", v3)
 	_, ret = d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_7_SLICE)
 	want(t, "a profile of other GPUs", ret, nvml.ERROR_NOT_SUPPORTED)
 	_, ret = d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_COUNT)

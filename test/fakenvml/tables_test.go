@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestOneTable: the fake driver offers what gpuadm's own table says. The fake's has more of each GPU (engines, the driver's order of
@@ -44,18 +45,12 @@ func TestOneTable(t *testing.T) {
 		slices.Sort(fake)
 		slices.Sort(table)
 		for _, line := range fake {
-			if !slices.Contains(table, line) {
-				t.Errorf("%s: only the fake has %s", m.Key, line)
-			}
+			check.That(t, slices.Contains(table, line), "%s: only the fake has %s", m.Key, line)
 		}
 		for _, line := range table {
-			if !slices.Contains(fake, line) {
-				t.Errorf("%s: only gpuadm's table has %s", m.Key, line)
-			}
+			check.That(t, slices.Contains(fake, line), "%s: only gpuadm's table has %s", m.Key, line)
 		}
 		compared += len(fake)
 	}
-	if compared == 0 {
-		t.Error("nothing was compared")
-	}
+	check.That(t, compared != 0, "nothing was compared")
 }

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const module = "github.com/gpuadm/gpuadm/"
@@ -104,9 +107,7 @@ func ourPackages(t *testing.T) []pkg {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("cannot list packages: %v", err)
-	}
+	must.That(t, err == nil, "cannot list packages: %v", err)
 	var all []pkg
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p pkg
@@ -124,9 +125,8 @@ func TestRooms(t *testing.T) {
 	most := map[string]int{"cmd/gpuadm": 36, "internal/host": 35} // host's rooms are not made yet
 	for _, p := range ourPackages(t) {
 		name := strings.TrimPrefix(p.ImportPath, module)
-		if n := cmp.Or(most[name], 24); len(p.GoFiles) > n && !strings.HasPrefix(name, "test/") {
-			t.Errorf("%s has %d files, more than %d: give some of them a folder", name, len(p.GoFiles), n)
-		}
+		n := cmp.Or(most[name], 24)
+		check.That(t, len(p.GoFiles) <= n || strings.HasPrefix(name, "test/"), "%s has %d files, more than %d: give some of them a folder", name, len(p.GoFiles), n)
 	}
 }
 
@@ -142,12 +142,9 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		for _, imp := range p.Imports {
-			if of := strings.TrimPrefix(imp, module); of != imp && !slices.Contains(allowed, of) {
-				t.Errorf("%s imports %s: the arrows go the other way", name, of)
-			}
-			if imp == "runtime" && name == "runtime" {
-				t.Errorf("%s imports the standard package of its own name", name)
-			}
+			of := strings.TrimPrefix(imp, module)
+			check.That(t, of == imp || slices.Contains(allowed, of), "%s imports %s: the arrows go the other way", name, of)
+			check.That(t, imp != "runtime" || name != "runtime", "%s imports the standard package of its own name", name)
 			for imported, where := range onlyIn {
 				if (imp == imported || strings.HasPrefix(imp, imported+"/")) && !slices.Contains(where, name) {
 					t.Errorf("%s imports %s: only %v may", name, imp, where)
@@ -160,8 +157,6 @@ func TestImports(t *testing.T) {
 // TestPackageDocs wants every package to open with a sentence that a newcomer understands.
 func TestPackageDocs(t *testing.T) {
 	for _, p := range ourPackages(t) {
-		if len(p.GoFiles) > 0 && len(p.Doc) < 30 {
-			t.Errorf("%s has no package comment", p.ImportPath)
-		}
+		check.That(t, len(p.GoFiles) == 0 || len(p.Doc) >= 30, "%s has no package comment", p.ImportPath)
 	}
 }

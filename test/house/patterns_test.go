@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -52,7 +53,5 @@ func TestPatterns(t *testing.T) {
 			})
 		}
 	}
-	if seen < 25 {
-		t.Errorf("only %d patterns are found: this test looks for the wrong call", seen)
-	}
+	check.That(t, seen >= 25, "only %d patterns are found: this test looks for the wrong call", seen)
 }

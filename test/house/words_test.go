@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -70,9 +71,8 @@ func TestWordsAreFound(t *testing.T) {
 		{"mend_test.go", head, 1},
 		{"Makefile", "help: ## write the goldens anew\n", 1},
 	} {
-		if hits := vagueWords(c.name, []byte(c.text)); len(hits) != c.want {
-			t.Errorf("%s %q: found %q, want %d", c.name, c.text, hits, c.want)
-		}
+		hits := vagueWords(c.name, []byte(c.text))
+		check.That(t, len(hits) == c.want, "%s %q: found %q, want %d", c.name, c.text, hits, c.want)
 	}
 }
 
@@ -83,9 +83,7 @@ func ourTexts(t *testing.T) (names []string) {
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("cannot list the repository's files: %v", err)
-	}
+	must.That(t, err == nil, "cannot list the repository's files: %v", err)
 	ends := []string{".go", ".md", ".yaml", ".toml", ".sh", ".service", ".conf", ".golden", ".txtar", "Makefile", ".ci/run"}
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
 		goldens := strings.HasPrefix(name, "cmd/gpuadm/testdata/") || strings.HasSuffix(name, ".golden") || strings.HasSuffix(name, ".txtar")
@@ -96,9 +94,7 @@ func ourTexts(t *testing.T) (names []string) {
 			names = append(names, name)
 		}
 	}
-	if len(names) < 200 {
-		t.Fatalf("%d files only", len(names))
-	}
+	must.That(t, len(names) >= 200, "%d files only", len(names))
 	return names
 }
 

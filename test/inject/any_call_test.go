@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/inject"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -80,15 +81,12 @@ func prepare(t *testing.T, s scenario) *prepared {
 	fresh(t, p.start)
 	p.first, _ = readTree(t, p.start)
 	for _, command := range s.earlier {
-		if r := run(t, p.start, command); r.Exit != 0 {
-			t.Fatalf("%s: exit %d: %s", command, r.Exit, r.Stderr)
-		}
+		r := run(t, p.start, command)
+		must.That(t, r.Exit == 0, "%s: exit %d: %s", command, r.Exit, r.Stderr)
 	}
 	root := copyTree(t, p.start)
 	r, err := inject.Run(gpuadm(t, root, s.command), inject.Injection{})
-	if err != nil || r.Exit != 0 {
-		t.Fatalf("%s: exit %d, %v: %s", s.command, r.Exit, err, r.Stderr)
-	}
+	must.That(t, err == nil && r.Exit == 0, "%s: exit %d, %v: %s", s.command, r.Exit, err, r.Stderr)
 	p.calls = r.Calls
 	p.straight, _ = readTree(t, root)
 	p.applied = p.straight
@@ -137,9 +135,7 @@ func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 	case in.Errno != 0:
 		name := named(*r.Hit, root)
 		for _, part := range []string{name, in.Errno.Error()} {
-			if !strings.Contains(r.Stderr, part) {
-				t.Errorf("%s does not say %q: %s", p.command, part, oneLine(r.Stderr))
-			}
+			check.That(t, strings.Contains(r.Stderr, part), "%s does not say %q: %s", p.command, part, oneLine(r.Stderr))
 		}
 	case in.Kind != inject.Signal && r.Exit != 128+int(unix.SIGKILL):
 		t.Errorf("%s was not killed: exit %d", p.command, r.Exit)
@@ -164,9 +160,7 @@ func goOn(t *testing.T, root, command string, want tree) {
 // expect wants a command to have ended well, in a tree.
 func expect(t *testing.T, command string, r inject.Result, is, want tree) {
 	t.Helper()
-	if r.Exit != 0 {
-		t.Errorf("%s: exit %d: %s", command, r.Exit, oneLine(r.Stderr))
-	}
+	check.That(t, r.Exit == 0, "%s: exit %d: %s", command, r.Exit, oneLine(r.Stderr))
 	if lines := is.differs(want); len(lines) > 0 {
 		t.Errorf("%s: %s (%d such)", command, lines[0], len(lines))
 	}
@@ -176,17 +170,13 @@ func expect(t *testing.T, command string, r inject.Result, is, want tree) {
 // since nothing but gpuadm was at work here.
 func judge(t *testing.T, command string, r inject.Result) {
 	t.Helper()
-	if r.Exit != 0 && r.Exit != 128+int(unix.SIGKILL) && strings.TrimSpace(r.Stderr) == "" {
-		t.Errorf("%s: exit %d, and not a word", command, r.Exit)
-	}
+	check.That(t, r.Exit == 0 || r.Exit == 128+int(unix.SIGKILL) || strings.TrimSpace(r.Stderr) != "", "%s: exit %d, and not a word", command, r.Exit)
 	for line := range strings.Lines(r.Stdout + r.Stderr) {
 		for _, never := range []string{
 			"panic:", "goroutine ", "fatal error:", // of Go
 			"changed since", "not ours", "changed outside gpuadm",
 		} {
-			if strings.Contains(line, never) {
-				t.Errorf("%s says %q: %s", command, never, oneLine(line))
-			}
+			check.That(t, !strings.Contains(line, never), "%s says %q: %s", command, never, oneLine(line))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/inject"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -44,9 +45,7 @@ func folder(t *testing.T) string {
 	}
 	must.OK(t, err)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, os.RemoveAll(dir))
 	})
 	return dir
 }
@@ -96,9 +95,8 @@ func run(t *testing.T, root, command string) inject.Result {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
+	exit := (*exec.ExitError)(nil)
+	must.That(t, err == nil || errors.As(err, &exit), "%v", err)
 	return inject.Result{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/inject"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
@@ -49,13 +50,10 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 	r, err := inject.Run(cmd, in)
 	must.OK(t, err)
 	for i, c := range r.Calls {
-		if i >= len(steps()) {
-			t.Fatalf("counted %q beyond the last step", c)
-		}
+		must.That(t, i < len(steps()), "counted %q beyond the last step", c)
 		want := steps()[i]
-		if got := strings.ReplaceAll(c.What, dir+"/", ""); c.Name != want.call || got != want.what {
-			t.Errorf("call %d is %s %s, not %s %s", i+1, c.Name, got, want.call, want.what)
-		}
+		got := strings.ReplaceAll(c.What, dir+"/", "")
+		check.That(t, c.Name == want.call && got == want.what, "call %d is %s %s, not %s %s", i+1, c.Name, got, want.call, want.what)
 	}
 	if in.At > 0 && in.Counts(inject.Call{Name: "fsync"}) && (r.Hit == nil || *r.Hit != r.Calls[in.At-1]) {
 		t.Errorf("hit %v, not call %d of %v", r.Hit, in.At, r.Calls)
@@ -101,9 +99,7 @@ func TestAtEachCall(t *testing.T) {
 		}
 		if n%4 == 0 {
 			_, r := take(t, inject.Injection{Kind: inject.Signal, At: n, Signal: unix.SIGTERM})
-			if r.Exit != 0 || r.Stdout != output(all)+"terminated\n" || len(r.Calls) != all {
-				t.Errorf("signal at %d: exit %d, %q, calls %v", n, r.Exit, r.Stdout, r.Calls)
-			}
+			check.That(t, r.Exit == 0 && r.Stdout == output(all)+"terminated\n" && len(r.Calls) == all, "signal at %d: exit %d, %q, calls %v", n, r.Exit, r.Stdout, r.Calls)
 		}
 	}
 }
@@ -133,15 +129,9 @@ func TestEffect(t *testing.T) {
 		if os.IsNotExist(err) {
 			got, err = []byte("none"), nil
 		}
-		if err != nil || string(got) != c.want {
-			t.Errorf("%v at %d: %s has %q, %v, not %q (exit %d)", c.in, c.in.At, c.name, got, err, c.want, r.Exit)
-		}
-		if r.Hit == nil {
-			t.Errorf("%v at %d: not reached", c.in, c.in.At)
-		}
-		if c.in.Kind == inject.Torn && r.Exit != 128+9 {
-			t.Errorf("torn: exit %d", r.Exit)
-		}
+		check.That(t, err == nil && string(got) == c.want, "%v at %d: %s has %q, %v, not %q (exit %d)", c.in, c.in.At, c.name, got, err, c.want, r.Exit)
+		check.That(t, r.Hit != nil, "%v at %d: not reached", c.in, c.in.At)
+		check.That(t, c.in.Kind != inject.Torn || r.Exit == 128+9, "torn: exit %d", r.Exit)
 	}
 }
 
@@ -155,7 +145,6 @@ func TestFull(t *testing.T) {
 			without = append(without, i+1)
 		}
 	}
-	if want := []int{3, 4, 14}; !slices.Equal(without, want) || r.Hit == nil || r.Hit.Name != "write" {
-		t.Errorf("no room for steps %v, not %v (hit %v): %s", without, want, r.Hit, r.Stdout)
-	}
+	want := []int{3, 4, 14}
+	check.That(t, slices.Equal(without, want) && r.Hit != nil && r.Hit.Name == "write", "no room for steps %v, not %v (hit %v): %s", without, want, r.Hit, r.Stdout)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
@@ -47,15 +48,12 @@ func TestSwappedRoot(t *testing.T) {
 	}
 	stop()
 	t.Logf("worked %d times, refused %d times", worked, refused)
-	if worked == 0 || refused == 0 {
-		t.Error("nothing was swapped while it worked")
-	}
+	check.That(t, worked != 0 && refused != 0, "nothing was swapped while it worked")
 	goOn(t, root, "undo --to all", first)
 	is, _ := readTree(t, outside)
 	if lines := is.differs(first); len(lines) > 0 {
 		t.Errorf("outside of the root: %s (%d such)", lines[0], len(lines))
 	}
-	if _, err := os.Lstat(filepath.Join(outside, own)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("outside of the root there is a journal (%v)", err)
-	}
+	_, err = os.Lstat(filepath.Join(outside, own))
+	check.That(t, errors.Is(err, fs.ErrNotExist), "outside of the root there is a journal (%v)", err)
 }

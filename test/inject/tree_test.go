@@ -116,9 +116,8 @@ func (is tree) differs(from tree) []string {
 func copyTree(t *testing.T, from string) (to string) {
 	t.Helper()
 	to = filepath.Join(folder(t), "root")
-	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
-		t.Fatalf("cannot copy %s: %v: %s", from, err, out)
-	}
+	out, err := exec.Command("cp", "-a", from, to).CombinedOutput()
+	must.That(t, err == nil, "cannot copy %s: %v: %s", from, err, out)
 	return to
 }
 

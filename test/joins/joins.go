@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -95,18 +96,14 @@ func Mkdirs(n *simhost.Node, name string) error {
 func Spec(t *testing.T, join string) spec.Spec {
 	t.Helper()
 	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + join)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return s
 }
 
 // Must ends the test on an error.
 func Must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }
 
 // Thing builds a thing again, of the kinds that every join makes.
@@ -130,13 +127,9 @@ func Thing(ref converge.Ref) (converge.Thing, error) {
 func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root(t), "test", "hosts", name+".txtar"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	n, err := simhost.New(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	// What the recording left out, and a join reads.
 	for name, text := range map[string]string{"/run/eks/nodeadm/config.json": "{}", kubelet.Kubeconfig: "kind: Config\n"} {
 		if i, err := n.Stat(name); err == nil && i.Size > 0 {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -56,9 +57,7 @@ func TestLabBakeHindered(t *testing.T) {
 		i.must("sh", "-c", "head -c $(($(stat -f -c '%a * %S' "+disk+") - 300000)) /dev/zero >"+filler)
 		code, out := i.run(bake...)
 		t.Log(out)
-		if code == 0 || !strings.Contains(out, "space") {
-			t.Errorf("full disk: exit %d: %s", code, out)
-		}
+		check.That(t, code != 0 && strings.Contains(out, "space"), "full disk: exit %d: %s", code, out)
 		i.must("rm", filler)
 
 		kills, begun := 0, time.Now()
@@ -74,21 +73,14 @@ func TestLabBakeHindered(t *testing.T) {
 			return code != 75
 		})
 		t.Log(out)
-		if code != 0 {
-			t.Fatalf("bake: exit %d", code)
-		}
-		if broken := i.must("chroot", root, "dpkg", "--audit"); broken != "" {
-			t.Errorf("dpkg finds: %s", broken)
-		}
+		must.That(t, code == 0, "bake: exit %d", code)
+		check.None(t, i.must("chroot", root, "dpkg", "--audit"), "dpkg finds:")
 		for _, name := range []string{"/usr/sbin/policy-rc.d", "/var/lib/gpuadm/journal.jsonl"} {
-			if i.has(name) {
-				t.Errorf("the sealed image has %s", name)
-			}
+			check.That(t, !i.has(name), "the sealed image has %s", name)
 		}
 		says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.")
-		if now := i.must("grep", "-c", root, "/proc/self/mountinfo"); now != mounts {
-			t.Errorf("mounts below the image: %s before, %s after", mounts, now)
-		}
+		now := i.must("grep", "-c", root, "/proc/self/mountinfo")
+		check.That(t, now == mounts, "mounts below the image: %s before, %s after", mounts, now)
 		return nil
 	}))
 }
@@ -104,9 +96,7 @@ func (i img) killedAfter(bake []string, after time.Duration) (baked bool) {
 		out, err := cmd.CombinedOutput()
 		baked = err == nil
 		waits := cmd.ProcessState.ExitCode() == 75
-		if !baked && !waits && cmd.ProcessState.Exited() {
-			i.t.Errorf("after a kill: %v: %s", err, out)
-		}
+		check.That(i.t, baked || waits || !cmd.ProcessState.Exited(), "after a kill: %v: %s", err, out)
 		return !waits
 	})
 	return baked
@@ -133,18 +123,13 @@ func TestSlowBake(t *testing.T) {
 	}))
 	options.Over, options.GPUs = upper, 1
 	n := node{lab.Boot(t, options), t}
-	if running := strings.TrimSpace(n.Must("uname", "-r")); running == kernel {
-		t.Fatalf("kernel %s runs", kernel)
-	}
+	must.That(t, strings.TrimSpace(n.Must("uname", "-r")) != kernel, "kernel %s runs", kernel)
 	version, _, _ := strings.Cut(strings.TrimSpace(n.Must("dpkg-query", "--show", "--showformat=${Version}", "nvidia-open-kernel-dkms")), "-")
 	for _, part := range []string{"", "-uvm", "-modeset", "-drm", "-peermem"} {
 		name := "nvidia-current-open" + part
-		if is := modinfo(n.Host, kernel, "version", name); is != version {
-			t.Errorf("%s: version %q", name, is)
-		}
-		if is := modinfo(n.Host, kernel, "vermagic", name); !strings.HasPrefix(is, kernel+" ") {
-			t.Errorf("%s: vermagic %q", name, is)
-		}
+		check.Equal(t, modinfo(n.Host, kernel, "version", name), version, "%s: version", name)
+		is := modinfo(n.Host, kernel, "vermagic", name)
+		check.That(t, strings.HasPrefix(is, kernel+" "), "%s: vermagic %q", name, is)
 	}
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }
@@ -186,9 +171,7 @@ cd /recipe; exec mkosi --local-mirror="$0" --format=directory --workspace-direct
 		}
 		image := img{t: t, root: c.Root + "/recipe/gpu-node"}
 		for _, name := range []string{"/var/lib/dkms/mok.key", "/var/lib/gpuadm/journal.jsonl", "/usr/sbin/policy-rc.d"} {
-			if image.has(name) {
-				t.Errorf("the sealed image has %s", name)
-			}
+			check.That(t, !image.has(name), "the sealed image has %s", name)
 		}
 		says(t, lab.Result{Stdout: image.get("/usr/share/gpuadm/manifest.json")}, "nvidia-kernel-open-dkms", "580.65.06-1")
 		says(t, lab.Result{Stdout: image.must(filepath.Join(lab.Source(), "bin/gpuadm"), "plan", "--root", image.root)}, "Nothing to do.")

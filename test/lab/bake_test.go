@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
@@ -39,18 +40,15 @@ func (i img) run(argv ...string) (code int, out string) {
 	var all bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &all, &all
 	err := cmd.Run()
-	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
-		i.t.Fatal(err)
-	}
+	exited := (*exec.ExitError)(nil)
+	must.That(i.t, err == nil || errors.As(err, &exited), "%v", err)
 	return cmd.ProcessState.ExitCode(), all.String()
 }
 
 func (i img) must(argv ...string) string {
 	i.t.Helper()
 	code, out := i.run(argv...)
-	if code != 0 {
-		i.t.Fatalf("%s: exit %d: %s", strings.Join(argv, " "), code, out)
-	}
+	must.That(i.t, code == 0, "%s: exit %d: %s", strings.Join(argv, " "), code, out)
 	return out
 }
 
@@ -73,9 +71,7 @@ func (i img) has(name string) bool { _, err := os.Lstat(i.root + name); return e
 func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 	i.t.Helper()
 	found, err := filepath.Glob(i.root + "/lib/modules/*/build")
-	if err != nil || len(found) != 1 {
-		i.t.Fatalf("want the headers of one kernel: %v, %v", found, err)
-	}
+	must.That(i.t, err == nil && len(found) == 1, "want the headers of one kernel: %v, %v", found, err)
 	i.kernel = filepath.Base(filepath.Dir(found[0]))
 	i.put("/lib/modules/"+i.kernel+"/modules.dep", "", 0o644) // as if the kernel were installed, too: its headers are
 	i.must("chroot", i.root, "depmod", i.kernel)
@@ -129,9 +125,7 @@ func TestLabBake(t *testing.T) {
 	}
 	n.gpuadm(0, "undo", "--to", "all")
 	n.has("580.65.06") // what was baked stays
-	if n.MainPID(persistenced) == 0 {
-		t.Errorf("%s does not run", persistenced)
-	}
+	check.That(t, n.MainPID(persistenced) != 0, "%s does not run", persistenced)
 }
 
 // newDisk is an empty folder on the cache's file system.
@@ -175,9 +169,7 @@ func TestLabBakeDnf(t *testing.T) {
 		code, out := i.run(append(i.bake(), "--seal", "-o", "json")...)
 		i.must("umount", i.root+lab.RepoDir)
 		t.Log(out)
-		if code != 0 {
-			t.Fatalf("exit %d", code)
-		}
+		must.That(t, code == 0, "exit %d", code)
 		asPlanned(t, planned, out)
 		says(t, lab.Result{Stdout: i.must("chroot", i.root, "rpm", "-q", "nvidia-container-toolkit")}, "nvidia-container-toolkit-1.18.0")
 		says(t, lab.Result{Stdout: i.get("/usr/share/gpuadm/sbom.cdx.json")}, "/nvidia-container-toolkit@1.18.0-1?arch=", "github.com/gpuadm/gpuadm@")
@@ -202,9 +194,7 @@ func asPlanned(t *testing.T, planned converge.Plan, events string) {
 			want = append(want, ch.String())
 		}
 	}
-	if !slices.Equal(want, got) {
-		t.Errorf("planned %q, made %q", want, got)
-	}
+	check.That(t, slices.Equal(want, got), "planned %q, made %q", want, got)
 }
 
 // bakes bakes the image from a repository that is there for that time only.
@@ -226,41 +216,25 @@ func (i img) bakes(deb string) {
 		return code != 75
 	})
 	t.Log(out)
-	if code != 0 {
-		t.Fatalf("bake: exit %d", code)
-	}
+	must.That(t, code == 0, "bake: exit %d", code)
 	for _, name := range []string{"/var/lib/dkms/mok.key", "/var/lib/gpuadm/journal.jsonl", "/usr/sbin/policy-rc.d", "/var/log/dpkg.log"} {
-		if i.has(name) {
-			t.Errorf("the sealed image has %s", name)
-		}
+		check.That(t, !i.has(name), "the sealed image has %s", name)
 	}
-	if id := i.get("/etc/machine-id"); id != "" {
-		t.Errorf("the sealed image has machine id %q", id)
-	}
-	if !i.has("/etc/systemd/system/multi-user.target.wants/gpuadm.service") {
-		t.Error("the boot unit is not enabled")
-	}
+	check.None(t, i.get("/etc/machine-id"), "the sealed image has machine id")
+	check.That(t, i.has("/etc/systemd/system/multi-user.target.wants/gpuadm.service"), "the boot unit is not enabled")
 	var m struct {
 		Kernels []string
 		Made    []struct{ Kind, Name, State string }
 	}
-	if err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m); err != nil || len(m.Kernels) != 1 || m.Kernels[0] != i.kernel || len(m.Made) < 20 {
-		t.Errorf("manifest: %+v, %v", m, err)
-	}
+	err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m)
+	check.That(t, err == nil && len(m.Kernels) == 1 && m.Kernels[0] == i.kernel && len(m.Made) >= 20, "manifest: %+v, %v", m, err)
 	bill := i.get("/usr/share/gpuadm/sbom.cdx.json")
-	for _, part := range []string{"/nvidia-container-toolkit@1.18.0-1?arch=amd64", "/nvidia-kernel-open-dkms@580.65.06-1?", "github.com/gpuadm/gpuadm@"} {
-		if !strings.Contains(bill, part) {
-			t.Errorf("the bill of materials has no %s:\n%s", part, bill)
-		}
-	}
+	check.Says(t, bill, "/nvidia-container-toolkit@1.18.0-1?arch=amd64", "/nvidia-kernel-open-dkms@580.65.06-1?", "github.com/gpuadm/gpuadm@")
 	before := i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n")
 	says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.")
-	if now := i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n"); now != before {
-		t.Error("a second bake has changed files")
-	}
-	if leaked := i.must("sh", "-c", "grep -c ' "+i.root+"' /proc/self/mountinfo"); strings.TrimSpace(leaked) != "2" {
-		t.Errorf("mounts below the image: %s", leaked)
-	}
+	check.That(t, i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n") == before, "a second bake has changed files")
+	leaked := i.must("sh", "-c", "grep -c ' "+i.root+"' /proc/self/mountinfo")
+	check.That(t, strings.TrimSpace(leaked) == "2", "mounts below the image: %s", leaked)
 }
 
 // killed begins a bake, and kills gpuadm once dpkg has unpacked a package of the driver.
@@ -302,20 +276,12 @@ func TestLabBakeThisMachine(t *testing.T) {
 	t.Log(r.Stdout)
 	n.has("580.65.06")
 	n.built(kernel, "580.65.06")
-	if pid := n.MainPID(persistenced); pid != 0 {
-		t.Errorf("%s runs on the build machine", persistenced)
-	}
-	if is := n.Property(persistenced, "UnitFileState"); is != "enabled" {
-		t.Errorf("%s is %s", persistenced, is)
-	}
-	if r := n.Exec("ls", "/usr/sbin/policy-rc.d"); r.Exit == 0 {
-		t.Error("policy-rc.d is left")
-	}
+	check.That(t, n.MainPID(persistenced) == 0, "%s runs on the build machine", persistenced)
+	check.Equal(t, n.Property(persistenced, "UnitFileState"), "enabled", "%s is", persistenced)
+	check.That(t, n.Exec("ls", "/usr/sbin/policy-rc.d").Exit != 0, "policy-rc.d is left")
 	n.Reboot()
 	n.active(bootUnit, "active")
-	if n.MainPID(persistenced) == 0 {
-		t.Errorf("%s does not run after the first boot", persistenced)
-	}
+	check.That(t, n.MainPID(persistenced) != 0, "%s does not run after the first boot", persistenced)
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }
 
@@ -357,13 +323,10 @@ func TestLabBakeThisMachineSigned(t *testing.T) {
 	n.Must("rm", "/root/key.pem")
 	t.Log(n.wants(0, n.spec("580.65.06", ""), bake("/dev/shm/key.pem")...).Stdout)
 	for _, module := range []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"} {
-		if signer := modinfo(n.Host, kernel, "signer", module); signer != "the baker's key" {
-			t.Errorf("%s: signer %q", module, signer)
-		}
+		check.Equal(t, modinfo(n.Host, kernel, "signer", module), "the baker's key", "%s: signer", module)
 	}
-	if r := n.Exec("ls", "/run/gpuadm-module.key", "/run/gpuadm-module.der", "/etc/dkms/framework.conf.d/zz-gpuadm.conf"); r.Stdout != "" {
-		t.Errorf("the bake has left %s", r.Stdout)
-	}
+	r := n.Exec("ls", "/run/gpuadm-module.key", "/run/gpuadm-module.der", "/etc/dkms/framework.conf.d/zz-gpuadm.conf")
+	check.That(t, r.Stdout == "", "the bake has left %s", r.Stdout)
 }
 
 // baker makes a key and a certificate outside of the image.
@@ -381,22 +344,16 @@ func (i img) bakesSigned() {
 	bake := append(i.bake(), "--gpu", "H100-80GB")
 	code, out := i.run(append(bake, "--secure-boot")...)
 	says(t, lab.Result{Stdout: out}, "bake has no key to sign them with", "--module-key FILE --module-cert FILE")
-	if code != 1 || i.has("/usr/src/nvidia-580.65.06") {
-		t.Fatalf("exit %d: an image for Secure Boot is not refused before it is touched: %s", code, out)
-	}
+	must.That(t, code == 1 && !i.has("/usr/src/nvidia-580.65.06"), "exit %d: an image for Secure Boot is not refused before it is touched: %s", code, out)
 
 	earlier, earlierCert := i.baker("an earlier key")
 	key, cert := i.baker("the baker's key")
 	t.Log(i.must(append(bake, "--module-key", earlier, "--module-cert", earlierCert)...))
-	if !i.signed("nvidia", earlierCert) || i.signed("nvidia", cert) {
-		t.Fatal("the package's build is not signed by the key that bake was given")
-	}
+	must.That(t, i.signed("nvidia", earlierCert) && !i.signed("nvidia", cert), "the package's build is not signed by the key that bake was given")
 	bake = append(bake, "--module-key", key, "--module-cert", cert, "--seal")
 	t.Log(i.must(bake...))
 	for _, module := range []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"} {
-		if !i.signed(module, cert) {
-			t.Errorf("the baker's key has not signed %s", module)
-		}
+		check.That(t, i.signed(module, cert), "the baker's key has not signed %s", module)
 	}
 	for _, name := range []string{earlier, key} {
 		secret := must.Get(os.ReadFile(name))(t)
@@ -405,19 +362,15 @@ func (i img) bakesSigned() {
 		for _, dir := range []string{"etc", "var", "root", "run", "tmp", "boot", "lib/modules", "usr/src", "usr/share/gpuadm"} {
 			argv = append(argv, i.root+"/"+dir)
 		}
-		if code, found := i.run(argv...); code != 1 {
-			t.Errorf("%s is in the image: %s", name, found)
-		}
+		code, found := i.run(argv...)
+		check.That(t, code == 1, "%s is in the image: %s", name, found)
 	}
 	for _, name := range []string{"/var/lib/dkms/mok.key", "/etc/dkms/framework.conf.d/zz-gpuadm.conf"} {
-		if i.has(name) {
-			t.Errorf("the sealed image has %s", name)
-		}
+		check.That(t, !i.has(name), "the sealed image has %s", name)
 	}
 	var m struct{ SignedBy struct{ Name string } }
-	if err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m); err != nil || m.SignedBy.Name != "the baker's key" {
-		t.Errorf("manifest: %+v, %v", m, err)
-	}
+	err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m)
+	check.That(t, err == nil && m.SignedBy.Name == "the baker's key", "manifest: %+v, %v", m, err)
 	says(t, lab.Result{Stdout: i.must(bake...)}, "Nothing to do.", "Sealed: 0 files")
 }
 
@@ -427,9 +380,7 @@ func (i img) signed(module, cert string) bool {
 	t := i.t
 	t.Helper()
 	found, err := filepath.Glob(i.root + "/lib/modules/" + i.kernel + "/updates/dkms/" + module + ".ko*")
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s: %v, %v", module, found, err)
-	}
+	must.That(t, err == nil && len(found) == 1, "%s: %v, %v", module, found, err)
 	plain := filepath.Join(t.TempDir(), module+".ko")
 	i.must("sh", "-c", `case $1 in *.xz) xz -dc "$1";; *) cat "$1";; esac >"$2"`, "sh", found[0], plain)
 	data := must.Get(os.ReadFile(plain))(t)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -74,30 +75,23 @@ func TestLabBootUnit(t *testing.T) {
 	n := bootNode(t)
 	first := n.files()
 	n.gpuadm(0, "apply", "--install")
-	if out := n.Exec("systemd-analyze", "verify", bootUnit, "kubelet.service"); out.Exit != 0 || strings.Contains(out.Stdout+out.Stderr, "gpuadm") {
-		t.Errorf("systemd-analyze verify: %s", out)
-	}
+	out := n.Exec("systemd-analyze", "verify", bootUnit, "kubelet.service")
+	check.That(t, out.Exit == 0 && !strings.Contains(out.Stdout+out.Stderr, "gpuadm"), "systemd-analyze verify: %s", out)
 	n.Reboot()
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
 	ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic")
-	if ended == 0 || started < ended {
-		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
-	}
+	check.That(t, ended != 0 && started >= ended, "kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
 	if !strings.Contains(n.Journal(bootUnit), "Nothing to do") {
 		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
 	}
 
 	pid := n.MainPID("kubelet.service")
 	n.Must("systemctl", "restart", bootUnit)
-	if n.MainPID("kubelet.service") != pid {
-		t.Error("restarting the boot unit restarted kubelet")
-	}
+	check.That(t, n.MainPID("kubelet.service") == pid, "restarting the boot unit restarted kubelet")
 
 	n.gpuadm(0, "undo", "--to", "all")
-	if diff := first.Diff(n.files()); diff != "" {
-		t.Errorf("after undo:\n%s", diff)
-	}
+	check.None(t, first.Diff(n.files()), "after undo:")
 }
 
 // TestLabHeld: after undo of the containerd part only, the boot unit leaves the node alone, and kubelet starts.
@@ -111,9 +105,7 @@ func TestLabHeld(t *testing.T) {
 	n.Reboot()
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
-	if diff := before.Diff(n.files()); diff != "" {
-		t.Errorf("held, and yet:\n%s", diff)
-	}
+	check.None(t, before.Diff(n.files()), "held, and yet:")
 	if !strings.Contains(n.Journal(bootUnit), "Held since the undo") {
 		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
 	}
@@ -128,15 +120,10 @@ func TestLabGate(t *testing.T) {
 	n.Put(config, "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", 0o644)
 	n.Reboot()
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "attempt 2 of 3 failed") || !strings.Contains(log, "3 attempts failed since boot") {
-		t.Errorf("after the third try it does not say so:\n%s", log)
-	}
-	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-		t.Error("kubelet runs on a node that is not converged")
-	}
-	if log := n.Journal("kubelet.service"); !strings.Contains(log, "cannot let kubelet start") {
-		t.Errorf("kubelet's log does not say why it is held back:\n%s", log)
-	}
+	log := n.Journal(bootUnit)
+	check.That(t, strings.Contains(log, "attempt 2 of 3 failed") && strings.Contains(log, "3 attempts failed since boot"), "after the third try it does not say so:\n%s", log)
+	check.That(t, n.Property("kubelet.service", "ActiveState") != "active", "kubelet runs on a node that is not converged")
+	check.Has(t, n.Journal("kubelet.service"), "cannot let kubelet start", "kubelet's log does not say why it is held back:")
 	n.Put(config, good, 0o644)
 	n.gpuadm(0, "apply")
 	n.active("kubelet.service", "active")
@@ -157,13 +144,11 @@ func TestLabPowerLossThenBootUnit(t *testing.T) {
 	n.PowerLoss()
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
-	if ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic"); started < ended {
-		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
-	}
+	ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic")
+	check.That(t, started >= ended, "kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
 	n.gpuadm(0, "status")
-	if out := n.gpuadm(0, "apply"); !strings.Contains(out.Stdout, "Nothing to do.") {
-		t.Errorf("the boot unit left something: %s", out)
-	}
+	out := n.gpuadm(0, "apply")
+	check.That(t, strings.Contains(out.Stdout, "Nothing to do."), "the boot unit left something: %s", out)
 }
 
 // overlaid is what is put beside the two functions of package stages that are renamed.
@@ -203,9 +188,7 @@ func withLabStage(t *testing.T) string {
 	for name, function := range map[string]string{"sequence.go": "sequence", "kinds.go": "thingOf"} {
 		text := must.Get(os.ReadFile(filepath.Join(top, "stages", name)))(t)
 		renamed := strings.Replace(string(text), "\nfunc "+function+"(", "\nfunc shipped"+function+"(", 1)
-		if renamed == string(text) {
-			t.Fatalf("cannot find func %s in stages/%s", function, name)
-		}
+		must.That(t, renamed != string(text), "cannot find func %s in stages/%s", function, name)
 		put(name, renamed)
 	}
 	put("overlaid.go", overlaid)
@@ -218,9 +201,8 @@ func withLabStage(t *testing.T) string {
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./cmd/gpuadm")
 	cmd.Dir = top
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build gpuadm with the lab's stage: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.That(t, err == nil, "cannot build gpuadm with the lab's stage: %v\n%s", err, out)
 	text := must.Get(os.ReadFile(binary))(t)
 	return string(text)
 }
@@ -244,11 +226,7 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	before, id, pid := n.everything(), n.BootID(), n.MainPID(daemon)
 	r := n.gpuadm(1, "apply", "--reboot")
 	t.Logf("without the boot unit: %s", r)
-	for _, words := range []string{"gpuadm.service is not installed", "nothing was touched", "try      sudo gpuadm apply --install --reboot"} {
-		if !strings.Contains(r.Stderr, words) {
-			t.Errorf("it does not say %q", words)
-		}
-	}
+	check.Says(t, r.Stderr, "gpuadm.service is not installed", "nothing was touched", "try      sudo gpuadm apply --install --reboot")
 	if diff := before.Touched(n.everything()); diff != "" || n.MainPID(daemon) != pid {
 		t.Errorf("containerd's process is %d, was %d; touched:\n%s", n.MainPID(daemon), pid, diff)
 	}
@@ -262,18 +240,13 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	engine := n.engineFiles()
 	r = n.gpuadm(4, "apply", "--install", "--reboot")
 	t.Logf("with the boot unit: %s", r)
-	if !strings.Contains(r.Stdout, "Rebooting: the setting is read at boot. The boot unit continues.") {
-		t.Errorf("it does not say that it reboots: %s", r)
-	}
+	check.That(t, strings.Contains(r.Stdout, "Rebooting: the setting is read at boot. The boot unit continues."), "it does not say that it reboots: %s", r)
 	n.Rebooted()
-	if n.BootID() == id {
-		t.Error("it is still the same boot")
-	}
+	check.That(t, n.BootID() != id, "it is still the same boot")
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
-	if ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic"); ended == 0 || started < ended {
-		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
-	}
+	ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic")
+	check.That(t, ended != 0 && started >= ended, "kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
 	if n.engineFiles() == engine || !strings.Contains(n.Journal(bootUnit), "file "+config) {
 		t.Errorf("the boot unit did not make the rest:\n%s", n.Journal(bootUnit))
 	}
@@ -282,9 +255,8 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	n.gpuadm(0, "status")
 
 	id = n.BootID()
-	if r := n.gpuadm(0, "apply", "--reboot"); r.Stdout != "Nothing to do.\n" || n.BootID() != id {
-		t.Errorf("nothing needs a reboot: %s", r)
-	}
+	r = n.gpuadm(0, "apply", "--reboot")
+	check.That(t, r.Stdout == "Nothing to do.\n" && n.BootID() == id, "nothing needs a reboot: %s", r)
 }
 
 // TestLabRebootInVain: a change that still does not hold after the second reboot is not repeated for ever: the boot unit
@@ -295,26 +267,16 @@ func TestLabRebootInVain(t *testing.T) {
 	n.gpuadm(4, "apply", "--install", "--reboot")
 	n.Rebooted()
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "A reboot is needed: the setting is read at boot") {
-		t.Errorf("after the first reboot it does not ask for another:\n%s", log)
-	}
+	check.Has(t, n.Journal(bootUnit), "A reboot is needed: the setting is read at boot", "after the first reboot it does not ask for another:")
 	n.Reboot()
 	n.active(bootUnit, "failed")
 	log := n.Journal(bootUnit)
 	t.Log(log)
-	for _, words := range []string{"has no effect after 2 reboots", "3 attempts failed since boot"} {
-		if !strings.Contains(log, words) {
-			t.Errorf("after the second reboot it does not say %q", words)
-		}
-	}
-	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-		t.Error("kubelet runs on a node that is not converged")
-	}
+	check.Says(t, log, "has no effect after 2 reboots", "3 attempts failed since boot")
+	check.That(t, n.Property("kubelet.service", "ActiveState") != "active", "kubelet runs on a node that is not converged")
 	n.Reboot() // a third one by hand does not start it all over
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "has no effect after 2 reboots") {
-		t.Errorf("after the third reboot it does not stop:\n%s", log)
-	}
+	check.Has(t, n.Journal(bootUnit), "has no effect after 2 reboots", "after the third reboot it does not stop:")
 	n.Put(labstage.Setting, "", 0o644)
 	n.gpuadm(0, "apply")
 	n.active("kubelet.service", "active")

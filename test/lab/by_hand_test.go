@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // What an administrator does by hand, and sees, on a host with the lab's repositories.
@@ -18,18 +20,14 @@ import (
 func aptExits(t *testing.T, h *lab.Host, code int, says string, args ...string) {
 	t.Helper()
 	r := h.Exec(slices.Concat([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args)...)
-	if r.Exit != code || !strings.Contains(r.Stdout+r.Stderr, says) {
-		t.Errorf("apt-get %s: want exit %d and %q: %s", strings.Join(args, " "), code, says, r)
-	}
+	check.That(t, r.Exit == code && strings.Contains(r.Stdout+r.Stderr, says), "apt-get %s: want exit %d and %q: %s", strings.Join(args, " "), code, says, r)
 }
 
 // dnfExits runs dnf, which shall exit with a code and say some words.
 func dnfExits(t *testing.T, h *lab.Host, code int, says string, args ...string) {
 	t.Helper()
 	r := h.Exec(slices.Concat([]string{"dnf", "-y"}, args)...)
-	if r.Exit != code || !strings.Contains(r.Stdout+r.Stderr, says) {
-		t.Errorf("dnf %s: want exit %d and %q: %s", strings.Join(args, " "), code, says, r)
-	}
+	check.That(t, r.Exit == code && strings.Contains(r.Stdout+r.Stderr, says), "dnf %s: want exit %d and %q: %s", strings.Join(args, " "), code, says, r)
 }
 
 // driverSet are the members of an open driver for computing.
@@ -58,9 +56,7 @@ func driverPackages(state map[string]string) map[string]string {
 func headersOf(t *testing.T, h *lab.Host) string {
 	t.Helper()
 	kernels := strings.Fields(h.Must("sh", "-c", "cd /lib/modules && ls -d */build"))
-	if len(kernels) != 1 {
-		t.Fatalf("want the headers of one kernel: %v", kernels)
-	}
+	must.That(t, len(kernels) == 1, "want the headers of one kernel: %v", kernels)
 	return strings.TrimSuffix(kernels[0], "/build")
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -143,15 +144,11 @@ func TestLabCDI(t *testing.T) {
 	before := n.Get(config)
 	n.Must("mv", "/usr/bin/nvidia-container-runtime", "/root/program")
 	says(t, n.wants(1, runtime+"set_as_default = true\n", "apply"), "/usr/bin/nvidia-container-runtime is not there, and without it no container starts")
-	if n.Get(config) != before || n.Property(cdiUnit, "UnitFileState") == "enabled" {
-		t.Error("something was changed for a default that starts no container")
-	}
+	check.That(t, n.Get(config) == before && n.Property(cdiUnit, "UnitFileState") != "enabled", "something was changed for a default that starts no container")
 	n.Must("mv", "/root/program", "/usr/bin/nvidia-container-runtime")
 	n.Must("mv", "/usr/bin/nvidia-cdi-hook", "/root/hook")
 	says(t, n.wants(1, runtime, "apply"), "/usr/bin/nvidia-cdi-hook, which is not there")
-	if n.Get(config) != before {
-		t.Error("containerd was configured for a runtime that starts no container")
-	}
+	check.That(t, n.Get(config) == before, "containerd was configured for a runtime that starts no container")
 	n.Must("mv", "/root/hook", "/usr/bin/nvidia-cdi-hook")
 	n.Must("rm", "-f", cdiSpec)
 
@@ -159,18 +156,12 @@ func TestLabCDI(t *testing.T) {
 	says(t, n.wants(0, runtime, "apply"), "Nothing to do.")
 	n.ContainerRun("imported")
 	for _, unit := range []string{cdiUnit, "nvidia-cdi-refresh.path"} {
-		if is := n.Property(unit, "UnitFileState"); is != "enabled" {
-			t.Errorf("%s is %s", unit, is)
-		}
+		check.Equal(t, n.Property(unit, "UnitFileState"), "enabled", "%s is", unit)
 	}
-	if to := n.Must("readlink", "-f", "/dev/char/195:1"); to != "/dev/nvidia1\n" {
-		t.Errorf("/dev/char/195:1 leads to %s", to)
-	}
+	check.Equal(t, n.Must("readlink", "-f", "/dev/char/195:1"), "/dev/nvidia1\n", "/dev/char/195:1 leads to")
 	r := n.inside("whole", "1")
 	says(t, r, "nvidia1\n", "nvidiactl\n", "libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05")
-	if r.Exit != 0 || strings.Contains(r.Stdout, "nvidia0") || strings.Contains(r.Stdout, "nvidia-cap") {
-		t.Errorf("a container with GPU 1: %s", r)
-	}
+	check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "nvidia0") && !strings.Contains(r.Stdout, "nvidia-cap"), "a container with GPU 1: %s", r)
 
 	with := runtime + "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"
 	n.wants(0, with, "apply")
@@ -180,15 +171,12 @@ func TestLabCDI(t *testing.T) {
 		cap := 3 + 9*in.ID
 		r := n.inside(fmt.Sprint("part", i), in.Compute[0].UUID)
 		says(t, r, "nvidia0\n", fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap), fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap+1+in.Compute[0].ID), "libcuda.so.580.95.05")
-		if r.Exit != 0 || strings.Contains(r.Stdout, "nvidia1\n") || strings.Count(r.Stdout, "nvidia-caps/nvidia-cap") != 2 {
-			t.Errorf("a container with partition %d: %s", i, r)
-		}
+		check.That(t, r.Exit == 0 && !strings.Contains(r.Stdout, "nvidia1\n") && strings.Count(r.Stdout, "nvidia-caps/nvidia-cap") == 2, "a container with partition %d: %s", i, r)
 	}
 	part := g.Instances[0].Compute[0].UUID
 	n.wants(0, with, "undo")
-	if text := n.Get(cdiSpec); strings.Contains(text, part) || !strings.Contains(text, g.UUID) {
-		t.Errorf("after undo of the partitions the spec is of the partitions:\n%s", text)
-	}
+	text := n.Get(cdiSpec)
+	check.That(t, !strings.Contains(text, part) && strings.Contains(text, g.UUID), "after undo of the partitions the spec is of the partitions:\n%s", text)
 	n.Put("/etc/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia7\n", 0o644)
 	says(t, n.wants(0, runtime, "plan", "-v"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
 }
@@ -209,15 +197,13 @@ func TestLabCDIBoot(t *testing.T) {
 			n.Must("systemctl", "enable", "--quiet", "kubelet.service")
 			const spec = "[runtime]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"
 			n.wants(0, spec, "apply", "--install")
-			if r := n.Exec("systemd-analyze", "verify", "multi-user.target", cdiUnit, bootUnit, "kubelet.service"); strings.Contains(r.Stdout+r.Stderr, "cycle") {
-				t.Errorf("systemd-analyze verify: %s", r)
-			}
+			r := n.Exec("systemd-analyze", "verify", "multi-user.target", cdiUnit, bootUnit, "kubelet.service")
+			check.That(t, !strings.Contains(r.Stdout+r.Stderr, "cycle"), "systemd-analyze verify: %s", r)
 			for range 2 {
 				n.Reboot()
 				n.active("kubelet.service", "active")
-				if is := n.Exec("journalctl", "--boot", "--no-pager", "--grep", "ordering cycle"); is.Exit == 0 {
-					t.Errorf("units wait for each other:\n%s", is.Stdout)
-				}
+				is := n.Exec("journalctl", "--boot", "--no-pager", "--grep", "ordering cycle")
+				check.That(t, is.Exit != 0, "units wait for each other:\n%s", is.Stdout)
 				parts := n.dump().GPUs[0].Instances
 				if len(parts) != 2 {
 					t.Fatalf("%d partitions after a boot: %s", len(parts), n.Journal(bootUnit))

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still runs. That command
@@ -27,14 +29,11 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 		child := n.process(labstage.Sleep)
 		parent := n.MainPID("first.service")
 		busy := fmt.Sprintf("gpuadm: another gpuadm run is at work: process %d (%s apply)", parent, slow)
-		if r := n.gpuadm(75, "apply"); !strings.HasPrefix(r.Stderr, busy) {
-			t.Errorf("while both run it does not say %q: %s", busy, r)
-		}
+		r := n.gpuadm(75, "apply")
+		check.That(t, strings.HasPrefix(r.Stderr, busy), "while both run it does not say %q: %s", busy, r)
 
 		n.KillMain("first.service")
-		if n.process(labstage.Sleep) != child {
-			t.Fatal("the child did not survive gpuadm")
-		}
+		must.That(t, n.process(labstage.Sleep) == child, "the child did not survive gpuadm")
 		before, pid := n.everything(), n.MainPID(daemon)
 		busy = fmt.Sprintf("gpuadm: another gpuadm run is at work: process %s (%s)", child, labstage.Sleep)
 		for _, verb := range []string{"apply", "undo"} {

@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // crash is a node on which apply is cut short again and again, always from the same beginning.
@@ -44,9 +46,7 @@ func (c *crash) heal() {
 	c.t.Helper()
 	c.gpuadm(0, "apply")
 	c.working()
-	if diff := c.after.Diff(c.files()); diff != "" {
-		c.t.Errorf("not the tree of an undisturbed apply:\n%s", diff)
-	}
+	check.None(c.t, c.after.Diff(c.files()), "not the tree of an undisturbed apply:")
 	c.gpuadm(0, "status")
 }
 
@@ -76,9 +76,7 @@ func (c *crash) recover(touch lab.Touch, how string) {
 	c.heal()
 	c.clean(touch)
 	c.startAgain()
-	if c.t.Failed() {
-		c.t.Fatalf("that was %s", how)
-	}
+	must.That(c.t, !c.t.Failed(), "that was %s", how)
 }
 
 // startAgain undoes, wants the very beginning, and forgets the journal.
@@ -86,9 +84,7 @@ func (c *crash) startAgain() {
 	c.t.Helper()
 	c.gpuadm(0, "undo", "--to", "all")
 	c.working()
-	if diff := c.before.Diff(c.files()); diff != "" {
-		c.t.Errorf("not the tree from before apply:\n%s", diff)
-	}
+	check.None(c.t, c.before.Diff(c.files()), "not the tree from before apply:")
 	c.Must("rm", "-rf", state)
 }
 
@@ -119,9 +115,7 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 				c.end()
 				return
 			}
-			if r.Exit != 137 {
-				t.Fatalf("before touch %v: %s", touch, r)
-			}
+			must.That(t, r.Exit == 137, "before touch %v: %s", touch, r)
 			c.recover(touch, fmt.Sprintf("gpuadm killed before touch %v", touch))
 		}
 	})

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // dnfDriver is a host with a real dnf and rpm, on which gpuadm installs drivers from a signed repository in all its
@@ -91,13 +93,9 @@ func (d *dnfDriver) apply(code int, says ...string) lab.Result {
 func (d *dnfDriver) gpuadm(code int, says []string, args ...string) lab.Result {
 	d.t.Helper()
 	r := d.Exec(append([]string{"gpuadm", "--no-color"}, args...)...)
-	if r.Exit != code {
-		d.t.Errorf("gpuadm %s: want exit %d: %s", strings.Join(args, " "), code, r)
-	}
+	check.That(d.t, r.Exit == code, "gpuadm %s: want exit %d: %s", strings.Join(args, " "), code, r)
 	for _, word := range says {
-		if !strings.Contains(r.Stdout+r.Stderr, word) {
-			d.t.Errorf("gpuadm %s does not say %q: %s", strings.Join(args, " "), word, r)
-		}
+		check.That(d.t, strings.Contains(r.Stdout+r.Stderr, word), "gpuadm %s does not say %q: %s", strings.Join(args, " "), word, r)
 	}
 	return r
 }
@@ -116,9 +114,8 @@ func (d *dnfDriver) installed(version string) {
 		if name == "libnvidia-gpucomp" && version < "580" {
 			continue
 		}
-		if want := repos.RPMVersion(version) + " held"; strings.TrimSuffix(state[name], " auto") != want {
-			d.t.Errorf("%s is %q, want %q", name, state[name], want)
-		}
+		want := repos.RPMVersion(version) + " held"
+		check.That(d.t, strings.TrimSuffix(state[name], " auto") == want, "%s is %q, want %q", name, state[name], want)
 	}
 }
 
@@ -126,17 +123,14 @@ func (d *dnfDriver) installed(version string) {
 func (d *dnfDriver) onlyOf(version string) {
 	d.t.Helper()
 	for name, is := range lab.Only(d.RpmState(), "*nvidia*") {
-		if want := repos.RPMVersion(version); is != want+" held" && is != want+" held auto" && is != want+" auto" {
-			d.t.Errorf("package %s is %q, want %s", name, is, want)
-		}
+		want := repos.RPMVersion(version)
+		check.That(d.t, is == want+" held" || is == want+" held auto" || is == want+" auto", "package %s is %q, want %s", name, is, want)
 	}
 	for _, file := range []string{
 		"/usr/lib64/libnvidia-ml.so." + version, "/usr/lib64/libcuda.so." + version, "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-smi",
 		"/usr/src/nvidia-" + version + "/dkms.conf",
 	} {
-		if r := d.Exec("test", "-e", file); r.Exit != 0 {
-			d.t.Errorf("driver %s: %s is not there", version, file)
-		}
+		check.That(d.t, d.Exec("test", "-e", file).Exit == 0, "driver %s: %s is not there", version, file)
 	}
 }
 
@@ -150,18 +144,12 @@ func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
 	d.Must("rmdir", "--ignore-fail-on-non-empty", "/usr/lib/firmware")
 	now := d.RpmState()
 	for name := range lab.Only(now, "*") {
-		if state[name] != now[name] {
-			d.t.Errorf("%s is %q, and was %q", name, now[name], state[name])
-		}
+		check.That(d.t, state[name] == now[name], "%s is %q, and was %q", name, now[name], state[name])
 	}
 	for name, was := range state {
-		if now[name] == "" {
-			d.t.Errorf("%s is gone, and was %q", name, was)
-		}
+		check.That(d.t, now[name] != "", "%s is gone, and was %q", name, was)
 	}
-	if diff := tree.Diff(d.TreeOutsideCaches()); diff != "" {
-		d.t.Errorf("not the tree from before:\n%s", diff)
-	}
+	check.None(d.t, tree.Diff(d.TreeOutsideCaches()), "not the tree from before:")
 }
 
 // TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too, each in one transaction of dnf; a second apply does
@@ -174,9 +162,7 @@ func TestLabDnf(t *testing.T) {
 	d.gpuadm(0, []string{"package-stream nvidia-driver   absent → 580-open", "? package dkms   deferred until"}, "plan", "sources", "packages")
 	d.apply(0)
 	d.installed("580.65.06")
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("the second apply: %s", out)
-	}
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the second apply:")
 	for _, v := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "590.48.01", "570.172.08", "610.43.02", "570.172.08"} {
 		d.spec(v)
 		oneTransaction(t, d.Host, "apply", "sources", "packages")
@@ -216,14 +202,10 @@ func TestLabDnfFails(t *testing.T) {
 	there, _ := repos.Waits(d.Host, "after", "libnvidia-ml")
 	task := d.Go("gpuadm", "apply", "sources", "packages")
 	there()
-	if d.KillInside("dnf") == 0 {
-		t.Error("no dnf to kill")
-	}
+	check.That(t, d.KillInside("dnf") != 0, "no dnf to kill")
 	repos.Heal(d.Host)
 	r := task.Wait()
-	if r.Exit != 1 {
-		t.Errorf("apply after its dnf was killed: %s", r)
-	}
+	check.That(t, r.Exit == 1, "apply after its dnf was killed: %s", r)
 	if d.installed("580.65.06"); t.Failed() {
 		t.Fatalf("after a failed apply: %s", r)
 	}
@@ -235,17 +217,13 @@ func TestLabDnfFails(t *testing.T) {
 	d.KillInside("dnf")
 	repos.Heal(d.Host)
 	task.Wait()
-	if r := d.Exec("dnf", "history", "list", "last"); !strings.Contains(r.Stdout, "#") {
-		t.Errorf("dnf's history after a kill: %s", r)
-	}
+	r = d.Exec("dnf", "history", "list", "last")
+	check.That(t, strings.Contains(r.Stdout, "#"), "dnf's history after a kill: %s", r)
 	d.apply(0, "package-database rpm   interrupted")
 	d.installed("580.95.05")
-	if out := d.Must("rpm", "-qa", "--qf", "%{NAME}.%{ARCH}\n"); len(strings.Fields(out)) != len(d.RpmState()) {
-		t.Errorf("packages are installed twice:\n%s", out)
-	}
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("after healing: %s", out)
-	}
+	out := d.Must("rpm", "-qa", "--qf", "%{NAME}.%{ARCH}\n")
+	check.That(t, len(strings.Fields(out)) == len(d.RpmState()), "packages are installed twice:\n%s", out)
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "after healing:")
 }
 
 // TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of an administrator.
@@ -264,9 +242,7 @@ func TestLabDnfRefuses(t *testing.T) {
 		repos.Show(d.Host, repos.Good)
 		repos.Show(d.Host, variant)
 		d.apply(1, "cannot read repository", says)
-		if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
-			t.Errorf("%s: installed are %s", variant, out)
-		}
+		check.None(t, d.Must("rpm", "-qa", "*nvidia*"), "%s: installed are", variant)
 	}
 	repos.Show(d.Host, repos.Good)
 	d.Put("/etc/dnf/modules.d/nvidia-driver.module", "[nvidia-driver]\nname=nvidia-driver\nstream=570-open\nprofiles=\nstate=enabled\n", 0o644)
@@ -282,12 +258,10 @@ func TestLabDnfRefuses(t *testing.T) {
 	d.spec("580.95.05")
 	waits := d.Go("gpuadm", "apply", "sources", "packages")
 	goOn()
-	if r := task.Wait(); r.Exit != 0 {
-		t.Errorf("the other dnf: %s", r)
-	}
-	if r := waits.Wait(); r.Exit != 0 {
-		t.Errorf("apply that had to wait for another dnf: %s", r)
-	}
+	r := task.Wait()
+	check.That(t, r.Exit == 0, "the other dnf: %s", r)
+	r = waits.Wait()
+	check.That(t, r.Exit == 0, "apply that had to wait for another dnf: %s", r)
 	d.installed("580.95.05")
 }
 
@@ -343,9 +317,7 @@ func TestLabDnfNewer(t *testing.T) {
 	d.spec(repos.Gone)
 	d.apply(0)
 	d.installed(repos.Gone)
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("another apply: %s", out)
-	}
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "another apply:")
 }
 
 // TestLabDnfPriorities: a package in any version is the one that dnf itself would take, by priorities, excludes and streams.
@@ -395,17 +367,14 @@ func TestLabDnfSigned(t *testing.T) {
 	rebuild()
 	d.at("580.65.06", "file://"+mirror, "packages")
 	d.apply(1, "cannot install packages: the signature, key or date of a repository or package is not accepted", "libnvidia-ml")
-	if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
-		t.Errorf("installed are %s", out)
-	}
+	check.None(t, d.Must("rpm", "-qa", "*nvidia*"), "installed are")
 	d.Must("cp", "/srv/signed.rpm", unsigned[0])
 	rebuild()
 	d.Must("rm", "-rf", "/var/cache/dnf")
 	d.apply(0)
 	d.installed("580.65.06")
-	if r := d.apply(0); !strings.Contains(r.Stdout, "Nothing to do.") {
-		t.Errorf("the second apply: %s", r)
-	}
+	r := d.apply(0)
+	check.That(t, strings.Contains(r.Stdout, "Nothing to do."), "the second apply: %s", r)
 }
 
 // TestLabDnfNoHeaders: a kernel without headers in any repository is refused before anything is installed, as with apt: before
@@ -441,9 +410,7 @@ func (d *dnfDriver) idle() {
 	d.t.Helper()
 	const log = "/run/strace"
 	r := d.Exec("strace", "-f", "-q", "-e", "trace=execve", "-e", "signal=none", "-o", log, "gpuadm", "apply", "sources", "packages")
-	if r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
-		d.t.Fatalf("strace of apply: %s", r)
-	}
+	must.That(d.t, r.Exit == 0 && r.Stdout == "Nothing to do.\n", "strace of apply: %s", r)
 	ran := ran(d.Get(log))
 	if want := map[string]int{"/usr/local/sbin/gpuadm": 1, "/usr/bin/rpm": 1, "/usr/bin/containerd": 1}; !maps.Equal(ran, want) {
 		d.t.Errorf("an apply that has nothing to do ran %v, want %v:\n%s", ran, want, d.Get(log))

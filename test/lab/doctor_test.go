@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // joinedKubelet is a unit whose program has kubelet's name and flags, and does nothing: doctor goes by unit, flags and files.
@@ -18,9 +21,8 @@ func (n node) roots() (codes []string) {
 	n.t.Helper()
 	r := n.Exec("gpuadm", "doctor", "-o", "json")
 	var report struct{ Causes []struct{ Code string } }
-	if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil {
-		n.t.Fatalf("%v: %s", err, r)
-	}
+	err := json.Unmarshal([]byte(r.Stdout), &report)
+	must.That(n.t, err == nil, "%v: %s", err, r)
 	for _, c := range report.Causes {
 		codes = append(codes, c.Code)
 	}
@@ -44,14 +46,10 @@ func TestLabDoctor(t *testing.T) {
 	// The host's bus has other GPUs than the fake driver, and its toolkit has no handler yet.
 	const lost = "RUN-001"
 	first := n.roots()
-	if !slices.Contains(first, lost) {
-		t.Fatalf("a host without a handler: %v", first)
-	}
+	must.That(t, slices.Contains(first, lost), "a host without a handler: %v", first)
 	n.Must("gpuadm", "repair", lost)
 	base := n.roots()
-	if slices.Contains(base, lost) || len(base) != len(first)-1 {
-		t.Fatalf("after repair %s: %v, before %v", lost, base, first)
-	}
+	must.That(t, !slices.Contains(base, lost) && len(base) == len(first)-1, "after repair %s: %v, before %v", lost, base, first)
 	n.working()
 
 	const until = "; for i in $(seq 100); do %s && break; sleep 0.1; done"
@@ -86,22 +84,19 @@ func TestLabDoctor(t *testing.T) {
 		n.Must("sh", "-c", fault.breaks)
 		want := append([]string{fault.code}, base...)
 		slices.Sort(want)
-		if is := n.roots(); !slices.Equal(slices.Sorted(slices.Values(is)), want) {
-			t.Errorf("%s: root causes %v, want %v", fault.code, is, want)
-		}
+		is := n.roots()
+		check.That(t, slices.Equal(slices.Sorted(slices.Values(is)), want), "%s: root causes %v, want %v", fault.code, is, want)
 		if fault.heals == "" {
 			n.Must("gpuadm", "repair", fault.code)
 		} else {
 			n.Must("sh", "-c", fault.heals)
 		}
-		if is := n.roots(); !slices.Equal(is, base) {
-			t.Fatalf("%s: after the fix %v, want %v", fault.code, is, base)
-		}
+		is = n.roots()
+		must.That(t, slices.Equal(is, base), "%s: after the fix %v, want %v", fault.code, is, base)
 	}
 	n.working()
 	n.Must("gpuadm", "undo", "--to", "all") // which stops what a repair has started
 	n.Must("systemctl", "start", "containerd", "kubelet")
-	if is := n.roots(); !slices.Contains(is, lost) {
-		t.Errorf("after undo of all repairs: %v", is)
-	}
+	is := n.roots()
+	check.That(t, slices.Contains(is, lost), "after undo of all repairs: %v", is)
 }

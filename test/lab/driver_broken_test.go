@@ -10,8 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // snapshot is a host's packages and files at one time.
@@ -35,16 +37,11 @@ func (n driverNode) same(before snapshot, without ...string) {
 	}
 	for line := range strings.Lines(ourOwn(now.files.Diff(before.files))) {
 		name := strings.Fields(line)[1]
-		if !slices.ContainsFunc(without, func(dir string) bool { return strings.HasPrefix(name, dir) }) {
-			n.t.Errorf("a file has changed: %s", line)
-		}
+		check.That(n.t, slices.ContainsFunc(without, func(dir string) bool { return strings.HasPrefix(name, dir) }), "a file has changed: %s", line)
 	}
-	if audit := n.Must("dpkg", "--audit"); audit != "" {
-		n.t.Errorf("dpkg --audit: %s", audit)
-	}
-	if dir := strings.Fields(n.Must("ls", "/var/lib/dpkg/updates")); len(dir) > 0 {
-		n.t.Errorf("dpkg has not finished: %v", dir)
-	}
+	check.None(n.t, n.Must("dpkg", "--audit"), "dpkg --audit:")
+	dir := strings.Fields(n.Must("ls", "/var/lib/dpkg/updates"))
+	check.That(n.t, len(dir) == 0, "dpkg has not finished: %v", dir)
 }
 
 // differ says of which packages, of those that are there now and those that were there, it is not said what it was.
@@ -103,14 +100,10 @@ func TestLabDriverKilled(t *testing.T) {
 	n.Put(specFile, n.spec("580.65.06", ""), 0o644)
 	task := n.Go("gpuadm", "apply", "sources", "packages")
 	there()
-	if n.KillInside("dpkg") == 0 {
-		t.Error("no dpkg to kill")
-	}
+	check.That(t, n.KillInside("dpkg") != 0, "no dpkg to kill")
 	repos.Heal(n.Host)
 	r := task.Wait()
-	if r.Exit != 1 {
-		t.Errorf("want exit 1: %s", r)
-	}
+	check.That(t, r.Exit == 1, "want exit 1: %s", r)
 	says(t, r, "dpkg was killed")
 	n.same(before, "/etc/apt")
 	n.wants(0, n.spec("580.65.06", ""))
@@ -166,9 +159,8 @@ func TestLabDriverHindered(t *testing.T) {
 	const firmware = "/usr/lib/firmware/nvidia"
 	n.Must("sh", "-c", "cp -a "+firmware+" /run/held; mount -t tmpfs -o size=12k tmpfs "+firmware+"; cp -a /run/held/. "+firmware)
 	says(t, n.wants(1, n.spec("580.95.05", "1.18.0")), "the disk is full", "No space left on device")
-	if diff := n.Exec("diff", "-r", "/run/held", firmware); diff.Exit != 0 {
-		t.Errorf("firmware: %s", diff)
-	}
+	diff := n.Exec("diff", "-r", "/run/held", firmware)
+	check.That(t, diff.Exit == 0, "firmware: %s", diff)
 	n.Must("umount", firmware)
 	n.same(before, "/etc/apt")
 
@@ -193,15 +185,12 @@ func TestLabDriverHalfInstalled(t *testing.T) {
 	there, _ := repos.Waits(n.Host, "before", part)
 	task := n.Go("apt-get", "-y", "--allow-change-held-packages", "install", "--reinstall", part)
 	there()
-	if n.KillInside("dpkg") == 0 {
-		t.Error("no dpkg to kill")
-	}
+	check.That(t, n.KillInside("dpkg") != 0, "no dpkg to kill")
 	task.Wait()
 	repos.Heal(n.Host)
 	n.Must("sh", "-c", "dpkg --set-selections </dev/null") // an operator's next dpkg takes over what the killed one left
-	if state := n.AptState()[part]; !strings.Contains(state, "half-installed") {
-		t.Fatalf("%s is %q", part, state)
-	}
+	state := n.AptState()[part]
+	must.That(t, strings.Contains(state, "half-installed"), "%s is %q", part, state)
 	r := n.wants(3, spec, "plan", "--exit-code", "-v", "packages")
 	says(t, r, part, "it is half-installed")
 	n.wants(0, spec)
@@ -219,9 +208,7 @@ func TestLabDriverKept(t *testing.T) {
 	first := n.snapshot()
 	quiet := func(r lab.Result) {
 		t.Helper()
-		if strings.Contains(r.Stdout+r.Stderr, password) {
-			t.Errorf("it says a password: %s", r)
-		}
+		check.That(t, !strings.Contains(r.Stdout+r.Stderr, password), "it says a password: %s", r)
 	}
 	n.Put(specFile, n.spec("580.65.06", "1.18.0"), 0o644)
 	apply := []string{"env", "http_proxy=http://me:" + password + "@127.0.0.1:1", "gpuadm", "apply", "sources", "packages"}
@@ -232,9 +219,7 @@ func TestLabDriverKept(t *testing.T) {
 
 	dump := n.Must("apt-config", "dump", "Unattended-Upgrade::Package-Blacklist")
 	for _, name := range []string{"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced", "nvidia-container-toolkit", "libnvidia-container1"} {
-		if !strings.Contains(dump, "Unattended-Upgrade::Package-Blacklist:: \"^"+name+"$\";") {
-			t.Errorf("automatic upgrades would take %s: %s", name, dump)
-		}
+		check.That(t, strings.Contains(dump, "Unattended-Upgrade::Package-Blacklist:: \"^"+name+"$\";"), "automatic upgrades would take %s: %s", name, dump)
 	}
 
 	// dpkg asks where both the administrator and the package have changed a file: as if the package had had another before.
@@ -243,9 +228,7 @@ func TestLabDriverKept(t *testing.T) {
 	n.Put(conf, edited, 0o644)
 	quiet(n.wants(0, n.spec("580.95.05", "1.18.1")))
 	n.has("580.95.05")
-	if now := n.Get(conf); now != edited {
-		t.Errorf("%s was %q, is %q", conf, edited, now)
-	}
+	check.Equal(t, n.Get(conf), edited, "%s was %q, is", conf, edited)
 	aptExits(t, n.Host, 0, "", "dist-upgrade", "-o", "Dir::Etc::sourceparts=/nowhere")
 	n.has("580.95.05")
 
@@ -255,9 +238,8 @@ func TestLabDriverKept(t *testing.T) {
 	r = n.wants(2, n.spec("580.95.05", "1.18.1")+"[proxy]\nhttp = \"http://me:"+password+"@127.0.0.1:1\"\n")
 	quiet(r)
 	says(t, r, "run a local proxy that knows the password")
-	if r := n.Exec("grep", "-rl", password, state, "/var/log/journal", "/run/log/journal"); r.Stdout != "" {
-		t.Errorf("a password is kept in: %s", r)
-	}
+	r = n.Exec("grep", "-rl", password, state, "/var/log/journal", "/run/log/journal")
+	check.That(t, r.Stdout == "", "a password is kept in: %s", r)
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
 }
@@ -296,20 +278,16 @@ func TestLabDriverRoom(t *testing.T) {
 	n.wants(0, n.spec("570.172.08", ""))
 	const left = state + "/packages/old_1.0-1_amd64.deb"
 	n.Must("sh", "-c", "cp -a "+state+" /run/kept && mount -t tmpfs -o size=16m tmpfs "+state+" && cp -a /run/kept/. "+state+" && mkdir -p "+state+"/packages")
-	if r := n.Exec("dd", "if=/dev/zero", "of="+left, "bs=4k"); r.Exit == 0 {
-		t.Fatalf("the disk is not full: %s", r)
-	}
+	r := n.Exec("dd", "if=/dev/zero", "of="+left, "bs=4k")
+	must.That(t, r.Exit != 0, "the disk is not full: %s", r)
 	n.wants(0, n.spec("580.65.06", ""))
 	n.has("580.65.06")
-	if r := n.Exec("test", "-e", left); r.Exit == 0 {
-		t.Errorf("%s is still there", left)
-	}
+	check.That(t, n.Exec("test", "-e", left).Exit != 0, "%s is still there", left)
 	n.gpuadm(0, "undo")
 	n.has("570.172.08")
 	n.gpuadm(0, "undo")
-	if out := n.Must("sh", "-c", "ls "+state+"/packages "+state+"/blobs | grep -v : || :"); out != "\n" && out != "" {
-		t.Errorf("all is undone, and kept are: %s", out)
-	}
+	out := n.Must("sh", "-c", "ls "+state+"/packages "+state+"/blobs | grep -v : || :")
+	check.That(t, out == "\n" || out == "", "all is undone, and kept are: %s", out)
 }
 
 // TestLabDebianOpen: bookworm-security has 535.309.01 of all but the open modules, which only resolve at 535.261.03-1: that is installed
@@ -339,13 +317,9 @@ done`)
 	says(t, n.wants(0, spec, "plan", "packages"), "the other packages are available in 535.309.01")
 	oneTransaction(t, n.Host, "apply", "sources", "packages")
 	for name, is := range lab.Only(n.AptState(), "nvidia-open-kernel-*", "libcuda1", "libnvidia-*", "nvidia-smi", "nvidia-alternative", "firmware-nvidia-gsp") {
-		if !strings.HasPrefix(is, "535.261.03-1") {
-			t.Errorf("package %s is %q, want 535.261.03-1", name, is)
-		}
+		check.That(t, strings.HasPrefix(is, "535.261.03-1"), "package %s is %q, want 535.261.03-1", name, is)
 	}
-	if is := n.AptState()["nvidia-open-kernel-dkms"]; is == "" {
-		t.Error("the open modules are not there")
-	}
+	check.That(t, n.AptState()["nvidia-open-kernel-dkms"] != "", "the open modules are not there")
 	says(t, n.wants(0, spec, "plan", "-v"), "535.309.01")
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)

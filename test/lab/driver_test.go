@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
@@ -94,16 +95,12 @@ func TestLabDriverApt(t *testing.T) {
 	first, files := n.AptState(), n.TreeOutsideCaches()
 
 	n.wants(0, n.spec("580.65.06", "1.18.0"), "plan", "sources", "packages")
-	if diff := ourOwn(n.TreeOutsideCaches().Touched(files)); diff != "" {
-		t.Errorf("plan touched:\n%s", diff)
-	}
+	check.None(t, ourOwn(n.TreeOutsideCaches().Touched(files)), "plan touched:")
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	n.has("580.65.06")
 	state := n.AptState()
 	for _, name := range []string{"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-container-toolkit"} {
-		if !strings.HasSuffix(state[name], " held") {
-			t.Errorf("package %s is %q: not held", name, state[name])
-		}
+		check.That(t, strings.HasSuffix(state[name], " held"), "package %s is %q: not held", name, state[name])
 	}
 	says(t, n.wants(0, n.spec("580.65.06", "1.18.0")), "Nothing to do.")
 
@@ -121,9 +118,7 @@ func TestLabDriverApt(t *testing.T) {
 	for _, d := range differ(n.AptState(), first) {
 		t.Errorf("after undo of all, %s", d)
 	}
-	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	check.None(t, ourOwn(n.TreeOutsideCaches().Diff(files)), "undo of all left:")
 }
 
 // TestLabDriverBranch: a branch is its newest version on the day it is installed, and stays there.
@@ -151,9 +146,7 @@ func TestLabDriverRefused(t *testing.T) {
 	state := n.AptState()
 	same := func(what string) {
 		t.Helper()
-		if now := n.AptState(); !maps.Equal(now, state) {
-			t.Errorf("%s: packages have changed", what)
-		}
+		check.That(t, maps.Equal(n.AptState(), state), "%s: packages have changed", what)
 	}
 	says(t, n.wants(1, n.spec("580.99.99", "")), "580.99.99", "580.95.05")
 	same("a version that never was")
@@ -164,9 +157,7 @@ func TestLabDriverRefused(t *testing.T) {
 		repos.Show(n.Host, variant)
 		n.Must("rm", "-rf", "/var/lib/apt/lists")
 		r := n.wants(1, n.spec("580.95.05", ""))
-		if !strings.Contains(strings.ToLower(r.Stderr), words) {
-			t.Errorf("%s: it does not say %q: %s", variant, words, r)
-		}
+		check.That(t, strings.Contains(strings.ToLower(r.Stderr), words), "%s: it does not say %q: %s", variant, words, r)
 		same(string(variant))
 	}
 	repos.Show(n.Host, repos.Good)
@@ -222,15 +213,12 @@ echo "deb [trusted=yes] file:$r ./" >/etc/apt/sources.list.d/debian.list; apt-ge
 // besides wants nvidia-peermem in the driver's version, and nvidia-fs in its own, built against that driver.
 func (n driverNode) besides(kernel, driver string) {
 	n.t.Helper()
-	if is := modinfo(n.Host, kernel, "version", "nvidia-peermem"); is != driver {
-		n.t.Errorf("nvidia-peermem is %q, and the driver %s", is, driver)
-	}
-	if is, of := modinfo(n.Host, kernel, "version", "nvidia-fs"), modinfo(n.Host, kernel, "driver", "nvidia-fs"); is != "2.13.5" || of != driver {
-		n.t.Errorf("nvidia-fs is %q and built against driver %q; want 2.13.5 and %s", is, of, driver)
-	}
-	if out := n.Must("dkms", "status"); strings.Count(out, "nvidia-fs/2.13.5, "+kernel+", ") != 1 || strings.Count(out, ": installed") != 2 {
-		n.t.Errorf("dkms status: %s", out)
-	}
+	is := modinfo(n.Host, kernel, "version", "nvidia-peermem")
+	check.That(n.t, is == driver, "nvidia-peermem is %q, and the driver %s", is, driver)
+	is, of := modinfo(n.Host, kernel, "version", "nvidia-fs"), modinfo(n.Host, kernel, "driver", "nvidia-fs")
+	check.That(n.t, is == "2.13.5" && of == driver, "nvidia-fs is %q and built against driver %q; want 2.13.5 and %s", is, of, driver)
+	out := n.Must("dkms", "status")
+	check.That(n.t, strings.Count(out, "nvidia-fs/2.13.5, "+kernel+", ") == 1 && strings.Count(out, ": installed") == 2, "dkms status: %s", out)
 }
 
 // TestLabDriverBeside: peermem and gds bring their modules with the driver, loaded at boot; another driver has a rebuilt nvidia-fs,
@@ -247,9 +235,8 @@ func TestLabDriverBeside(t *testing.T) {
 	const both = "peermem = true\ngds = true\n"
 	n.wants(0, spec("535.216.01", both), "apply")
 	n.besides(kernel, "535.216.01")
-	if load := n.Get("/etc/modules-load.d/gpuadm.conf"); !strings.Contains(load, "\nnvidia-peermem\n") || !strings.Contains(load, "\nnvidia-fs\n") {
-		t.Errorf("loaded at boot are: %s", load)
-	}
+	load := n.Get("/etc/modules-load.d/gpuadm.conf")
+	check.That(t, strings.Contains(load, "\nnvidia-peermem\n") && strings.Contains(load, "\nnvidia-fs\n"), "loaded at boot are: %s", load)
 	n.idle()
 
 	says(t, n.wants(0, spec("535.261.03", both), "apply"), "dkms nvidia-fs for "+kernel+"   of another driver")
@@ -261,9 +248,8 @@ func TestLabDriverBeside(t *testing.T) {
 	n.idle()
 
 	n.wants(0, spec("535.216.01", ""), "apply")
-	if r := n.Exec("modinfo", "-k", kernel, "nvidia-fs"); r.Exit == 0 {
-		t.Errorf("gds is no longer asked for, and nvidia-fs is still there: %s", r)
-	}
+	r := n.Exec("modinfo", "-k", kernel, "nvidia-fs")
+	check.That(t, r.Exit != 0, "gds is no longer asked for, and nvidia-fs is still there: %s", r)
 	n.built(kernel, "535.216.01")
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first, "/boot/initrd.img-"+kernel)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
@@ -81,25 +82,18 @@ func (n listedNode) driver() map[string]string {
 func (n listedNode) installed(version string) {
 	n.t.Helper()
 	list := n.driver()
-	if len(list) == 0 {
-		n.t.Errorf("no package of driver %s is there", version)
-	}
+	check.That(n.t, len(list) > 0, "no package of driver %s is there", version)
 	for name, is := range list {
-		if !strings.HasPrefix(is, version+"-") && !strings.Contains(name, "linux-modules") {
-			n.t.Errorf("package %s is %q, want %s", name, is, version)
-		}
+		check.That(n.t, strings.HasPrefix(is, version+"-") || strings.Contains(name, "linux-modules"), "package %s is %q, want %s", name, is, version)
 	}
 	for _, file := range []string{
 		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + version, "/usr/lib/x86_64-linux-gnu/libcuda.so." + version,
 		"/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-smi", "/usr/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin",
 	} {
-		if r := n.Exec("test", "-e", file); r.Exit != 0 {
-			n.t.Errorf("driver %s: %s is not there", version, file)
-		}
+		check.That(n.t, n.Exec("test", "-e", file).Exit == 0, "driver %s: %s is not there", version, file)
 	}
-	if r := n.Exec("sh", "-c", "ls -d /usr/src/nvidia-"+version+" /usr/lib/modules/"+emptyKernel+"/kernel/nvidia-*"); r.Stdout == "" {
-		n.t.Errorf("driver %s: neither a module nor its source is there", version)
-	}
+	r := n.Exec("sh", "-c", "ls -d /usr/src/nvidia-"+version+" /usr/lib/modules/"+emptyKernel+"/kernel/nvidia-*")
+	check.That(n.t, r.Stdout != "", "driver %s: neither a module nor its source is there", version)
 }
 
 // TestLabUbuntuVersions: from version to version and from branch to branch of NVIDIA's repository, each in one transaction of apt-get, and
@@ -160,12 +154,9 @@ func TestLabUbuntuSources(t *testing.T) {
 	n.gpuadm(0, "apply", "sources", "packages")
 	n.installed("595.71.05")
 	for name, is := range n.driver() {
-		if strings.Contains(name, "-server") || strings.Contains(is, "24.04") {
-			t.Errorf("package %s %s is Ubuntu's", name, is)
-		}
+		check.That(t, !strings.Contains(name, "-server") && !strings.Contains(is, "24.04"), "package %s %s is Ubuntu's", name, is)
 	}
 	n.gpuadm(0, "undo")
-	if now := n.driver(); !maps.Equal(now, before) {
-		t.Errorf("undo brought %v, want %v", now, before)
-	}
+	now := n.driver()
+	check.That(t, maps.Equal(now, before), "undo brought %v, want %v", now, before)
 }

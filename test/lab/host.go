@@ -83,9 +83,7 @@ func exitCode(state any) int {
 func (h *Host) Must(argv ...string) string {
 	h.t.Helper()
 	r := h.Exec(argv...)
-	if r.Exit != 0 {
-		h.t.Fatalf("%s in %s: %s", strings.Join(argv, " "), h.Options, r)
-	}
+	must.That(h.t, r.Exit == 0, "%s in %s: %s", strings.Join(argv, " "), h.Options, r)
 	return r.Stdout
 }
 
@@ -93,9 +91,7 @@ func (h *Host) Must(argv ...string) string {
 func (h *Host) Put(name, text string, mode os.FileMode) {
 	h.t.Helper()
 	r := h.ExecInput(strings.NewReader(text), "install", "-D", "-m", fmt.Sprintf("%o", mode.Perm()), "/dev/stdin", name)
-	if r.Exit != 0 {
-		h.t.Fatalf("cannot put %s: %s", name, r)
-	}
+	must.That(h.t, r.Exit == 0, "cannot put %s: %s", name, r)
 }
 
 // Get reads a file of the host.
@@ -121,9 +117,7 @@ func (h *Host) Property(unit, property string) string {
 func (h *Host) MainPID(unit string) int {
 	h.t.Helper()
 	pid, err := strconv.Atoi(h.Property(unit, "MainPID"))
-	if err != nil {
-		h.t.Fatalf("cannot read the main PID of %s: %v", unit, err)
-	}
+	must.That(h.t, err == nil, "cannot read the main PID of %s: %v", unit, err)
 	return pid
 }
 
@@ -135,9 +129,7 @@ func (h *Host) KillMain(unit string) {
 		h.t.Fatalf("cannot kill the main process of %s: it does not run", unit)
 	}
 	h.Must("kill", "-9", strconv.Itoa(pid))
-	if !Until(patience, func() bool { return h.MainPID(unit) != pid }) {
-		h.t.Fatalf("cannot kill the main process of %s: it is still %d", unit, pid)
-	}
+	must.That(h.t, Until(patience, func() bool { return h.MainPID(unit) != pid }), "cannot kill the main process of %s: it is still %d", unit, pid)
 }
 
 // BootID tells one boot from another.
@@ -186,9 +178,8 @@ func (h *Host) PowerLoss() {
 func (h *Host) again() {
 	h.t.Helper()
 	must.OK(h.t, h.off())
-	if err := h.boot(context.Background()); err != nil {
-		h.t.Fatalf("cannot boot %s again: %v", h.Options, err)
-	}
+	err := h.boot(context.Background())
+	must.That(h.t, err == nil, "cannot boot %s again: %v", h.Options, err)
 }
 
 // Until asks again and again until the answer is yes or the time is up. It pauses for an eighth of the time that it has waited: who asks a
@@ -217,13 +208,10 @@ func (h *Host) ContainerRun(name string) *Container {
 	h.t.Helper()
 	h.image.Do(func() {
 		busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
-		if err != nil {
-			h.t.Fatalf("cannot read busybox: %v", err)
-		}
+		must.That(h.t, err == nil, "cannot read busybox: %v", err)
 		image := must.Get(ociImage(imageName, busybox, nil, "/bin/sh"))(h.t)
-		if r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "lab", "images", "import", "-"); r.Exit != 0 {
-			h.t.Fatalf("cannot import the image: %s", r)
-		}
+		r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "lab", "images", "import", "-")
+		must.That(h.t, r.Exit == 0, "cannot import the image: %s", r)
 	})
 	// PID 1 of a container ignores signals it has no handler for, and a host's reboot waits 90 s for such a one.
 	const untilTold = "trap exit TERM; while sleep 1; do :; done"

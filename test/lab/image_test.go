@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestLabImage: the machine's containerd takes the image, and as the DaemonSet runs it the program in it converges the machine: with a root
@@ -19,18 +21,15 @@ func TestLabImage(t *testing.T) {
 	archive := lab.AgentArchive(t)
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
-		if r := n.ExecInput(bytes.NewReader(archive), "ctr", "-n", "lab", "images", "import", "--base-name", "lab.invalid/gpuadm", "-"); r.Exit != 0 {
-			t.Fatal(r)
-		}
+		r := n.ExecInput(bytes.NewReader(archive), "ctr", "-n", "lab", "images", "import", "--base-name", "lab.invalid/gpuadm", "-")
+		must.That(t, r.Exit == 0, "%v", r)
 		const name = "lab.invalid/gpuadm:devel"
 		var bill struct{ Components []struct{ Name string } }
 		n.Must("sh", "-ec", "mkdir /tmp/image; ctr -n lab images mount "+name+" /tmp/image")
-		if err := json.Unmarshal([]byte(n.Get("/tmp/image/usr/share/doc/gpuadm/gpuadm.cdx.json")), &bill); err != nil || len(bill.Components) < 10 {
-			t.Errorf("the bill of materials has %d components: %v", len(bill.Components), err)
-		}
-		if out := n.Must("sh", "-c", "cd /tmp/image && find . -type f | wc -l"); strings.TrimSpace(out) != "8" {
-			t.Errorf("the image has %s files", out)
-		}
+		err := json.Unmarshal([]byte(n.Get("/tmp/image/usr/share/doc/gpuadm/gpuadm.cdx.json")), &bill)
+		check.That(t, err == nil && len(bill.Components) >= 10, "the bill of materials has %d components: %v", len(bill.Components), err)
+		out := n.Must("sh", "-c", "cd /tmp/image && find . -type f | wc -l")
+		check.That(t, strings.TrimSpace(out) == "8", "the image has %s files", out)
 		n.Must("ctr", "-n", "lab", "images", "unmount", "/tmp/image")
 		n.Must("ctr", "-n", "lab", "run", "--rm", name, "version", "/usr/bin/gpuadm", "version")
 
@@ -77,14 +76,10 @@ p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:
 			if h.Exec("test", "-e", "/run/killed").Exit != 0 && try < 20 {
 				continue // it had ended before, or was about to: only what stops can be killed for sure
 			}
-			if pod.Exit != 1 || !strings.Contains(pod.Stderr, "cannot finish unit gpuadm-daemonset.service: systemd says failed (signal)") {
-				t.Errorf("killed: %s", pod)
-			}
+			check.That(t, pod.Exit == 1 && strings.Contains(pod.Stderr, "cannot finish unit gpuadm-daemonset.service: systemd says failed (signal)"), "killed: %s", pod)
 			break
 		}
 		h.Must("gpuadm", "daemonset", "--once", "--host", "/")
-		if failed := h.Must("systemctl", "--failed", "--no-legend"); failed != "" {
-			t.Errorf("systemd keeps %s", failed)
-		}
+		check.None(t, h.Must("systemctl", "--failed", "--no-legend"), "systemd keeps")
 	})
 }

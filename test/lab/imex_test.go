@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -66,9 +67,7 @@ func TestLabIMEX(t *testing.T) {
 	n.imexIs("enabled active")
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("masked inactive")
-	if n.Exec("test", "-e", "/etc/systemd/system/multi-user.target.wants/nvidia-imex.service").Exit == 0 {
-		t.Error("the unit is masked and not disabled")
-	}
+	check.That(t, n.Exec("test", "-e", "/etc/systemd/system/multi-user.target.wants/nvidia-imex.service").Exit != 0, "the unit is masked and not disabled")
 	says(t, n.gpuadm(0, "apply", "services"), "Nothing to do.")
 	says(t, n.gpuadm(3, "status"), `imex = "host" in [driver] has it run on the host`)
 
@@ -81,18 +80,14 @@ func TestLabIMEX(t *testing.T) {
 	host(`"10.0.0.11", "10.0.0.12"`)
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("enabled active")
-	if got := n.Get(imexNodes); got != "10.0.0.11\n10.0.0.12\n" {
-		t.Errorf("nodes: %q", got)
-	}
+	check.Equal(t, n.Get(imexNodes), "10.0.0.11\n10.0.0.12\n", "nodes:")
 	n.Must("test", "-e", imexSocket)
 	says(t, n.gpuadm(0, "apply", "services"), "Nothing to do.")
 
 	before := n.imexPID()
 	host(`"10.0.0.11", "10.0.0.13"`)
 	n.gpuadm(0, "apply", "services")
-	if after := n.imexPID(); after == before {
-		t.Error("IMEX runs with the list of nodes from before")
-	}
+	check.That(t, n.imexPID() != before, "IMEX runs with the list of nodes from before")
 	n.Must("systemctl", "kill", "--signal=KILL", "nvidia-imex")
 	eventually(func() bool { return n.imexHas("enabled failed") })
 	n.gpuadm(0, "apply", "services")
@@ -104,9 +99,8 @@ func TestLabIMEX(t *testing.T) {
 	n.gpuadm(0, "undo", "--to", "all")
 	n.imexIs("enabled inactive")   // gpuadm found it dead before it started it, and undo leaves it as it was found
 	n.Must("rm", "-f", imexSocket) // the daemon's own
-	if diff := n.Tree([]string{"/etc"}, state).Diff(first); ourOwn(diff) != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	diff := n.Tree([]string{"/etc"}, state).Diff(first)
+	check.That(t, ourOwn(diff) == "", "undo of all left:\n%s", diff)
 }
 
 // imexHas compares the unit's state: "masked inactive".

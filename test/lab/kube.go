@@ -183,9 +183,7 @@ func (m *Machine) kubeletBoot() string {
 func (h *Host) ImportImages() {
 	h.t.Helper()
 	busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
-	if err != nil {
-		h.t.Fatalf("cannot read busybox: %v", err)
-	}
+	must.That(h.t, err == nil, "cannot read busybox: %v", err)
 	pause := must.Get(ociImage(PauseImage, busybox, nil, "/bin/sh", "-c", "trap exit TERM INT; while sleep 1; do :; done; exit"))(h.t)
 	var files []tarFile
 	for _, dir := range []string{"lib/", "lib64/", "usr/", "usr/lib/", "usr/local/", "usr/local/sbin/", "tmp/", "run/", "var/"} {
@@ -200,9 +198,8 @@ func (h *Host) ImportImages() {
 	}
 	agent := must.Get(ociImage(AgentImage, busybox, files, "/usr/local/sbin/gpuadm"))(h.t)
 	for _, image := range [][]byte{pause, agent} {
-		if r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "k8s.io", "images", "import", "-"); r.Exit != 0 {
-			h.t.Fatalf("cannot import an image: %s", r)
-		}
+		r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "k8s.io", "images", "import", "-")
+		must.That(h.t, r.Exit == 0, "cannot import an image: %s", r)
 	}
 }
 

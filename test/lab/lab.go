@@ -31,6 +31,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -154,9 +155,7 @@ func Boot(t testing.TB, o Options) *Host {
 		if t.Failed() {
 			t.Logf("what the console of %s said last:\n%s", o, m.Console())
 		}
-		if err := m.Down(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, m.Down())
 	})
 	return h
 }

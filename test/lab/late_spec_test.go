@@ -6,6 +6,8 @@ package lab_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 const (
@@ -42,9 +44,8 @@ func TestLabLateSpec(t *testing.T) {
 	}
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
-	if ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic"); ended == 0 || started < ended {
-		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
-	}
+	ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic")
+	check.That(t, ended != 0 && started >= ended, "kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
 	if starts := strings.Count(n.Journal("kubelet.service"), "Started kubelet.service"); starts < 2 {
 		t.Errorf("kubelet has started %d times: it was not held again\n%s", starts, n.Journal("kubelet.service"))
 	}
@@ -52,9 +53,7 @@ func TestLabLateSpec(t *testing.T) {
 
 	asked, ran, kubelet := n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic"), n.Property(bootUnit, "InvocationID"), n.MainPID("kubelet.service")
 	n.Put(specFile, first, 0o644)
-	if !eventually(func() bool { return n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic") > asked }) {
-		t.Error("systemd has not seen the edit")
-	}
+	check.That(t, eventually(func() bool { return n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic") > asked }), "systemd has not seen the edit")
 	if n.Property("gpuadm-spec.service", "ConditionResult") != "no" || n.Property(bootUnit, "InvocationID") != ran || n.MainPID("kubelet.service") != kubelet {
 		t.Errorf("an operator's edit was applied by itself:\n%s", n.Journal(bootUnit))
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -110,9 +111,7 @@ func TestLabMatrix(t *testing.T) {
 	golden := must.Get(os.ReadFile(matrixFile))(t)
 	was := strings.Split(string(golden), "\n")
 	for _, line := range strings.Split(text, "\n") {
-		if !slices.Contains(was, line) {
-			t.Errorf("not in %s: %s", matrixFile, line)
-		}
+		check.That(t, slices.Contains(was, line), "not in %s: %s", matrixFile, line)
 	}
 	for _, line := range was {
 		name, _, _ := strings.Cut(line, " ")
@@ -226,16 +225,12 @@ func (m *matrixHost) branch(t *testing.T, branch string) {
 func (m *matrixHost) installed(t *testing.T, cell, branch string) {
 	t.Helper()
 	version := strings.TrimSpace(m.Must("sh", "-c", "ls /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.*.* /usr/lib64/libnvidia-ml.so.*.* 2>/dev/null | sed 's/.*[.]so[.]//'"))
-	if !strings.HasPrefix(version, branch+".") || strings.Contains(version, "\n") {
-		t.Errorf("%s: NVML is of %q", cell, version)
-	}
+	check.That(t, strings.HasPrefix(version, branch+".") && !strings.Contains(version, "\n"), "%s: NVML is of %q", cell, version)
 	for _, file := range []string{
 		"/usr/lib/x86_64-linux-gnu/libcuda.so." + version + " /usr/lib64/libcuda.so." + version, "/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced",
 		"/usr/bin/nv-fabricmanager", "/usr/src/nvidia-" + version + " /usr/lib/modules/" + emptyKernel + "/kernel/nvidia-*",
 	} {
-		if r := m.Exec("sh", "-c", "ls -d "+file+" 2>/dev/null"); r.Stdout == "" {
-			t.Errorf("%s: %s is not there", cell, file)
-		}
+		check.That(t, m.Exec("sh", "-c", "ls -d "+file+" 2>/dev/null").Stdout != "", "%s: %s is not there", cell, file)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -22,9 +23,8 @@ func TestLabMetal(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "metal")
 	build := exec.Command("go", "build", "-o", binary, "../metal")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	must.That(t, err == nil, "%v: %s", err, out)
 	program := must.Get(os.ReadFile(binary))(t)
 	n := bootGPUs(t).with(t, "H100-80:2,A100-40,T4")
 	n.Put("/usr/local/bin/metal", string(program), 0o755)
@@ -36,9 +36,7 @@ func TestLabMetal(t *testing.T) {
 	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
 	bare := n.Exec("metal", "-o", "/root/bare.txt")
 	n.fake("driver", "--init", "SUCCESS")
-	if strings.Count(bare.Stdout+bare.Stderr, "\n") != 1 || bare.Exit != 1 || n.Exec("test", "-e", "/root/bare.txt").Exit == 0 {
-		t.Errorf("no driver: %s", bare)
-	}
+	check.That(t, strings.Count(bare.Stdout+bare.Stderr, "\n") == 1 && bare.Exit == 1 && n.Exec("test", "-e", "/root/bare.txt").Exit != 0, "no driver: %s", bare)
 	says(t, bare, "metal: cannot check GPUs: no NVIDIA driver answers on this machine (", "where nvidia-smi lists GPUs")
 
 	n.fake("forget")
@@ -47,9 +45,7 @@ func TestLabMetal(t *testing.T) {
 		t.Errorf("the check that only reads: %s\n%v", read, geometries(after))
 	}
 	says(t, read, "### gpuadm facts --record: 0", "NVIDIA H100 80GB HBM3", "### gpuadm mig profiles: 0", "all-1g.10gb")
-	if n.Get("/root/metal.txt") != read.Stdout {
-		t.Error("the file has another report")
-	}
+	check.That(t, n.Get("/root/metal.txt") == read.Stdout, "the file has another report")
 	for _, g := range before.GPUs {
 		if strings.Contains(read.Stdout, g.UUID) || strings.Contains(read.Stdout, g.Serial) && g.Serial != "0" {
 			t.Errorf("the report names GPU %s", g.UUID)
@@ -58,23 +54,17 @@ func TestLabMetal(t *testing.T) {
 
 	changed := n.Exec("metal", "-full")
 	after := n.dump()
-	if changed.Exit != 0 || after.Mutations == 0 {
-		t.Errorf("the full check: %s", changed)
-	}
+	check.That(t, changed.Exit == 0 && after.Mutations != 0, "the full check: %s", changed)
 	ids := regexp.MustCompile(`#\d+`) // a new instance may have another one
 	for i := range before.GPUs {
 		was, is := geometry(before.GPUs[i]), geometry(after.GPUs[i])
 		if i != 1 { // that one is in use, so its instance is the same
 			was, is = ids.ReplaceAllString(was, ""), ids.ReplaceAllString(is, "")
 		}
-		if was != is {
-			t.Errorf("GPU %d: was %s, is %s", i, was, is)
-		}
+		check.That(t, was == is, "GPU %d: was %s, is %s", i, was, is)
 	}
 	says(t, changed, "the partitions are as before")
 	again := n.Exec("metal", "-full")
-	if again.Exit != 1 {
-		t.Errorf("a machine that gpuadm has changed: %s", again)
-	}
+	check.That(t, again.Exit == 1, "a machine that gpuadm has changed: %s", again)
 	says(t, again, "gpuadm has changed this machine before")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -83,9 +84,7 @@ func (n gpuNode) wants(exit int, mig string, args ...string) lab.Result {
 		args = []string{"apply", "mig"}
 	}
 	r := n.Exec(append([]string{"gpuadm"}, args...)...)
-	if r.Exit != exit {
-		n.t.Errorf("gpuadm %s for\n%s\nwant exit %d: %s", strings.Join(args, " "), mig, exit, r)
-	}
+	check.That(n.t, r.Exit == exit, "gpuadm %s for\n%s\nwant exit %d: %s", strings.Join(args, " "), mig, exit, r)
 	return r
 }
 
@@ -109,9 +108,7 @@ func geometries(s fakenvml.State) (all []string) {
 func says(t *testing.T, r lab.Result, words ...string) {
 	t.Helper()
 	for _, w := range words {
-		if !strings.Contains(r.Stdout+r.Stderr, w) {
-			t.Errorf("it does not say %q: %s", w, r)
-		}
+		check.That(t, strings.Contains(r.Stdout+r.Stderr, w), "it does not say %q: %s", w, r)
 	}
 }
 
@@ -170,17 +167,15 @@ func impossibleLayout(t *testing.T, n gpuNode) {
 	n.wants(0, layout(mixed))
 	before := n.dump()
 	says(t, n.wants(1, layout(`"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`)), "cannot", "|")
-	if after := n.dump(); after.Mutations != before.Mutations {
-		t.Errorf("%d mutations for an impossible layout", after.Mutations-before.Mutations)
-	}
+	after := n.dump()
+	check.That(t, after.Mutations == before.Mutations, "%d mutations for an impossible layout", after.Mutations-before.Mutations)
 }
 
 func impossibleLayouts(t *testing.T, n gpuNode) {
 	n = n.with(t, "A100-40:8")
 	n.wants(1, layout(`"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`))
-	if s := n.dump(); s.Mutations != 0 {
-		t.Errorf("%d mutations for an impossible layout", s.Mutations)
-	}
+	s := n.dump()
+	check.That(t, s.Mutations == 0, "%d mutations for an impossible layout", s.Mutations)
 }
 
 func leastDisturbance(t *testing.T, n gpuNode) {
@@ -190,9 +185,7 @@ func leastDisturbance(t *testing.T, n gpuNode) {
 	after := n.dump()
 	destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]
 	created := after.Counts["nvmlDeviceCreateGpuInstanceWithPlacement"] - before.Counts["nvmlDeviceCreateGpuInstanceWithPlacement"]
-	if destroyed != 4 || created != 2 {
-		t.Errorf("%d instances destroyed and %d made on two GPUs, want 4 and 2", destroyed, created)
-	}
+	check.That(t, destroyed == 4 && created == 2, "%d instances destroyed and %d made on two GPUs, want 4 and 2", destroyed, created)
 }
 
 func busyStays(t *testing.T, n gpuNode) {
@@ -205,14 +198,12 @@ func busyStays(t *testing.T, n gpuNode) {
 	}
 	n.fake("client", "add", "--gpu", "0", "--gi", fmt.Sprint(gi), "--pid", "4711")
 	n.wants(0, layout(`"3g.20gb" = 1, "2g.10gb" = 2`))
-	if i := n.dump().GPUs[0].Instances; !slices.ContainsFunc(i, func(i fakenvml.Instance) bool { return i.ID == gi && i.Name == "3g.20gb" }) {
-		t.Errorf("the instance in use is gone: %v", i)
-	}
+	i := n.dump().GPUs[0].Instances
+	check.That(t, slices.ContainsFunc(i, func(i fakenvml.Instance) bool { return i.ID == gi && i.Name == "3g.20gb" }), "the instance in use is gone: %v", i)
 	before := n.dump()
 	says(t, n.wants(75, layout(sevenths)), "process 4711 uses 3g.20gb@4 of GPU 0", "--allow stop-clients")
-	if after := n.dump(); after.Mutations != before.Mutations {
-		t.Errorf("%d mutations where an instance in use would have to go", after.Mutations-before.Mutations)
-	}
+	after := n.dump()
+	check.That(t, after.Mutations == before.Mutations, "%d mutations where an instance in use would have to go", after.Mutations-before.Mutations)
 }
 
 func modeAlone(t *testing.T, n gpuNode) {
@@ -222,9 +213,7 @@ func modeAlone(t *testing.T, n gpuNode) {
 	n.wants(0, layout(sevenths))
 	after := n.dump()
 	for _, m := range after.Log[len(before.Log):] {
-		if m.GPU == 1 {
-			t.Errorf("GPU 1 was converged already, and had %s", m.Call)
-		}
+		check.That(t, m.GPU != 1, "GPU 1 was converged already, and had %s", m.Call)
 	}
 	if geometry(after.GPUs[0]) != geometry(after.GPUs[1]) {
 		t.Errorf("%s", geometries(after))
@@ -238,9 +227,8 @@ func partialConfig(t *testing.T, n gpuNode) {
 	says(t, n.wants(0, one), "Nothing to do.")
 	says(t, n.wants(0, one, "plan", "--exit-code", "mig"), "Nothing to do.")
 	says(t, n.wants(0, one, "mig", "fit"), "already has")
-	if after := n.dump(); after.Mutations != before.Mutations || len(after.GPUs[1].Instances) > 0 {
-		t.Errorf("%d mutations in a second apply", after.Mutations-before.Mutations)
-	}
+	after := n.dump()
+	check.That(t, after.Mutations == before.Mutations && len(after.GPUs[1].Instances) == 0, "%d mutations in a second apply", after.Mutations-before.Mutations)
 }
 
 func besideT4(t *testing.T, n gpuNode) {
@@ -264,9 +252,8 @@ func namesDrift(t *testing.T, n gpuNode) {
 func twelfths(t *testing.T, n gpuNode) {
 	n = n.with(t, "RTX-PRO-6000")
 	n.wants(0, layout(`"1g.24gb" = 2, "2g.48gb" = 1`))
-	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "×1") != 3 {
-		t.Error(g)
-	}
+	g := geometry(n.dump().GPUs[0])
+	check.That(t, strings.Count(g, "×1") == 3, "%v", g)
 }
 
 func export(t *testing.T, n gpuNode) {
@@ -283,9 +270,8 @@ func otherOwner(t *testing.T, n gpuNode) {
 	n.Must("systemctl", "enable", "--quiet", "nvidia-mig-manager.service")
 	defer n.Must("systemctl", "disable", "--quiet", "nvidia-mig-manager.service")
 	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service partitions the GPUs")
-	if s := n.dump(); s.Mutations != 0 {
-		t.Errorf("%d mutations of what another owner has", s.Mutations)
-	}
+	s := n.dump()
+	check.That(t, s.Mutations == 0, "%d mutations of what another owner has", s.Mutations)
 }
 
 func pausedDaemons(t *testing.T, n gpuNode) {
@@ -295,25 +281,18 @@ func pausedDaemons(t *testing.T, n gpuNode) {
 	defer n.Must("systemctl", "stop", "nvidia-persistenced.service")
 	pid := n.MainPID("nvidia-persistenced.service")
 	n.wants(0, layout(sevenths))
-	if now := n.MainPID("nvidia-persistenced.service"); now == 0 || now == pid {
-		t.Errorf("a mode change: nvidia-persistenced had pid %d and has %d", pid, now)
-	}
+	now := n.MainPID("nvidia-persistenced.service")
+	check.That(t, now != 0 && now != pid, "a mode change: nvidia-persistenced had pid %d and has %d", pid, now)
 	pid = n.MainPID("nvidia-persistenced.service")
 	n.wants(0, layout(mixed))
-	if now := n.MainPID("nvidia-persistenced.service"); now != pid {
-		t.Errorf("no mode change: nvidia-persistenced had pid %d and has %d", pid, now)
-	}
+	check.Equal(t, n.MainPID("nvidia-persistenced.service"), pid, "no mode change: nvidia-persistenced had pid %d and has", pid)
 	n.wants(0, "[[mig.gpu]]\nenabled = false\n")
 	n.fake("kill", "--nth", "1")
 	n.wants(137, layout(sevenths))
 	n.fake("heal")
-	if n.MainPID("nvidia-persistenced.service") != 0 {
-		t.Error("it was not killed while a daemon was paused")
-	}
+	check.That(t, n.MainPID("nvidia-persistenced.service") == 0, "it was not killed while a daemon was paused")
 	n.wants(0, layout(sevenths))
-	if n.MainPID("nvidia-persistenced.service") == 0 {
-		t.Error("the daemon that a killed run had paused is not resumed")
-	}
+	check.That(t, n.MainPID("nvidia-persistenced.service") != 0, "the daemon that a killed run had paused is not resumed")
 }
 
 func undoMIG(t *testing.T, n gpuNode) {
@@ -322,13 +301,10 @@ func undoMIG(t *testing.T, n gpuNode) {
 	n.wants(0, layout(`"3g.40gb" = 2`))
 	n.wants(0, layout(`"1g.10gb" = 7`))
 	n.wants(0, layout(`"1g.10gb" = 7`), "undo")
-	if g := geometry(n.dump().GPUs[1]); strings.Count(g, "3g.40gb") != 2 {
-		t.Errorf("after the first undo: %s", g)
-	}
+	g := geometry(n.dump().GPUs[1])
+	check.That(t, strings.Count(g, "3g.40gb") == 2, "after the first undo: %s", g)
 	n.wants(0, layout(`"1g.10gb" = 7`), "undo", "--to", "all")
-	if after := geometries(n.dump()); !slices.Equal(after, before) {
-		t.Errorf("after undo of all: %s", after)
-	}
+	check.List(t, geometries(n.dump()), before, "after undo of all:")
 }
 
 // TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which
@@ -352,8 +328,6 @@ func TestLabMIGBoot(t *testing.T) {
 	}
 	s := n.dump()
 	for _, m := range s.Log {
-		if m.Call == "nvmlDeviceSetMigMode" && m.GPU == 1 && s.Counts["nvmlDeviceSetMigMode"] > 4 {
-			t.Errorf("the A100's mode was set again")
-		}
+		check.That(t, m.Call != "nvmlDeviceSetMigMode" || m.GPU != 1 || s.Counts["nvmlDeviceSetMigMode"] <= 4, "the A100's mode was set again")
 	}
 }

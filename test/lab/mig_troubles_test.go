@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -28,14 +29,11 @@ func nthFails(t *testing.T, n gpuNode) {
 		}
 		n.fake("heal")
 		if r.Exit == 0 {
-			if nth < 20 {
-				t.Errorf("only %d calls failed", nth-1)
-			}
+			check.That(t, nth >= 20, "only %d calls failed", nth-1)
 			return
 		}
-		if after := geometries(n.dump()); !slices.Equal(after, before) {
-			t.Fatalf("call %d failed, and it is\n%s\nbefore\n%s\n%s", nth, after, before, r)
-		}
+		after := geometries(n.dump())
+		must.That(t, slices.Equal(after, before), "call %d failed, and it is\n%s\nbefore\n%s\n%s", nth, after, before, r)
 	}
 }
 
@@ -53,9 +51,7 @@ func killedAnywhere(t *testing.T, n gpuNode) {
 			r := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
 			n.fake("heal")
 			if r.Exit == 0 {
-				if nth < 20 {
-					t.Errorf("killed at %d calls only", nth-1)
-				}
+				check.That(t, nth >= 20, "killed at %d calls only", nth-1)
 				break
 			}
 			again := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
@@ -77,9 +73,8 @@ func orphan(t *testing.T, n gpuNode) {
 	n.fake("kill", "--call", "nvmlGpuInstanceCreateComputeInstance", "--nth", "1")
 	n.wants(137, layout(sevenths))
 	n.fake("heal")
-	if g := geometry(n.dump().GPUs[0]); !strings.Contains(g, "×0") {
-		t.Fatalf("it was not killed between an instance and its compute instance: %s", g)
-	}
+	g := geometry(n.dump().GPUs[0])
+	must.That(t, strings.Contains(g, "×0"), "it was not killed between an instance and its compute instance: %s", g)
 	says(t, n.wants(3, layout(sevenths), "plan", "--exit-code", "mig"), "()")
 	before := n.dump()
 	n.wants(0, layout(sevenths))
@@ -102,9 +97,8 @@ func resetRefused(t *testing.T, n gpuNode) {
 func lostGPU(t *testing.T, n gpuNode) {
 	n.fake("lost", "--gpu", "1")
 	says(t, n.wants(1, layout(sevenths)), "cannot partition GPU 1: ", "bus")
-	if s := n.dump(); s.Mutations != 0 {
-		t.Errorf("%d mutations", s.Mutations)
-	}
+	s := n.dump()
+	check.That(t, s.Mutations == 0, "%d mutations", s.Mutations)
 }
 
 func noDriver(t *testing.T, n gpuNode) {
@@ -134,32 +128,25 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 	n.Put("/etc/systemd/system/monitor.service", unit, 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", "monitor.service")
-	if !eventually(held) {
-		t.Fatal("the monitor does not hold the device")
-	}
+	must.That(t, eventually(held), "the monitor does not hold the device")
 	before := n.dump()
 	says(t, n.wants(75, layout(sevenths)), "(perl)", caps, "monitor.service")
-	if after := n.dump(); after.Mutations != before.Mutations {
-		t.Errorf("%d mutations where a partition is held", after.Mutations-before.Mutations)
-	}
+	after := n.dump()
+	check.That(t, after.Mutations == before.Mutations, "%d mutations where a partition is held", after.Mutations-before.Mutations)
 	n.Must("systemctl", "stop", "monitor.service")
 
 	n.Put("/etc/systemd/system/nvidia-dcgm.service", unit, 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "start", "nvidia-dcgm.service")
 	defer n.Must("systemctl", "stop", "nvidia-dcgm.service")
-	if !eventually(held) {
-		t.Fatal("DCGM does not hold the device")
-	}
+	must.That(t, eventually(held), "DCGM does not hold the device")
 	pid := n.MainPID("nvidia-dcgm.service")
 	says(t, n.wants(0, layout(sevenths), "plan", "mig"), "Pauses and resumes nvidia-dcgm.service.")
 	says(t, n.wants(0, layout(sevenths)), "paused and resumed nvidia-dcgm.service.")
-	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "1g.5gb") != 7 {
-		t.Errorf("under DCGM: %s", g)
-	}
-	if now := n.MainPID("nvidia-dcgm.service"); now == 0 || now == pid {
-		t.Errorf("nvidia-dcgm.service had pid %d and has %d", pid, now)
-	}
+	g := geometry(n.dump().GPUs[0])
+	check.That(t, strings.Count(g, "1g.5gb") == 7, "under DCGM: %s", g)
+	now := n.MainPID("nvidia-dcgm.service")
+	check.That(t, now != 0 && now != pid, "nvidia-dcgm.service had pid %d and has %d", pid, now)
 }
 
 // TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are there after an apply of stage toolkit or of
@@ -185,12 +172,8 @@ mknod -m 0444 /dev/nvidia-caps/nvidia-cap$minor c $(sed -n 's/ nvidia-caps$//p' 
 	nodes := func() {
 		t.Helper()
 		for minor, hex := range map[string]string{"21": "15", "22": "16"} {
-			if is := n.Must("stat", "-L", "-c", "%F %t:%T %n", "/dev/char/235:"+minor); is != "character special file eb:"+hex+" /dev/char/235:"+minor+"\n" {
-				t.Errorf("it is %s", is)
-			}
-			if to := n.Must("readlink", "-f", "/dev/char/235:"+minor); to != "/dev/nvidia-caps/nvidia-cap"+minor+"\n" {
-				t.Errorf("it leads to %s", to)
-			}
+			check.Equal(t, n.Must("stat", "-L", "-c", "%F %t:%T %n", "/dev/char/235:"+minor), "character special file eb:"+hex+" /dev/char/235:"+minor+"\n", "it is")
+			check.Equal(t, n.Must("readlink", "-f", "/dev/char/235:"+minor), "/dev/nvidia-caps/nvidia-cap"+minor+"\n", "it leads to")
 		}
 	}
 	says(t, n.wants(0, spec, "apply", "toolkit"), "/dev/char")
@@ -227,9 +210,8 @@ func recorded(t *testing.T) map[string]figures {
 		if strings.HasPrefix(line, "#") || !ok {
 			continue
 		}
-		if _, err := fmt.Sscan(numbers, &f.calls, &f.sessions, &f.mutations, &f.attaches); err != nil {
-			t.Fatalf("cannot read %q: %v", line, err)
-		}
+		_, err := fmt.Sscan(numbers, &f.calls, &f.sessions, &f.mutations, &f.attaches)
+		must.That(t, err == nil, "cannot read %q: %v", line, err)
 		rows[name] = f
 	}
 	return rows
@@ -283,9 +265,8 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 	for _, row := range besideLayouts {
 		n.Put("/root/parted.yaml", "version: v1\nmig-configs:\n  it: [{devices: all, mig-enabled: true, mig-devices: {"+strings.ReplaceAll(row.layout, " =", ":")+"}}]\n", 0o644)
 		rows[row.name] = n.measured(func() {
-			if r := n.Exec("unshare", "--mount", "sh", "-ec", sees, "sh", "nvidia-mig-parted", "apply", "-f", "/root/parted.yaml", "-c", "it"); r.Exit != row.exit {
-				t.Errorf("mig-parted, %s: %s", row.name, r)
-			}
+			r := n.Exec("unshare", "--mount", "sh", "-ec", sees, "sh", "nvidia-mig-parted", "apply", "-f", "/root/parted.yaml", "-c", "it")
+			check.That(t, r.Exit == row.exit, "mig-parted, %s: %s", row.name, r)
 		})
 	}
 	return rows

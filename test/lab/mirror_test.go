@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
@@ -46,9 +47,8 @@ func TestLabMirror(t *testing.T) {
 	says(t, n.mirror(2, old, "ubuntu-24.04", "/srv/mirror"), "cannot mirror for ubuntu-24.04 on debian 12", "docker run")
 	before := n.TreeOutsideCaches()
 	says(t, n.mirror(0, old, "debian-12", "/srv/mirror"), "Signed by ")
-	if diff := n.TreeOutsideCaches().Diff(before); strings.Contains(diff, "/etc/") || strings.Contains(diff, "/var/") {
-		t.Errorf("mirror has changed the machine:\n%s", diff)
-	}
+	diff := n.TreeOutsideCaches().Diff(before)
+	check.That(t, !strings.Contains(diff, "/etc/") && !strings.Contains(diff, "/var/"), "mirror has changed the machine:\n%s", diff)
 	n.Must("mv", "/srv/mirror", "/srv/.gpuadm-mirror-old") // as a run that is killed between its two last steps leaves it
 	says(t, n.mirror(0, old, "debian-12", "/srv/mirror"), "Nothing to do.")
 	n.Must("cp", "-a", "/srv/mirror", "/srv/first")
@@ -66,9 +66,8 @@ func TestLabMirror(t *testing.T) {
 
 	n.Must("rm", "-rf", repos.At, "/srv/headers", "/etc/apt/sources.list.d/headers.list", "/var/lib/apt/lists")
 	n.Put("/etc/apt/sources.list", "deb http://debian.invalid/debian bookworm main\n", 0o644) // no such host: RFC 2606
-	if routes := n.Must("ip", "route"); routes != "" {
-		t.Fatalf("the host has routes: %s", routes)
-	}
+	routes := n.Must("ip", "route")
+	must.That(t, routes == "", "the host has routes: %s", routes)
 	n.Must("mkdir", "-p", "/etc/gpuadm/node.d")
 	n.Must("cp", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/")
 	asks := func(driver, toolkit string) string {
@@ -90,9 +89,7 @@ func TestLabMirror(t *testing.T) {
 	n.Must("dpkg", "--purge", "--force-all", "nvidia-kernel-open-dkms")
 	n.wants(0, asks("580.65.06", "1.18.0"))
 	n.has("580.65.06")
-	if n.AptState()["nvidia-kernel-open-dkms"] == "" {
-		t.Error("nvidia-kernel-open-dkms was not installed again")
-	}
+	check.That(t, n.AptState()["nvidia-kernel-open-dkms"] != "", "nvidia-kernel-open-dkms was not installed again")
 	n.Must("sh", "-c", "rm -r /srv/mirror && mv /srv/next /srv/mirror && touch /srv/mirror/gpuadm-mirror.json") // as it is copied to a node
 	n.wants(0, asks("580.95.05", "1.18.1"))
 	n.has("580.95.05")
@@ -102,9 +99,7 @@ func TestLabMirror(t *testing.T) {
 
 	n.gpuadm(0, "undo", "--to", "all")
 	n.wants(0, "format = 1\n[toolkit]\nversion = \"1.18.0\"\n", "bake")
-	if is := n.AptState()["nvidia-container-toolkit"]; is != "1.18.0-1 held" {
-		t.Errorf("the baked toolkit is %q", is)
-	}
+	check.Equal(t, n.AptState()["nvidia-container-toolkit"], "1.18.0-1 held", "the baked toolkit is")
 }
 
 // mirror writes a mirror of a driver and a toolkit to a folder.
@@ -131,9 +126,8 @@ func (d *dnfDriver) copyTo(other *lab.Host, from, to string) {
 	d.t.Helper()
 	archive := d.Must("tar", "-C", from, "-c", ".")
 	other.Must("sh", "-c", "rm -rf "+to+" && mkdir -p "+to)
-	if r := other.ExecInput(strings.NewReader(archive), "tar", "-C", to, "-x"); r.Exit != 0 {
-		d.t.Fatalf("cannot copy %s: %s", from, r)
-	}
+	r := other.ExecInput(strings.NewReader(archive), "tar", "-C", to, "-x")
+	must.That(d.t, r.Exit == 0, "cannot copy %s: %s", from, r)
 }
 
 // mirrorDnf makes two mirrors, the second from the first, on a host that stays as it was.
@@ -146,15 +140,13 @@ func mirrorDnf(t *testing.T) *dnfDriver {
 	d.Must("dnf", "-y", "-q", "install", "make")
 	state, before := d.RpmState(), d.TreeOutsideCaches()
 	d.mirror(0, old, "1.18.0", "/srv/mirror", "Signed by ", "repository tools has gpgcheck=0 and repo_gpgcheck=0", "Fetching ")
-	if diff := d.TreeOutsideCaches().Diff(before); strings.Contains(diff, "/etc/") || strings.Contains(diff, "/var/") {
-		t.Errorf("mirror has changed the machine:\n%s", diff)
-	}
+	diff := d.TreeOutsideCaches().Diff(before)
+	check.That(t, !strings.Contains(diff, "/etc/") && !strings.Contains(diff, "/var/"), "mirror has changed the machine:\n%s", diff)
 	for _, diff := range differ(d.RpmState(), state) {
 		t.Errorf("mirror has changed packages: %s", diff)
 	}
-	if again := d.mirror(0, old, "1.18.0", "/srv/mirror", "Nothing to do."); strings.Contains(again.Stderr, "Fetching") {
-		t.Errorf("a second run fetches: %s", again)
-	}
+	again := d.mirror(0, old, "1.18.0", "/srv/mirror", "Nothing to do.")
+	check.That(t, !strings.Contains(again.Stderr, "Fetching"), "a second run fetches: %s", again)
 	d.Must("cp", "-a", "/srv/mirror", "/srv/first")
 
 	// Killed, it is made again. The dnf of the killed run goes on, and another run waits for it.
@@ -183,9 +175,8 @@ func TestLabMirrorDnf(t *testing.T) {
 	t.Parallel()
 	from := mirrorDnf(t)
 	d := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8}), t, ""}
-	if routes := d.Must("ip", "route"); routes != "" {
-		t.Fatalf("the host has routes: %s", routes)
-	}
+	routes := d.Must("ip", "route")
+	must.That(t, routes == "", "the host has routes: %s", routes)
 	d.Put("/etc/yum.repos.d/baseos.repo", "[baseos]\nname=baseos\nbaseurl=https://rhel.invalid/baseos\nenabled=1\ngpgcheck=1\n", 0o644) // no such host: RFC 2606
 	from.copyTo(d.Host, "/srv/first", "/srv/mirror")
 	d.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
@@ -230,9 +221,7 @@ func TestLabMirrorDnf(t *testing.T) {
 	}
 	d.Put("/etc/gpuadm/node.toml", "format = 1\n[toolkit]\nversion = \"1.18.1\"\n", 0o644)
 	d.gpuadm(0, nil, "bake")
-	if is := d.RpmState()["nvidia-container-toolkit"]; is != "1.18.1-1 held" {
-		t.Errorf("the baked toolkit is %q", is)
-	}
+	check.Equal(t, d.RpmState()["nvidia-container-toolkit"], "1.18.1-1 held", "the baked toolkit is")
 }
 
 // A mirrored is a mirror's folder, and the spec of the nodes that use it.
@@ -327,21 +316,16 @@ func (m mirrored) boots(t *testing.T, with func(img)) {
 	})
 	n := driverNode{node{lab.Boot(t, options), t}, ""}
 	n.active(bootUnit, "active")
-	if routes := n.Must("ip", "route"); routes != "" {
-		t.Fatalf("the host has routes: %s", routes)
-	}
+	routes := n.Must("ip", "route")
+	must.That(t, routes == "", "the host has routes: %s", routes)
 	if m.runfile {
 		says(t, lab.Result{Stdout: n.Get("/var/lib/nvidia/log")}, "580.65.06")
-		if v := modinfo(n.Host, kernel, "version", "nvidia"); v != "580.65.06" {
-			t.Errorf("the module is %q", v)
-		}
+		check.Equal(t, modinfo(n.Host, kernel, "version", "nvidia"), "580.65.06", "the module is")
 	} else {
 		n.built(kernel, "580.65.06")
 		n.has("580.65.06")
 	}
-	if is := n.AptState()["nvidia-container-toolkit"]; is != "1.18.0-1 held" {
-		t.Errorf("the toolkit is %q", is)
-	}
+	check.Equal(t, n.AptState()["nvidia-container-toolkit"], "1.18.0-1 held", "the toolkit is")
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 	says(t, n.gpuadm(0, "status"), "converged")
 	if g := geometry((gpuNode{n.node}).dump().GPUs[0]); strings.Count(g, "3g.40gb@") != 2 {
@@ -365,14 +349,11 @@ func (m mirrored) bakes(i img) {
 	if says(t, lab.Result{Stdout: out}, "cannot use the mirror: /srv/mirror/"+m.damaged+" differs from gpuadm-mirror.json"); code != 1 {
 		t.Errorf("exit %d", code)
 	}
-	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(files(), "\n")); diff != "" {
-		t.Errorf("a refused bake has changed files:\n%s", diff)
-	}
+	check.None(t, cmp.Diff(strings.Split(before, "\n"), strings.Split(files(), "\n")), "a refused bake has changed files:")
 	data[1000] ^= 1
 	i.put("/srv/mirror/"+m.damaged, string(data), 0o644)
 	t.Log(i.must(append(bake, "--seal")...))
 	says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.", "Sealed: 0 files")
-	if bill := i.get(stages.BillFile); strings.Contains(bill, `"NVIDIA-Linux"`) != m.runfile {
-		t.Errorf("the bill of materials:\n%s", bill)
-	}
+	bill := i.get(stages.BillFile)
+	check.That(t, strings.Contains(bill, `"NVIDIA-Linux"`) == m.runfile, "the bill of materials:\n%s", bill)
 }

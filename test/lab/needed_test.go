@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
@@ -75,16 +76,11 @@ func TestLabNeeded(t *testing.T) {
 	d.installed("580.95.05")
 	now := d.RpmState()
 	for _, name := range []string{"epel-release", "dkms", "gcc"} {
-		if now[name] == "" {
-			t.Errorf("%s is not installed", name)
-		}
+		check.That(t, now[name] != "", "%s is not installed", name)
 	}
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("the second apply: %s", out)
-	}
-	if again := d.RpmState(); again["epel-release"] != now["epel-release"] {
-		t.Errorf("the second apply leaves epel-release %q", again["epel-release"])
-	}
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the second apply:")
+	again := d.RpmState()
+	check.That(t, again["epel-release"] == now["epel-release"], "the second apply leaves epel-release %q", again["epel-release"])
 	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	d.Must("rm", "-rf", "/var/lib/gpuadm")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -44,9 +45,8 @@ func TestLabNodeadmWaits(t *testing.T) {
 	n.Put(specFile, gpus, 0o644)
 	// No cluster is here: the stages that wait for its answer are left out.
 	apply := []string{"apply", "--skip", "joined,ready"}
-	if r := n.gpuadm(0, append(apply, "--install")...); !strings.Contains(r.Stderr, "nodeadm-run.service.d/50-gpuadm.conf") {
-		t.Fatalf("nodeadm-run does not wait: %s", r)
-	}
+	r := n.gpuadm(0, append(apply, "--install")...)
+	must.That(t, strings.Contains(r.Stderr, "nodeadm-run.service.d/50-gpuadm.conf"), "nodeadm-run does not wait: %s", r)
 	n.Put(specFile, strings.Replace(gpus, "= 8", "= 9", 1), 0o644)
 
 	n.Options.Waits = "nodeadm-run.service"
@@ -64,12 +64,9 @@ func TestLabNodeadmWaits(t *testing.T) {
 	if is := n.Property("nodeadm-run.service", "ActiveState"); is != "activating" || calls() != "run" {
 		t.Errorf("nodeadm-run is %s, and nodeadm was called for all but: %s\n%s", is, calls(), n.Journal("nodeadm-run.service"))
 	}
-	if r := n.Exec("systemctl", "start", "nodeadm-config.service"); r.Exit == 0 {
-		t.Errorf("nodeadm-config has not failed: %s", r)
-	}
-	if n.MainPID("kubelet.service") != 0 {
-		t.Error("kubelet runs, and the gate is closed")
-	}
+	r = n.Exec("systemctl", "start", "nodeadm-config.service")
+	check.That(t, r.Exit != 0, "nodeadm-config has not failed: %s", r)
+	check.That(t, n.MainPID("kubelet.service") == 0, "kubelet runs, and the gate is closed")
 
 	n.Put(specFile, gpus, 0o644)
 	n.gpuadm(0, apply...)
@@ -77,9 +74,8 @@ func TestLabNodeadmWaits(t *testing.T) {
 	if calls() != "run run config" {
 		t.Errorf("nodeadm was called for all but: %s\n%s", calls(), n.Journal("nodeadm-run.service"))
 	}
-	if lines := strings.Count(n.Journal("nodeadm-run.service"), "cannot let kubelet start"); lines > 3 {
-		t.Errorf("the gate has logged its reason %d times", lines)
-	}
+	lines := strings.Count(n.Journal("nodeadm-run.service"), "cannot let kubelet start")
+	check.That(t, lines <= 3, "the gate has logged its reason %d times", lines)
 }
 
 // cuda has CUDA start on the host's fake GPUs, at each boot.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // RepoDir is where a host has the folder of Options.Repos.
@@ -86,18 +88,14 @@ func (h *Host) KillInside(comm string) int {
 	ended := func() bool {
 		return h.Exec("ps", "--no-headers", "-o", "pid", "-p", strings.Join(pids, ",")).Exit != 0
 	}
-	if !Until(patience, ended) {
-		h.t.Fatalf("cannot kill %s: %v do not go", comm, pids)
-	}
+	must.That(h.t, Until(patience, ended), "cannot kill %s: %v do not go", comm, pids)
 	return len(pids)
 }
 
 // WaitFor waits until the host has a file.
 func (h *Host) WaitFor(name string) {
 	h.t.Helper()
-	if !Until(patience, func() bool { return h.Exec("test", "-e", name).Exit == 0 }) {
-		h.t.Fatalf("cannot see %s: it does not come within %s", name, patience)
-	}
+	must.That(h.t, Until(patience, func() bool { return h.Exec("test", "-e", name).Exit == 0 }), "cannot see %s: it does not come within %s", name, patience)
 }
 
 // Task is a command that runs in the host while the test goes on.
@@ -122,9 +120,7 @@ func (h *Host) Go(argv ...string) *Task {
 func (t *Task) Wait() Result {
 	t.h.t.Helper()
 	<-t.done
-	if t.err != nil {
-		t.h.t.Fatal(t.err)
-	}
+	must.OK(t.h.t, t.err)
 	return t.result
 }
 

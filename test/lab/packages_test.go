@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -21,9 +22,7 @@ func packagesNode(t *testing.T, dist, suffix string) (n node, older, newer strin
 	files := map[string]string{}
 	for _, v := range []string{"0.0.1", "0.0.2"} {
 		found, err := filepath.Glob("../../bin/packages/gpuadm*" + v + "-1*" + suffix)
-		if err != nil || len(found) != 1 {
-			t.Fatalf("packages of %s: %q, %v; make packages builds them", v, found, err)
-		}
+		must.That(t, err == nil && len(found) == 1, "packages of %s: %q, %v; make packages builds them", v, found, err)
 		name := must.Get(filepath.Abs(found[0]))(t)
 		files["/srv/"+v+suffix] = name
 	}
@@ -39,9 +38,7 @@ func packagesNode(t *testing.T, dist, suffix string) (n node, older, newer strin
 // gated wants kubelet's unit to run gpuadm before it, or not to.
 func (n node) gated(want bool) {
 	n.t.Helper()
-	if is := strings.Contains(n.Property("kubelet.service", "ExecStartPre"), "/usr/bin/gpuadm"); is != want {
-		n.t.Errorf("kubelet waits for the gate: %v, want %v", is, want)
-	}
+	check.Equal(n.t, strings.Contains(n.Property("kubelet.service", "ExecStartPre"), "/usr/bin/gpuadm"), want, "kubelet waits for the gate:")
 }
 
 // cycle installs a package, applies a spec, boots, upgrades and removes, each by a command.
@@ -50,9 +47,8 @@ func (n node) cycle(install, upgrade, remove string) {
 	n.Must("sh", "-ec", install)
 	n.gated(true)
 	for _, unit := range []string{bootUnit, "gpuadm-ready.service", "gpuadm-spec.path"} {
-		if is := n.Property(unit, "UnitFileState"); is != "enabled" {
-			n.t.Errorf("%s is %s after the installation", unit, is)
-		}
+		is := n.Property(unit, "UnitFileState")
+		check.That(n.t, is == "enabled", "%s is %s after the installation", unit, is)
 	}
 	n.Must("systemctl", "restart", "kubelet.service") // a machine without a spec has an open gate
 	n.Put(specFile, specText, 0o644)
@@ -68,24 +64,17 @@ func (n node) cycle(install, upgrade, remove string) {
 	before := n.MainPID("kubelet.service")
 	n.Must("sh", "-ec", upgrade)
 	n.gated(true)
-	if n.MainPID("kubelet.service") != before || n.Property(bootUnit, "ActiveState") != "active" {
-		n.t.Error("the upgrade restarted kubelet or stopped the boot unit")
-	}
-	if is := n.Property("gpuadm-ready.service", "UnitFileState"); is != "disabled" {
-		n.t.Errorf("the upgrade made %s of a unit that the operator had disabled", is)
-	}
+	check.That(n.t, n.MainPID("kubelet.service") == before && n.Property(bootUnit, "ActiveState") == "active", "the upgrade restarted kubelet or stopped the boot unit")
+	is := n.Property("gpuadm-ready.service", "UnitFileState")
+	check.That(n.t, is == "disabled", "the upgrade made %s of a unit that the operator had disabled", is)
 
 	n.Must("systemctl", "kill", "--signal=KILL", "kubelet.service") // it is about to restart, by the gate's Restart=
 	n.Must("sh", "-ec", remove)
 	n.gated(false)
-	if out := n.Exec("sh", "-c", "ls -d /usr/bin/gpuadm /usr/lib/systemd/system/gpuadm* "+gateFile+" 2>/dev/null | grep -v gpuadm-lab").Stdout; out != "" {
-		n.t.Errorf("the removal left %s", out)
-	}
+	check.None(n.t, n.Exec("sh", "-c", "ls -d /usr/bin/gpuadm /usr/lib/systemd/system/gpuadm* "+gateFile+" 2>/dev/null | grep -v gpuadm-lab").Stdout, "the removal left")
 	n.Must("systemctl", "restart", "kubelet.service")
 	n.active("kubelet.service", "active")
-	if out := n.Must("ls", state); !strings.Contains(out, "journal") {
-		n.t.Errorf("the removal took the journal: %s", out)
-	}
+	check.Has(n.t, n.Must("ls", state), "journal", "the removal took the journal:")
 }
 
 // TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without
@@ -99,9 +88,7 @@ func TestLabPackages(t *testing.T) {
 			n.cycle("dpkg --install "+older, "dpkg --install "+newer, "dpkg --remove gpuadm")
 			n.Must("dpkg", "--purge", "gpuadm")
 			left := n.Exec("sh", "-c", "ls -d "+state+" /etc/systemd/system/*.wants/gpuadm* /etc/gpuadm/* 2>/dev/null").Stdout
-			if strings.TrimSpace(left) != specFile {
-				t.Errorf("the purge left %q, want the operator's spec", left)
-			}
+			check.That(t, strings.TrimSpace(left) == specFile, "the purge left %q, want the operator's spec", left)
 		})
 	}
 	t.Run(lab.RHELish, func(t *testing.T) {
@@ -109,8 +96,6 @@ func TestLabPackages(t *testing.T) {
 		n, older, newer := packagesNode(t, lab.RHELish, ".rpm")
 		// The host's C library and shell are Debian's, of which rpm knows nothing.
 		n.cycle("rpm --install --nodeps "+older, "rpm --upgrade --nodeps "+newer, "rpm --erase gpuadm")
-		if left := n.Exec("sh", "-c", "ls -d /etc/systemd/system/*.wants/gpuadm* 2>/dev/null").Stdout; left != "" {
-			t.Errorf("the removal left %s", left)
-		}
+		check.None(t, n.Exec("sh", "-c", "ls -d /etc/systemd/system/*.wants/gpuadm* 2>/dev/null").Stdout, "the removal left")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
@@ -72,7 +73,5 @@ func TestLabDnfProxy(t *testing.T) {
 	d.apply(0)
 	d.installed("580.65.06")
 	proxied(t, asked(), "repomd.xml", "nvidia-driver-cuda-")
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("another apply: %s", out)
-	}
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "another apply:")
 }

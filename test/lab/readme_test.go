@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
@@ -55,9 +56,7 @@ func blocks(t *testing.T, file, section string) (all [][]string) {
 	t.Helper()
 	text := must.Get(os.ReadFile("../../" + file))(t)
 	_, text2, found := strings.Cut(string(text), "\n## "+section+"\n")
-	if !found {
-		t.Fatalf("%s has no section %q", file, section)
-	}
+	must.That(t, found, "%s has no section %q", file, section)
 	text2, _, _ = strings.Cut(text2, "\n## ")
 	fenced := false
 	var block []string
@@ -130,27 +129,19 @@ chown -R alice: /home/alice/.ssh`)
 		began := time.Now()
 		r := laptop.Exec("runuser", "-u", "alice", "--", "env", "HOME=/home/alice", "sh", "-c", "cd && "+line)
 		t.Logf("$ %s (%s), %.1f s\n%s", words, strings.TrimSpace(comment), time.Since(began).Seconds(), r)
-		if r.Exit != 0 {
-			t.Fatalf("%s, want exit code 0: %s", words, r)
-		}
+		must.That(t, r.Exit == 0, "%s, want exit code 0: %s", words, r)
 		return r
 	}
 	quick := blocks(t, "README.md", "Quick start on a node")
-	if len(quick) != 2 {
-		t.Fatalf("the quick start has %d blocks, want a node's and a laptop's: %q", len(quick), quick)
-	}
+	must.That(t, len(quick) == 2, "the quick start has %d blocks, want a node's and a laptop's: %q", len(quick), quick)
 	var last lab.Result
 	for _, line := range quick[0] {
 		last = typed(line)
 	}
 	says(t, last, "runs\n", "converged")
-	if is := n.Property(bootUnit, "UnitFileState"); is != "enabled" {
-		t.Errorf("%s is %s, want enabled", bootUnit, is)
-	}
+	check.Equal(t, n.Property(bootUnit, "UnitFileState"), "enabled", "%s is", bootUnit)
 	typed("sudo gpuadm undo --to all")
-	if diff := ourOwn(first.Diff(n.TreeOutsideCaches())); diff != "" {
-		t.Errorf("after README's undo:\n%s", diff)
-	}
+	check.None(t, ourOwn(first.Diff(n.TreeOutsideCaches())), "after README's undo:")
 	there = ""
 	for _, line := range quick[1] {
 		typed(line)
@@ -158,8 +149,6 @@ chown -R alice: /home/alice/.ssh`)
 	install := blocks(t, "docs/install.md", "Install")[0][0]
 	words, _, _ := strings.Cut(install, "  ")
 	r := laptop.Exec("sh", "-c", "cd /home/alice && "+readmeDiffers()[words])
-	if r.Exit != 0 {
-		t.Errorf("%s: %s", install, r)
-	}
+	check.That(t, r.Exit == 0, "%s: %s", install, r)
 	typed("gpuadm version")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -41,15 +42,11 @@ func TestLabRunfile(t *testing.T) {
 	}
 	has := func(version string) {
 		t.Helper()
-		if v := modinfo(n.Host, kernel, "version", "nvidia"); v != version {
-			t.Errorf("the module is %q, want %s", v, version)
-		}
-		if to := strings.TrimSpace(n.Must("readlink", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")); to != "libnvidia-ml.so."+version {
-			t.Errorf("the library is %s, want %s", to, version)
-		}
-		if out := n.Must("dkms", "status"); strings.Count(out, "nvidia/") != 1 || !strings.Contains(out, "nvidia/"+version+", "+kernel) {
-			t.Errorf("dkms status: %s", out)
-		}
+		check.Equal(t, modinfo(n.Host, kernel, "version", "nvidia"), version, "the module is")
+		to := strings.TrimSpace(n.Must("readlink", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"))
+		check.That(t, to == "libnvidia-ml.so."+version, "the library is %s, want %s", to, version)
+		out := n.Must("dkms", "status")
+		check.That(t, strings.Count(out, "nvidia/") == 1 && strings.Contains(out, "nvidia/"+version+", "+kernel), "dkms status: %s", out)
 	}
 	old, fine, broken := n.runfileSpec("570.172.08", "fine"), n.runfileSpec("580.95.05", "fine"), n.runfileSpec("580.65.06", "broken")
 	clean := n.TreeOutsideCaches()
@@ -58,9 +55,7 @@ func TestLabRunfile(t *testing.T) {
 	says(t, r, "SHA-256")
 	r = wants(1, broken)
 	says(t, r, "Unable to build the NVIDIA kernel module", "Installation has failed")
-	if diff := withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))); diff != "" {
-		t.Errorf("a wrong digest and a failing installer left:\n%s", diff)
-	}
+	check.None(t, withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))), "a wrong digest and a failing installer left:")
 
 	wants(0, old)
 	has("570.172.08")
@@ -73,9 +68,7 @@ func TestLabRunfile(t *testing.T) {
 	n.gpuadm(0, "undo")
 	has("570.172.08")
 	n.gpuadm(0, "undo", "--to", "all")
-	if diff := withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))); diff != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	check.None(t, withoutLogs(ourOwn(n.TreeOutsideCaches().Diff(clean))), "undo of all left:")
 }
 
 // withoutLogs leaves out logs, and what depmod rewrites.

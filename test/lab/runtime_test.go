@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -17,20 +18,13 @@ func TestLabPlanTouchesNothing(t *testing.T) {
 		n := boot(t, o)
 		look := func() lab.Tree { return n.Tree([]string{"/etc", "/usr", "/var"}) }
 		before, pid := look(), n.MainPID(daemon)
-		if out := n.gpuadm(0, "plan").Stdout; !strings.Contains(out, "Nothing was touched.") {
-			t.Errorf("plan:\n%s", out)
-		}
+		check.Has(t, n.gpuadm(0, "plan").Stdout, "Nothing was touched.", "plan:")
 		n.gpuadm(3, "plan", "--exit-code")
 		n.gpuadm(3, "status")
-		if diff := before.Touched(look()); diff != "" {
-			t.Errorf("touched:\n%s", diff)
-		}
-		if n.MainPID(daemon) != pid {
-			t.Error("containerd was restarted")
-		}
-		if left := n.leftovers(); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
-		}
+		check.None(t, before.Touched(look()), "touched:")
+		check.That(t, n.MainPID(daemon) == pid, "containerd was restarted")
+		left := n.leftovers()
+		check.That(t, len(left) == 0, "left behind: %v", left)
 	})
 }
 
@@ -51,40 +45,30 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		n.gpuadm(0, "apply")
 		n.working()
 		n.configured()
-		if s := n.starts(); s != starts+1 {
-			t.Errorf("containerd started %d times for one apply", s-starts)
-		}
-		if !c.Runs() {
-			t.Error("the container did not survive apply")
-		}
+		s := n.starts()
+		check.That(t, s == starts+1, "containerd started %d times for one apply", s-starts)
+		check.That(t, c.Runs(), "the container did not survive apply")
 		n.gpuadm(0, "status")
 
 		pid, applied := n.MainPID(daemon), n.everything()
-		if r := n.gpuadm(0, "apply"); r.Stdout != "Nothing to do.\n" {
-			t.Errorf("apply again: %s", r)
-		}
+		r := n.gpuadm(0, "apply")
+		check.That(t, r.Stdout == "Nothing to do.\n", "apply again: %s", r)
 		if diff := applied.Touched(n.everything()); diff != "" || n.MainPID(daemon) != pid {
 			t.Errorf("apply again: containerd's process %d, was %d; touched:\n%s", n.MainPID(daemon), pid, diff)
 		}
 
 		n.gpuadm(0, "undo")
 		n.working()
-		if diff := before.Diff(n.everything()); diff != "" {
-			t.Errorf("undo did not undo:\n%s", diff)
-		}
+		check.None(t, before.Diff(n.everything()), "undo did not undo:")
 		if e := n.effect(); e.DefaultRuntime != effect.DefaultRuntime || len(e.Runtimes) != len(effect.Runtimes) {
 			t.Errorf("after undo containerd's default is %q, was %q", e.DefaultRuntime, effect.DefaultRuntime)
 		}
-		if s := n.starts(); s != starts+2 {
-			t.Errorf("containerd started %d times for apply and undo", s-starts)
-		}
-		if !c.Runs() {
-			t.Error("the container did not survive undo")
-		}
+		s = n.starts()
+		check.That(t, s == starts+2, "containerd started %d times for apply and undo", s-starts)
+		check.That(t, c.Runs(), "the container did not survive undo")
 		n.gpuadm(3, "status")
-		if left := n.leftovers(); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
-		}
+		left := n.leftovers()
+		check.That(t, len(left) == 0, "left behind: %v", left)
 	})
 }
 
@@ -108,9 +92,8 @@ func TestLabRuntimeChanged(t *testing.T) {
 			if is.DefaultRuntime != want.byDefault || len(is.Runtimes) != len(before.Runtimes)+1 {
 				t.Errorf("%s, %s: default %q of %v", n.Options, want.spec, is.DefaultRuntime, is.Runtimes)
 			}
-			if _, there := is.Runtimes[want.handler]; !there {
-				t.Errorf("%s, %s: no %s in %v", n.Options, want.spec, want.handler, is.Runtimes)
-			}
+			_, there := is.Runtimes[want.handler]
+			check.That(t, there, "%s, %s: no %s in %v", n.Options, want.spec, want.handler, is.Runtimes)
 		}
 	}
 }
@@ -182,21 +165,17 @@ func TestLabDockerWithoutLiveRestore(t *testing.T) {
 	}
 	n.Put(specFile, "format = 1\n[runtime]\nengine = \"docker\"\n", 0o644)
 	file := n.Get(dockerFile)
-	if r := n.gpuadm(1, "apply"); !strings.Contains(r.Stderr, "stop-containers") || n.Get(dockerFile) != file || n.MainPID(docker) != pid {
-		t.Errorf("a restart that stops a container: %s", r)
-	}
+	r := n.gpuadm(1, "apply")
+	check.That(t, strings.Contains(r.Stderr, "stop-containers") && n.Get(dockerFile) == file && n.MainPID(docker) == pid, "a restart that stops a container: %s", r)
 	n.gpuadm(0, "apply", "--allow", "stop-containers")
-	if _, _, cdi := n.docker(); !strings.Contains(cdi, "/etc/cdi") || n.MainPID(docker) == pid {
-		t.Errorf("CDI %s", cdi)
-	}
+	_, _, cdi := n.docker()
+	check.That(t, strings.Contains(cdi, "/etc/cdi") && n.MainPID(docker) != pid, "CDI %s", cdi)
 	n.gpuadm(0, "undo", "--to", "all")
-	if got, want := n.Get(dockerFile), strings.Replace(dockerText, "LIVE", "false", 1); got != want {
-		t.Errorf("after undo:\n%s", got)
-	}
+	got, want := n.Get(dockerFile), strings.Replace(dockerText, "LIVE", "false", 1)
+	check.That(t, got == want, "after undo:\n%s", got)
 	for text, why := range map[string]string{`{"no-such-key": 1}`: "no-such-key", "{,}": "line 1"} {
 		n.Put(dockerFile, text, 0o644)
-		if r := n.gpuadm(1, "apply"); !strings.Contains(r.Stderr, why) || n.Get(dockerFile) != text {
-			t.Errorf("%s: %s", text, r)
-		}
+		r := n.gpuadm(1, "apply")
+		check.That(t, strings.Contains(r.Stderr, why) && n.Get(dockerFile) == text, "%s: %s", text, r)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -80,16 +81,13 @@ func TestSlowDebianDriver(t *testing.T) {
 	}
 	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 1, Over: place}), t}
 	kernel := strings.TrimSpace(n.Must("ls", "/lib/modules"))
-	if running := strings.TrimSpace(n.Must("uname", "-r")); running == kernel || strings.Contains(kernel, "\n") {
-		t.Fatalf("want one kernel, which does not run: %q, and %q runs", kernel, running)
-	}
+	running := strings.TrimSpace(n.Must("uname", "-r"))
+	must.That(t, running != kernel && !strings.Contains(kernel, "\n"), "want one kernel, which does not run: %q, and %q runs", kernel, running)
 	version, _, _ := strings.Cut(strings.TrimSpace(n.Must("dpkg-query", "--show", "--showformat=${Version}", "nvidia-open-kernel-dkms")), "-")
 	t.Logf("nvidia-open-kernel-dkms %s, for kernel %s", version, kernel)
 	n.compiled(kernel, version)
 	for name, is := range lab.Only(n.AptState(), "nvidia-open-kernel-dkms", "firmware-nvidia-gsp", "libcuda1", "nvidia-smi") {
-		if is != version+"-1 held" {
-			t.Errorf("package %s is %q", name, is)
-		}
+		check.That(t, is == version+"-1 held", "package %s is %q", name, is)
 	}
 	serveDebian(t, n.Host)
 	n.gpuadm(0, "apply") // this gpuadm may want something that the one that made the disk did not
@@ -101,42 +99,30 @@ func TestSlowDebianDriver(t *testing.T) {
 	n.Must("mv", "/root/away.ko", object)
 
 	n.gpuadm(0, "undo", "--to", "all")
-	if left := lab.Only(n.AptState(), "*nvidia*", "dkms", "libcuda1", "linux-headers*", "gcc"); len(left) > 0 {
-		t.Errorf("undo of all left packages: %v", left)
-	}
-	if left := n.Must("find", "/lib/modules/"+kernel, "/var/lib/dkms", "-name", "*.ko", "-path", "*dkms*"); left != "" {
-		t.Errorf("undo of all left modules:\n%s", left)
-	}
+	left := lab.Only(n.AptState(), "*nvidia*", "dkms", "libcuda1", "linux-headers*", "gcc")
+	check.That(t, len(left) == 0, "undo of all left packages: %v", left)
+	check.None(t, n.Must("find", "/lib/modules/"+kernel, "/var/lib/dkms", "-name", "*.ko", "-path", "*dkms*"), "undo of all left modules:")
 }
 
 // compiled wants modules that are what dkms, modinfo and modprobe say, without gpuadm. Debian's packages call the files
 // nvidia-current-open; modprobe gets there from NVIDIA's names, and takes the parameters along.
 func (n node) compiled(kernel, version string) {
 	n.t.Helper()
-	if out := n.Must("dkms", "status"); !strings.HasPrefix(out, "nvidia-current-open/"+version+", "+kernel+", ") || !strings.HasSuffix(out, ": installed\n") {
-		n.t.Errorf("dkms status: %s", out)
-	}
+	out := n.Must("dkms", "status")
+	check.That(n.t, strings.HasPrefix(out, "nvidia-current-open/"+version+", "+kernel+", ") && strings.HasSuffix(out, ": installed\n"), "dkms status: %s", out)
 	cert := must.Get(x509.ParseCertificate([]byte(n.Get("/var/lib/dkms/mok.pub"))))(n.t)
 	for _, part := range []string{"", "-uvm", "-modeset", "-drm", "-peermem"} {
 		name := "nvidia-current-open" + part
-		if is := modinfo(n.Host, kernel, "version", name); is != version {
-			n.t.Errorf("%s: version %q", name, is)
-		}
-		if is := modinfo(n.Host, kernel, "vermagic", name); !strings.HasPrefix(is, kernel+" ") {
-			n.t.Errorf("%s: vermagic %q", name, is)
-		}
+		check.Equal(n.t, modinfo(n.Host, kernel, "version", name), version, "%s: version", name)
+		is := modinfo(n.Host, kernel, "vermagic", name)
+		check.That(n.t, strings.HasPrefix(is, kernel+" "), "%s: vermagic %q", name, is)
 		key := strings.ToLower(strings.ReplaceAll(modinfo(n.Host, kernel, "sig_key", name), ":", ""))
-		if serial := fmt.Sprintf("%x", cert.SerialNumber.Bytes()); key != serial {
-			n.t.Errorf("%s: signed by key %s, and dkms's is %s", name, key, serial)
-		}
+		serial := fmt.Sprintf("%x", cert.SerialNumber.Bytes())
+		check.That(n.t, key == serial, "%s: signed by key %s, and dkms's is %s", name, key, serial)
 		out := n.Must("modprobe", "--set-version", kernel, "--show-depends", "nvidia"+part)
-		if !strings.Contains(out, name) || (part == "") != strings.Contains(out, "NVreg_RestrictProfilingToAdminUsers=0") {
-			n.t.Errorf("modprobe nvidia%s: %s", part, out)
-		}
+		check.That(n.t, strings.Contains(out, name) && (part == "") == strings.Contains(out, "NVreg_RestrictProfilingToAdminUsers=0"), "modprobe nvidia%s: %s", part, out)
 	}
-	if is := modinfo(n.Host, kernel, "license", "nvidia-current-open"); is != "Dual MIT/GPL" {
-		n.t.Errorf("license %q", is)
-	}
+	check.Equal(n.t, modinfo(n.Host, kernel, "license", "nvidia-current-open"), "Dual MIT/GPL", "license")
 }
 
 // makeSlow has gpuadm do it all on a host with Debian's kernel, and saves the host's disk.

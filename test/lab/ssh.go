@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // sshDist is the distribution of hosts with Options.SSH.
@@ -46,9 +48,8 @@ func NewSwitch(t testing.TB) *Switch {
 		runtime.LockOSThread() // and never unlocked: the thread, which is in the new network, ends with this goroutine
 		done <- s.make()
 	}()
-	if err := <-done; err != nil {
-		t.Fatalf("cannot make a network for hosts: %v", err)
-	}
+	err := <-done
+	must.That(t, err == nil, "cannot make a network for hosts: %v", err)
 	t.Cleanup(func() { _ = s.namespace.Close() })
 	return s
 }
@@ -92,9 +93,7 @@ func (h *Host) Listen(address string) net.Listener {
 		done <- answer{listener, err}
 	}()
 	a := <-done
-	if a.err != nil {
-		h.t.Fatalf("cannot listen on %s in the host: %v", address, a.err)
-	}
+	must.That(h.t, a.err == nil, "cannot listen on %s in the host: %v", address, a.err)
 	h.t.Cleanup(func() { _ = a.Close() })
 	return a.Listener
 }

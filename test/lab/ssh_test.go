@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // The tests of this file run one after another: each has three to five hosts.
@@ -104,9 +106,7 @@ func (o *office) same() {
 	o.t.Helper()
 	o.clean()
 	for i, n := range o.nodes {
-		if diff := o.first[i].Diff(n.whole()); diff != "" {
-			o.t.Errorf("%s is not as at first:\n%s", n.Options.Name, diff)
-		}
+		check.None(o.t, o.first[i].Diff(n.whole()), "%s is not as at first:", n.Options.Name)
 	}
 }
 
@@ -114,9 +114,7 @@ func (o *office) same() {
 func wants(t *testing.T, r lab.Result, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(r.Stdout+r.Stderr, text) {
-			t.Errorf("it does not say %q: %s", text, r)
-		}
+		check.That(t, strings.Contains(r.Stdout+r.Stderr, text), "it does not say %q: %s", text, r)
 	}
 }
 
@@ -150,14 +148,11 @@ func TestLabSSH(t *testing.T) {
 	r = o.ssh(0, append([]string{"-o", "json"}, append(all, "--", "status", "-f", spec)...)...)
 	hosts := map[string]bool{}
 	for line := range strings.Lines(r.Stdout) {
-		if err := json.Unmarshal([]byte(line), &answer); err != nil || answer.Exit != 0 || len(answer.Answers) != 1 {
-			t.Errorf("the JSON answer: %v %+v", err, answer)
-		}
+		err := json.Unmarshal([]byte(line), &answer)
+		check.That(t, err == nil && answer.Exit == 0 && len(answer.Answers) == 1, "the JSON answer: %v %+v", err, answer)
 		hosts[answer.Host] = true
 	}
-	if len(hosts) != 3 {
-		t.Errorf("the JSON answers: %s", r)
-	}
+	check.That(t, len(hosts) == 3, "the JSON answers: %s", r)
 	o.ssh(0, append(all, "--", "undo")...)
 	o.same()
 
@@ -167,12 +162,10 @@ func TestLabSSH(t *testing.T) {
 		if watched := n.Get("/run/watched"); strings.Contains(watched, planted) || !strings.Contains(watched, "serve-ssh") {
 			t.Errorf("%s: a secret in an argv or environment, or none was seen at all", n.Options.Name)
 		}
-		if r := n.Exec("grep", "-rl", "--devices=skip", planted, "/run", "/tmp", "/var/log", "/home", "/root", "/var/lib/gpuadm"); r.Stdout != "" {
-			t.Errorf("%s: the secret lies in %s", n.Options.Name, r.Stdout)
-		}
-		if r := n.Exec("sh", "-c", "journalctl --no-pager | grep "+planted); r.Exit != 1 {
-			t.Errorf("%s: the secret is in the journal: %s", n.Options.Name, r)
-		}
+		r := n.Exec("grep", "-rl", "--devices=skip", planted, "/run", "/tmp", "/var/log", "/home", "/root", "/var/lib/gpuadm")
+		check.That(t, r.Stdout == "", "%s: the secret lies in %s", n.Options.Name, r.Stdout)
+		r = n.Exec("sh", "-c", "journalctl --no-pager | grep "+planted)
+		check.That(t, r.Exit == 1, "%s: the secret is in the journal: %s", n.Options.Name, r)
 	}
 }
 
@@ -196,11 +189,7 @@ mount -t tmpfs -o noexec,mode=755 none /run/lock`)
 			t.Errorf("%s: no %q in %s", host, text, r.Stderr)
 		}
 	}
-	for _, host := range []string{"n1: ", "n4: "} {
-		if !strings.Contains(r.Stdout, host) {
-			t.Errorf("%sno plan", host)
-		}
-	}
+	check.Says(t, r.Stdout, "n1: ", "n4: ")
 	wants(t, r, "Host key verification failed", "No route to host")
 	for _, verb := range [][]string{{"status", "-f", spec}, {"facts"}, {"version"}} {
 		o.gpuadm(map[string]int{"status": 3}[verb[0]], append([]string{"ssh", "n4", "--"}, verb...)...)
@@ -219,9 +208,7 @@ func (o *office) held(args ...string) *lab.Task {
 	}
 	task := o.Go(append([]string{"gpuadm", "ssh"}, args...)...)
 	for _, n := range o.nodes {
-		if !eventually(func() bool { return n.Property(daemon, "ActiveState") == "activating" }) {
-			o.t.Fatalf("%s does not restart containerd", n.Options.Name)
-		}
+		must.That(o.t, eventually(func() bool { return n.Property(daemon, "ActiveState") == "activating" }), "%s does not restart containerd", n.Options.Name)
 	}
 	return task
 }
@@ -257,9 +244,7 @@ func TestLabSSHInterrupted(t *testing.T) {
 		}
 		o.release()
 		for _, n := range o.nodes {
-			if !eventually(func() bool { return n.Exec("pgrep", "-x", "gpuadm").Exit != 0 }) {
-				t.Errorf("%s: the run did not end", n.Options.Name)
-			}
+			check.That(t, eventually(func() bool { return n.Exec("pgrep", "-x", "gpuadm").Exit != 0 }), "%s: the run did not end", n.Options.Name)
 		}
 		o.clean()
 		o.ssh(0, "n1", "r2", "--", "status")

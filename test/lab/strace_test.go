@@ -11,7 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // mostCalls is how many system calls an apply with nothing to do may make on a host with 8 GPUs, those of Go's scheduler and memory
@@ -26,9 +28,8 @@ func TestLabStrace(t *testing.T) {
 		n := boot(t, o)
 		n.gpuadm(0, "apply")
 		const log = "/run/strace"
-		if r := n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply"); r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
-			t.Fatalf("strace of apply: %s", r)
-		}
+		r := n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply")
+		must.That(t, r.Exit == 0 && r.Stdout == "Nothing to do.\n", "strace of apply: %s", r)
 		seen, listed := map[string]int{}, map[string]int{}
 		calls, asked := 0, 0
 		for line := range strings.Lines(n.Get(log)) {
@@ -48,23 +49,13 @@ func TestLabStrace(t *testing.T) {
 				continue
 			}
 			seen[what]++
-			if bad {
-				t.Errorf("not to be done: %s", line)
-			}
+			check.That(t, !bad, "not to be done: %s", line)
 		}
-		if seen["execve"] != 1 || seen["write to standard output"] == 0 {
-			t.Errorf("strace saw no apply: %v", seen)
-		}
+		check.That(t, seen["execve"] == 1 && seen["write to standard output"] != 0, "strace saw no apply: %v", seen)
 		t.Logf("%4d system calls", calls)
-		if calls > mostCalls || calls < 100 {
-			t.Errorf("%d system calls, not at most %d", calls, mostCalls)
-		}
-		if len(listed) < 3 {
-			t.Errorf("of systemd's folders these were listed: %v", listed)
-		}
-		if asked != 1 {
-			t.Errorf("%d connections to ask systemd, not one to the message bus", asked)
-		}
+		check.That(t, calls <= mostCalls && calls >= 100, "%d system calls, not at most %d", calls, mostCalls)
+		check.That(t, len(listed) >= 3, "of systemd's folders these were listed: %v", listed)
+		check.That(t, asked == 1, "%d connections to ask systemd, not one to the message bus", asked)
 		for _, what := range slices.Sorted(maps.Keys(seen)) {
 			t.Logf("%4d × %s", seen[what], what)
 		}
@@ -175,9 +166,8 @@ func TestRan(t *testing.T) {
 3     <... execve resumed>) = -1 ENOENT (No such file or directory)
 2     +++ exited with 0 +++
 `)
-	if want := map[string]int{"/bin/a": 1, "/bin/b": 2}; !maps.Equal(got, want) {
-		t.Errorf("ran %v, want %v", got, want)
-	}
+	want := map[string]int{"/bin/a": 1, "/bin/b": 2}
+	check.That(t, maps.Equal(got, want), "ran %v, want %v", got, want)
 }
 
 // argvOf takes the words out of a line of strace -v: execve("/usr/bin/apt-get", ["apt-get", "-y"], […
@@ -228,9 +218,8 @@ func TestTransactions(t *testing.T) {
 3 execve("/usr/bin/dnf", ["dnf", "-y", "install", "b"], ["PATH=/usr/bin"] <unfinished ...>
 3 execve("/usr/bin/dnf", ["dnf", "--assumeno", "install", "b"], ["PATH=/usr/bin"]) = 0
 `)
-	if want := [][]string{{"apt-get", "-y", "install", "a=1"}, {"dnf", "-y", "install", "b"}}; !slices.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	want := [][]string{{"apt-get", "-y", "install", "a=1"}, {"dnf", "-y", "install", "b"}}
+	check.That(t, slices.EqualFunc(got, want, slices.Equal), "%v, want %v", got, want)
 }
 
 // oneTransaction runs gpuadm apply for the stages of packages under strace, which shall exit with 0 after exactly one command

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/inject"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Touch is one system call by which a program changes files, or asks another program to do something.
@@ -46,9 +47,7 @@ func (h *Host) Touches(before func(Touch) bool, argv ...string) Result {
 	inject.Alone(func() { // ptrace belongs to a thread
 		result, err = (&tracer{before: before, calls: touchCalls()}).run(cmd)
 	})
-	if err != nil {
-		h.t.Fatalf("cannot trace %s: %v", strings.Join(argv, " "), err)
-	}
+	must.That(h.t, err == nil, "cannot trace %s: %v", strings.Join(argv, " "), err)
 	return result
 }
 

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Tree is what lies in some folders of a host: by name, what can be said of it.
@@ -60,9 +62,7 @@ func (h *Host) Tree(folders []string, without ...string) Tree {
 			}
 			return err
 		})
-		if err != nil {
-			h.t.Fatalf("cannot read %s of the host: %v", folder, err)
-		}
+		must.That(h.t, err == nil, "cannot read %s of the host: %v", folder, err)
 	}
 	return tree
 }

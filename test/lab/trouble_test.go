@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -46,29 +47,18 @@ func TestLabTrouble(t *testing.T) {
 				}
 				r := n.Exec(tr.apply...)
 				t.Logf("apply: %s", r)
-				if r.Exit != tr.exit {
-					t.Errorf("exit %d, want %d", r.Exit, tr.exit)
-				}
-				for _, words := range tr.says {
-					if !strings.Contains(r.Stdout+r.Stderr, words) {
-						t.Errorf("it does not say %q", words)
-					}
-				}
+				check.That(t, r.Exit == tr.exit, "exit %d, want %d", r.Exit, tr.exit)
+				check.Says(t, r.Stdout+r.Stderr, tr.says...)
 				for _, words := range tr.never {
-					if strings.Contains(r.Stdout+r.Stderr, words) {
-						t.Errorf("it says %q", words)
-					}
+					check.That(t, !strings.Contains(r.Stdout+r.Stderr, words), "it says %q", words)
 				}
 				after := n.files()
-				if diff := before.Diff(after); diff != "" && tr.exit == 1 {
-					t.Errorf("half done:\n%s", diff)
-				}
-				if now := n.engineFiles(); now != inside && tr.exit == 1 {
-					t.Errorf("half done: %s, was %s", now, inside)
-				}
-				if diff := before.Touched(after); diff != "" && tr.refused {
-					t.Errorf("touched:\n%s", diff)
-				}
+				diff := before.Diff(after)
+				check.That(t, diff == "" || tr.exit != 1, "half done:\n%s", diff)
+				now := n.engineFiles()
+				check.That(t, now == inside || tr.exit != 1, "half done: %s, was %s", now, inside)
+				diff = before.Touched(after)
+				check.That(t, diff == "" || !tr.refused, "touched:\n%s", diff)
 				if now := n.MainPID(daemon); now != pid && !tr.restarts {
 					t.Errorf("containerd's process is %d, was %d", now, pid)
 				}
@@ -78,9 +68,8 @@ func TestLabTrouble(t *testing.T) {
 				n.gpuadm(0, "apply")
 				n.configured()
 				n.working()
-				if left := n.leftovers(); len(left) > 0 {
-					t.Errorf("left behind: %v", left)
-				}
+				left := n.leftovers()
+				check.That(t, len(left) == 0, "left behind: %v", left)
 				n.gpuadm(0, "status")
 			})
 		})

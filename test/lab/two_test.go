@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -117,39 +118,28 @@ func (c two) test(n node) {
 	before := n.files()
 	r := n.gpuadm(exit, "apply")
 	n.t.Logf("apply: %s", r)
-	for _, words := range c.says {
-		if !strings.Contains(r.Stderr, words) {
-			n.t.Errorf("it does not say %q", words)
-		}
-	}
+	check.Says(n.t, r.Stderr, c.says...)
 	for _, e := range both {
 		n.serves(e)
 		edited, restarted := n.Get(e.config) != files[e.unit], n.MainPID(e.unit) != pids[e.unit]
-		if want := e == c.edits; edited != want || restarted != want {
-			n.t.Errorf("%s: edited %v, restarted %v, want %v", e.unit, edited, restarted, want)
-		}
+		want := e == c.edits
+		check.That(n.t, edited == want && restarted == want, "%s: edited %v, restarted %v, want %v", e.unit, edited, restarted, want)
 	}
 	if exit != 0 {
-		if diff := before.Touched(n.files()); diff != "" {
-			n.t.Errorf("touched:\n%s", diff)
-		}
+		check.None(n.t, before.Touched(n.files()), "touched:")
 		return
 	}
 	if dump := n.Must(c.edits.binary, "--config", c.edits.config, "config", "dump"); !strings.Contains(dump, `BinaryName = "/usr/bin/nvidia-container-runtime"`) && !strings.Contains(dump, `BinaryName = '/usr/bin/nvidia-container-runtime'`) {
 		n.t.Errorf("%s has no handler:\n%s", c.edits.unit, dump)
 	}
 	n.gpuadm(0, "status")
-	if r := n.gpuadm(0, "apply"); r.Stdout != "Nothing to do.\n" {
-		n.t.Errorf("apply again: %s", r)
-	}
+	r = n.gpuadm(0, "apply")
+	check.That(n.t, r.Stdout == "Nothing to do.\n", "apply again: %s", r)
 	n.gpuadm(0, "undo")
-	if diff := before.Diff(n.files()); diff != "" {
-		n.t.Errorf("undo did not undo:\n%s", diff)
-	}
+	check.None(n.t, before.Diff(n.files()), "undo did not undo:")
 	for _, e := range both {
 		n.serves(e)
-		if now := n.MainPID(e.unit); e != c.edits && now != pids[e.unit] {
-			n.t.Errorf("%s: process %d, was %d", e.unit, now, pids[e.unit])
-		}
+		now := n.MainPID(e.unit)
+		check.That(n.t, e == c.edits || now == pids[e.unit], "%s: process %d, was %d", e.unit, now, pids[e.unit])
 	}
 }

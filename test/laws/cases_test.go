@@ -19,6 +19,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -148,9 +150,7 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 			law(t, c.machine, func() *converge.Engine { return c.wish.engine(t) })
 		})
 	}
-	if len(cases) < 50 {
-		t.Errorf("only %d machines and wishes could be applied: the law was hardly tested", len(cases))
-	}
+	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
 // wholly says that laws are tested at each touch, and not only at a sample of them: minutes for two processors.
@@ -208,9 +208,8 @@ var leftover = regexp.MustCompile(`(?m)^\S*/\.gpuadm-[^/ ]*\.tmp .*$`)
 // clean holds that no temporary file is left on the whole machine, gpuadm's own folder included.
 func clean(t testing.TB, what string, n *simhost.Node) {
 	t.Helper()
-	if left := leftover.FindAllString(n.Tree(), -1); len(left) > 0 {
-		t.Fatalf("%s: this is left:\n%s", what, strings.Join(left, "\n"))
-	}
+	left := leftover.FindAllString(n.Tree(), -1)
+	must.That(t, len(left) == 0, "%s: this is left:\n%s", what, strings.Join(left, "\n"))
 }
 
 func compare(t testing.TB, what, want, got string) {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -62,13 +63,11 @@ func many() int {
 func TestLongHistoryIsCompacted(t *testing.T) {
 	const most = 64 << 10
 	n, first, beforeLast, last := longHistory(t, many())
-	if runs := len(converge.ReadJournal(n).Runs()); runs != many() {
-		t.Fatalf("the journal has %d runs", runs)
-	}
+	runs := len(converge.ReadJournal(n).Runs())
+	must.That(t, runs == many(), "the journal has %d runs", runs)
 	apply(t, n, edition(t, 2))
-	if size := len(written(t, n)); size > most {
-		t.Errorf("compacted, the journal has %d bytes", size)
-	}
+	size := len(written(t, n))
+	check.That(t, size <= most, "compacted, the journal has %d bytes", size)
 	compare(t, "compacted", last, tree(n))
 	undo(t, n, edition(t, 2), "")
 	compare(t, "the last run undone", beforeLast, tree(n))
@@ -79,9 +78,8 @@ func TestLongHistoryIsCompacted(t *testing.T) {
 	compare(t, "a new run undone", last, tree(n))
 	undo(t, n, edition(t, 2), "all")
 	compare(t, "all undone", first, tree(n))
-	if left := blobs(n); left > 0 {
-		t.Errorf("%d blobs are kept that no undo needs", left)
-	}
+	left := blobs(n)
+	check.That(t, left <= 0, "%d blobs are kept that no undo needs", left)
 }
 
 // The same where all is undone at once, and by an undo that is the one to compact.
@@ -89,9 +87,8 @@ func TestLongHistoryIsUndone(t *testing.T) {
 	n, first, _, _ := longHistory(t, many())
 	undo(t, n, edition(t, 2), "all")
 	compare(t, "all undone", first, tree(n))
-	if left := blobs(n); left > 0 {
-		t.Errorf("%d blobs are kept that no undo needs", left)
-	}
+	left := blobs(n)
+	check.That(t, left <= 0, "%d blobs are kept that no undo needs", left)
 }
 
 // A power cut at each touch of the compaction loses nothing.
@@ -107,20 +104,15 @@ func TestCutWhileCompacting(t *testing.T) {
 				break
 			}
 			cuts++
-			if runs := len(converge.ReadJournal(n).Runs()); runs != 100 && runs != 17 {
-				t.Fatalf("%s, cut at touch %d: the journal has %d runs", loss, cut, runs)
-			}
+			runs := len(converge.ReadJournal(n).Runs())
+			must.That(t, runs == 100 || runs == 17, "%s, cut at touch %d: the journal has %d runs", loss, cut, runs)
 			undo(t, n, edition(t, 2), "")
 			compare(t, fmt.Sprintf("%s, cut at touch %d: the last run undone", loss, cut), beforeLast, tree(n))
 			undo(t, n, edition(t, 2), "all")
 			compare(t, fmt.Sprintf("%s, cut at touch %d: all undone", loss, cut), first, tree(n))
-			if cut > 40 {
-				t.Fatal("the journal is never compacted")
-			}
+			must.That(t, cut <= 40, "the journal is never compacted")
 		}
-		if cuts < 3 {
-			t.Errorf("%s: power was cut %d times", loss, cuts)
-		}
+		check.That(t, cuts >= 3, "%s: power was cut %d times", loss, cuts)
 	}
 }
 
@@ -144,15 +136,11 @@ func TestCompactedRunThatWasCutShort(t *testing.T) {
 		for i := range 120 {
 			apply(t, n, engineOf(t, stage(a("a\n"), b(i))))
 		}
-		if now := string(written(t, n)); strings.HasPrefix(now, text) {
-			t.Fatal("the journal is not compacted")
-		}
+		must.That(t, !strings.HasPrefix(string(written(t, n)), text), "the journal is not compacted")
 		undo(t, n, engineOf(t, stage(a("a\n"))), "all")
 		compare(t, fmt.Sprintf("undo cut at touch %d, overtaken, compacted, undone", cut), first, tree(n))
 	}
-	if cuts < 5 {
-		t.Errorf("power was cut %d times", cuts)
-	}
+	check.That(t, cuts >= 5, "power was cut %d times", cuts)
 }
 
 // edition is an engine with one stage that writes two files in one of many editions, and one file in some of them only.
@@ -212,32 +200,25 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 				}
 				p, err := e.PlanUndo(ctx, n, run.ID, nil)
 				if err != nil {
-					if run.ID == "all" || !strings.Contains(err.Error(), "no such run") {
-						t.Fatalf("seed %d: undo to %s: %v", seed, run.ID, err)
-					}
+					must.That(t, run.ID != "all" && strings.Contains(err.Error(), "no such run"), "seed %d: undo to %s: %v", seed, run.ID, err)
 					continue // it has left nothing to roll back
 				}
 				for _, c := range p.Changes {
 					thing := must.Get(kinds(c.Ref))(t)
 					if st, ok := thing.(converge.Stored); ok && c.After != "" {
-						if data, err := st.Bytes(n, c.After); err != nil || data == nil {
-							t.Fatalf("seed %d: undo to %s cannot bring %s back: %v", seed, run.ID, c, err)
-						}
+						data, err := st.Bytes(n, c.After)
+						must.That(t, err == nil && data != nil, "seed %d: undo to %s cannot bring %s back: %v", seed, run.ID, c, err)
 					}
 				}
 			}
 		}
-		if _, err := edition(t, 0).Undo(ctx, n, "all", nil); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		_, err := edition(t, 0).Undo(ctx, n, "all", nil)
+		must.That(t, err == nil, "seed %d: %v", seed, err)
 		compare(t, fmt.Sprintf("seed %d, undone", seed), first, n.Tree(converge.Home))
-		if left := blobs(n); left > 0 {
-			t.Errorf("seed %d: %d unneeded blobs are kept", seed, left)
-		}
+		left := blobs(n)
+		check.That(t, left <= 0, "seed %d: %d unneeded blobs are kept", seed, left)
 	}
-	if collected < 20 {
-		t.Errorf("only %d runs had anything to clear away", collected)
-	}
+	check.That(t, collected >= 20, "only %d runs had anything to clear away", collected)
 }
 
 // What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must
@@ -261,14 +242,11 @@ func TestCollectThatFailsIsReportedAndRefusesNothing(t *testing.T) {
 	e := edition(t, 2)
 	count := warnings(e)
 	n.Fail(n.Touches(), syscall.EIO)
-	if res := apply(t, n, e); len(res.Made) > 0 || *count != 1 {
-		t.Errorf("made %v, told %d times", res.Made, *count)
-	}
+	res := apply(t, n, e)
+	check.That(t, len(res.Made) == 0 && *count == 1, "made %v, told %d times", res.Made, *count)
 	n.Fail(n.Touches(), syscall.EIO)
-	if _, err := e.Undo(ctx, n, "", nil); err != nil || *count != 2 {
-		t.Errorf("%v, told %d times", err, *count)
-	}
-	if text, _ := n.ReadFile("/srv/a"); string(text) != "a 1\n" {
-		t.Errorf("after undo: %q", text)
-	}
+	_, err := e.Undo(ctx, n, "", nil)
+	check.That(t, err == nil && *count == 2, "%v, told %d times", err, *count)
+	text, _ := n.ReadFile("/srv/a")
+	check.That(t, string(text) == "a 1\n", "after undo: %q", text)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -82,14 +83,11 @@ func TestPlanReadsOnce(t *testing.T) {
 			one.Stages = []converge.Stage{st}
 			must.Get(one.Plan(context.Background(), n))(t)
 			n.once(t, "looking at stage "+st.Name, readByTwo...)
-			if n.gathered != 1 {
-				t.Errorf("stage %s: facts were gathered %d times", st.Name, n.gathered)
-			}
+			check.That(t, n.gathered == 1, "stage %s: facts were gathered %d times", st.Name, n.gathered)
 		}
 		n := count(m.boot(t))
-		if _, err := e().Plan(context.Background(), n); err != nil || n.gathered != 1 {
-			t.Errorf("a plan gathers facts %d times: %v", n.gathered, err)
-		}
+		_, err := e().Plan(context.Background(), n)
+		check.That(t, err == nil && n.gathered == 1, "a plan gathers facts %d times: %v", n.gathered, err)
 	})
 }
 
@@ -115,9 +113,7 @@ func TestApplyGathersOnceAChange(t *testing.T) {
 			}
 		}
 		must.Get(eng.Apply(context.Background(), n))(t)
-		if n.gathered != want {
-			t.Errorf("facts were gathered %d times, not %d", n.gathered, want)
-		}
+		check.That(t, n.gathered == want, "facts were gathered %d times, not %d", n.gathered, want)
 	})
 }
 
@@ -134,14 +130,8 @@ func TestCDISpecsAreReadOnce(t *testing.T) {
 	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "toolkit" })
 	p := must.Get(e.Plan(t.Context(), n))(t)
 	for _, name := range []string{"/var/run/cdi/nvidia.yaml", "/var/run/cdi/other.yaml", "/var/run/cdi/plugin.json", "/etc/cdi/old.yaml"} {
-		if n.reads[name] != 1 {
-			t.Errorf("%s was read %d times", name, n.reads[name])
-		}
+		check.That(t, n.reads[name] == 1, "%s was read %d times", name, n.reads[name])
 	}
 	notes := strings.Join(p.Notes, "\n")
-	for _, says := range []string{"/var/run/cdi/other.yaml is a CDI spec", "/etc/cdi/old.yaml is a CDI spec", "a device plugin gives containers GPUs by CDI here"} {
-		if !strings.Contains(notes, says) {
-			t.Errorf("it does not say %q:\n%s", says, notes)
-		}
-	}
+	check.Says(t, notes, "/var/run/cdi/other.yaml is a CDI spec", "/etc/cdi/old.yaml is a CDI spec", "a device plugin gives containers GPUs by CDI here")
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -159,9 +161,7 @@ var gpuLines = regexp.MustCompile(`(?m)^GPU .*\n`)
 func undoing(t *testing.T, s straight, n *simhost.Node, what string) bool {
 	t.Helper()
 	status, err := s.e().Status(context.Background(), n.View())
-	if err != nil {
-		t.Fatalf("%s: no status: %v", what, err)
-	}
+	must.That(t, err == nil, "%s: no status: %v", what, err)
 	known := status.Undoing || status.Held != ""
 	if !known {
 		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "") }
@@ -175,18 +175,14 @@ func boot(t testing.TB, n *simhost.Node, e *converge.Engine, what string) conver
 	t.Helper()
 	e.Unattended = true
 	res, err := e.Apply(context.Background(), n)
-	if err != nil {
-		t.Fatalf("%s, then booted: %v", what, err)
-	}
+	must.That(t, err == nil, "%s, then booted: %v", what, err)
 	return res
 }
 
 func undoAfter(t testing.TB, n *simhost.Node, e *converge.Engine, to, what string) converge.Result {
 	t.Helper()
 	res, err := e.Undo(context.Background(), n, to, nil)
-	if err != nil {
-		t.Fatalf("%s: cannot undo: %v", what, err)
-	}
+	must.That(t, err == nil, "%s: cannot undo: %v", what, err)
 	return res
 }
 
@@ -249,9 +245,7 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 			}
 		})
 	}
-	if len(tested) < 4 {
-		t.Errorf("only %d machines tested", len(tested))
-	}
+	check.That(t, len(tested) >= 4, "only %d machines tested", len(tested))
 }
 
 // Law 8, for a roll-back: a stage fails at a touch, and the power is cut at a touch of its roll-back. Then an apply ends in the tree
@@ -280,16 +274,12 @@ func TestPowerCutInARollBack(t *testing.T) {
 				cuts++
 				for _, loss := range losses(k) {
 					n := fail(at + 1 + k)
-					if !n.Off() {
-						t.Fatalf("%s: the power was not cut", c.name)
-					}
+					must.That(t, n.Off(), "%s: the power was not cut", c.name)
 					n.Boot(loss)
 					byHand(t, s, n, fmt.Sprintf("%s, touch %d failed, power cut at touch %d of %d, %v", c.name, at, at+1+k, touches, loss))
 				}
 			}
 		}
 	}
-	if cuts < 100 && !testing.Short() {
-		t.Errorf("only %d cuts", cuts)
-	}
+	check.That(t, cuts >= 100 || testing.Short(), "only %d cuts", cuts)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -43,9 +44,8 @@ func TestPolicyLate(t *testing.T) {
 		t.Errorf("%v, passes %v", err, trouble.Passes(err))
 	}
 	compare(t, "after that", before, ids(t, n))
-	if runs := converge.ReadJournal(n).Runs(); len(runs) != 1 || runs[0].Result != "failed" {
-		t.Errorf("the run is open: %+v", runs)
-	}
+	runs := converge.ReadJournal(n).Runs()
+	check.That(t, len(runs) == 1 && runs[0].Result == "failed", "the run is open: %+v", runs)
 	ends(t, n, 4711)
 	apply(t, n, e)
 }

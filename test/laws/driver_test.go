@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -34,19 +35,13 @@ func TestDriverPlans(t *testing.T) {
 			"[driver]\nversion = \"580.95.05\"\nowner = \"other\"\n",
 		} {
 			p := plan(t, n, engine(t, text))
-			if n.Touches() > 0 || len(n.Violations()) > 0 {
-				t.Fatalf("%s: %d touches, %v", m.name, n.Touches(), n.Violations())
-			}
+			must.That(t, n.Touches() <= 0 && len(n.Violations()) == 0, "%s: %d touches, %v", m.name, n.Touches(), n.Violations())
 			for _, c := range p.Cannot() {
-				if !strings.HasPrefix(c.Cannot, "cannot ") || len(c.Try) == 0 {
-					t.Errorf("%s: a refusal without a fix: %s: %s %q", m.name, c, c.Cannot, c.Try)
-				}
+				check.That(t, strings.HasPrefix(c.Cannot, "cannot ") && len(c.Try) > 0, "%s: a refusal without a fix: %s: %s %q", m.name, c, c.Cannot, c.Try)
 			}
 		}
 	}
-	if planned < 5 {
-		t.Errorf("only %d machines were planned for", planned)
-	}
+	check.That(t, planned >= 5, "only %d machines were planned for", planned)
 }
 
 // A refusal in which several stages agree is said once.
@@ -55,18 +50,14 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 	n := m.boot(t)
 	_, err := engine(t, "[driver]\nversion = \"123.45.67\"\n").Apply(context.Background(), n)
 	told := (*trouble.Error)(nil)
-	if !errors.As(err, &told) || len(told.Try) == 0 {
-		t.Fatalf("%s: no refusal with a fix: %v", m.name, err)
-	}
+	must.That(t, errors.As(err, &told) && len(told.Try) > 0, "%s: no refusal with a fix: %v", m.name, err)
 	sentences := append([]string{told.What}, told.Because...)
 	for i := range sentences {
 		sentences[i] = strings.TrimPrefix(sentences[i], "also: ")
 	}
 	for _, list := range [][]string{sentences, told.Try} {
 		slices.Sort(list)
-		if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
-			t.Errorf("said twice: %q", list)
-		}
+		check.That(t, len(slices.Compact(slices.Clone(list))) >= len(list), "said twice: %q", list)
 	}
 }
 
@@ -89,9 +80,7 @@ func TestMissingPartIsRepaired(t *testing.T) {
 		}
 	}
 	for _, c := range p.Cannot() {
-		if strings.Contains(c.Cannot, "was not found") {
-			t.Errorf("%d packages are pending, and the apply is refused: %s", pending, c.Cannot)
-		}
+		check.That(t, !strings.Contains(c.Cannot, "was not found"), "%d packages are pending, and the apply is refused: %s", pending, c.Cannot)
 	}
 }
 
@@ -121,9 +110,7 @@ func image(t *testing.T, osRelease string, database map[string]string) (dir, fin
 	gpg := func(args ...string) string {
 		t.Helper()
 		out, err := exec.Command("gpg", append([]string{"--homedir", home, "--batch", "--quiet", "--passphrase", ""}, args...)...).Output()
-		if err != nil {
-			t.Fatalf("gpg %v: %v", args, err)
-		}
+		must.That(t, err == nil, "gpg %v: %v", args, err)
 		return string(out)
 	}
 	gpg("--quick-gen-key", "test <t@example.invalid>", "ed25519", "sign", "1d")
@@ -151,24 +138,17 @@ func TestRootFolderWithADriver(t *testing.T) {
 			h := must.Get(host.Open(dir))(t)
 			e := engine(t, "[driver]\nversion = \"580.95.05\"\n[driver.repo]\nurl = \"https://mirror.example/debian12\"\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = \""+fingerprint+"\"\n")
 			p, err := e.Plan(context.Background(), h)
-			if err != nil || len(p.Cannot()) > 0 || p.Now() == 0 {
-				t.Fatalf("the plan: %+v, %v", p.Changes, err)
-			}
+			must.That(t, err == nil && len(p.Cannot()) == 0 && p.Now() != 0, "the plan: %+v, %v", p.Changes, err)
 			res, err := e.Apply(context.Background(), h)
-			if err != nil {
-				t.Fatalf("apply: %v", err)
-			}
+			must.That(t, err == nil, "apply: %v", err)
 			if len(res.Made) != p.Now() || len(res.Deferred) != p.Deferred {
 				t.Errorf("the plan has %d changes and %d deferred ones, apply made %d and deferred %d", p.Now(), p.Deferred, len(res.Made), len(res.Deferred))
 			}
 			for _, made := range res.Made {
-				if made.Kind == "package" || made.Kind == "package-lists" {
-					t.Errorf("apply made %s in a folder", made)
-				}
+				check.That(t, made.Kind != "package" && made.Kind != "package-lists", "apply made %s in a folder", made)
 			}
-			if again, err := e.Apply(context.Background(), h); err != nil || again.Run != "" {
-				t.Errorf("the second apply made %v, %v", again.Made, err)
-			}
+			again, err := e.Apply(context.Background(), h)
+			check.That(t, err == nil && again.Run == "", "the second apply made %v, %v", again.Made, err)
 		})
 	}
 }

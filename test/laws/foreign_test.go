@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -158,9 +159,7 @@ func keysOf(t testing.TB, name, text string) map[string]string {
 			}
 		}
 	}
-	if err != nil {
-		t.Fatalf("%s does not parse: %v\n%s", name, err, text)
-	}
+	must.That(t, err == nil, "%s does not parse: %v\n%s", name, err, text)
 	var walk func(at string, v any)
 	walk = func(at string, v any) {
 		table, ok := v.(map[string]any)
@@ -217,17 +216,14 @@ func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) 
 		skip = append(skip, name)
 		wanted, there := textOf(t, want, name)
 		is, found := textOf(t, got, name)
-		if there != found {
-			t.Fatalf("%s: %s is there: %t, want %t", what, name, found, there)
-		}
+		must.That(t, there == found, "%s: %s is there: %t, want %t", what, name, found, there)
 		wantKeys, keys := keysOf(t, name, wanted), keysOf(t, name, is)
 		if _, had := o.first[name]; !had {
 			delete(wantKeys, "/version")
 			delete(keys, "/version")
 		}
-		if diff := cmp.Diff(wantKeys, keys); diff != "" {
-			t.Fatalf("%s: keys of %s (-want +got):\n%s", what, name, diff)
-		}
+		diff := cmp.Diff(wantKeys, keys)
+		must.That(t, diff == "", "%s: keys of %s (-want +got):\n%s", what, name, diff)
 		for dir := path.Dir(name); (there || o.had[name]) && dir != "/"; dir = path.Dir(dir) {
 			apart[dir] = true
 		}
@@ -292,9 +288,7 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how edit, what strin
 		_, err = e.Undo(ctx, n, "all", nil)
 		applies = false
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	must.That(t, err == nil, "%s: %v", what, err)
 	if applies {
 		want := o.fresh(t, s.machine)
 		apply(t, want, s.e())
@@ -368,9 +362,7 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			})
 		}
 	}
-	if tested < 20 {
-		t.Errorf("only %d machines and specs were tested", tested)
-	}
+	check.That(t, tested >= 20, "only %d machines and specs were tested", tested)
 }
 
 func shrunk(t *testing.T, m machine, e func(int) *converge.Engine, how edit, between, after, stepwise bool) {
@@ -393,7 +385,6 @@ func shrunk(t *testing.T, m machine, e func(int) *converge.Engine, how edit, bet
 	}
 	undoAfter(t, n, e(1), "all", "all runs")
 	o.like(t, "all undone", o.fresh(t, m), n)
-	if res := undoAfter(t, n, e(1), "all", "once more"); res.Run != "" {
-		t.Errorf("after undo of all, undo has undone %v", res.Made)
-	}
+	res := undoAfter(t, n, e(1), "all", "once more")
+	check.That(t, res.Run == "", "after undo of all, undo has undone %v", res.Made)
 }

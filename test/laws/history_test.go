@@ -59,9 +59,8 @@ func seeds(t testing.TB, short, usual, nightly uint64) (from, many uint64) {
 		}
 		from, err1 := strconv.ParseUint(first, 10, 64)
 		to, err2 := strconv.ParseUint(last, 10, 64)
-		if err := errors.Join(err1, err2); err != nil || to < from {
-			t.Fatalf("%s=%s: %v", seedVariable, text, err)
-		}
+		err := errors.Join(err1, err2)
+		must.That(t, err == nil && to >= from, "%s=%s: %v", seedVariable, text, err)
 		return from, to - from + 1
 	}
 	switch {
@@ -80,9 +79,7 @@ func TestRandomHistories(t *testing.T) {
 			able = append(able, m)
 		}
 	}
-	if len(able) < 5 {
-		t.Fatalf("only %d machines take all specs", len(able))
-	}
+	must.That(t, len(able) >= 5, "only %d machines take all specs", len(able))
 	from, many := seeds(t, 5, 50, 500)
 	for seed := from; seed < from+many; seed++ {
 		m := able[seed%uint64(len(able))]

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -327,9 +328,7 @@ func killedBeforeMake(t *testing.T, make func() *simhost.Node, run func(n *simho
 		next := make()
 		text := content(next, name)
 		next.CutAt(next.Touches() + k)
-		if err := run(next); err == nil || !next.Off() {
-			t.Fatal("not found")
-		}
+		must.That(t, run(next) != nil && next.Off(), "not found")
 		next.Revive()
 		if content(next, name) != text {
 			return n // the one before
@@ -367,9 +366,7 @@ func TestHostileCompactedOvertakenUndoAndAnEdit(t *testing.T) {
 		return gadgets(t, nil, stage(k.with("ours"), things.Exact("/srv/n", []byte(fmt.Sprint(i)), 0o644, "")))
 	})
 	undo(t, n, one(), "all")
-	if got := content(n, "/srv/keys"); got != "their more" {
-		t.Errorf("undone: %q", got)
-	}
+	check.Equal(t, content(n, "/srv/keys"), "their more", "undone:")
 }
 
 // A run that was cut before its touch, and then closed by an apply of another stage, may not have made its last change.
@@ -393,7 +390,5 @@ func TestHostileCutRunClosedByAnotherStage(t *testing.T) {
 	put(t, n, "/srv/keys", content(n, "/srv/keys")+" more")
 	n.Advance(1e9)
 	undo(t, n, of("two"), "all")
-	if got := content(n, "/srv/keys"); got != "their more" {
-		t.Errorf("undone: %q", got)
-	}
+	check.Equal(t, content(n, "/srv/keys"), "their more", "undone:")
 }

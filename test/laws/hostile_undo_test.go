@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -67,9 +68,7 @@ func TestHostileTwoFaults(t *testing.T) {
 				}
 			}
 		}
-		if wrong > 0 {
-			t.Errorf("%s: %d wrong trees", what, wrong)
-		}
+		check.That(t, wrong <= 0, "%s: %d wrong trees", what, wrong)
 	}
 }
 
@@ -106,9 +105,7 @@ func TestHostileRollBackThatNeedsAReboot(t *testing.T) {
 	bad := gadget{name: "/srv/bad", make: func(host.Host, converge.State) error { return errors.New("bad") }}
 	e := gadgets(t, []gadget{bad, booting}, stage(converge.Want{Thing: booting, To: to("on")}, converge.Want{Thing: bad, To: to("on")}))
 	res, err := e.Apply(t.Context(), node(t))
-	if err == nil || res.Reboot == "" {
-		t.Errorf("rolled back with a reboot: %v, reboot %q", err, res.Reboot)
-	}
+	check.That(t, err != nil && res.Reboot != "", "rolled back with a reboot: %v, reboot %q", err, res.Reboot)
 }
 
 // What undo does not take back, a roll-back does not take back either.
@@ -130,9 +127,7 @@ func TestHostileRollBackKeeps(t *testing.T) {
 		}
 	}
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || len(because(err)) > 0 || len(events) != 1 {
-		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), events)
-	}
+	check.That(t, err != nil && len(because(err)) == 0 && len(events) == 1, "rolled back: %v, because %q, kept %q", err, because(err), events)
 }
 
 // A stage that fails before it touches anything names what earlier stages have changed, and how to take that back.
@@ -146,9 +141,7 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	}}
 	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{Thing: blind, To: to("on")}))
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || !strings.Contains(strings.Join(because(err), " "), "these stages remain: driver") {
-		t.Errorf("failed: %v, because %q", err, because(err))
-	}
+	check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "these stages remain: driver"), "failed: %v, because %q", err, because(err))
 }
 
 // An undo of all was cut, and the next is asked for the last run alone: gpuadm's own half of an undo is no foreign edit.
@@ -165,12 +158,10 @@ func TestHostileUndoToOverACutUndo(t *testing.T) {
 	last := apply(t, n, v("three"))
 	n.Advance(1e9)
 	e := stopsAt(v("three"), converge.Undone)
-	if _, err := e.Undo(t.Context(), n, "all", nil); !errors.Is(err, converge.ErrStopped) {
-		t.Fatal(err)
-	}
-	if _, err := v("three").Undo(t.Context(), n, last.Run, nil); err != nil {
-		t.Errorf("undo --to the last run over a cut undo of all: %v, %q", err, because(err))
-	}
+	_, err := e.Undo(t.Context(), n, "all", nil)
+	must.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
+	_, err = v("three").Undo(t.Context(), n, last.Run, nil)
+	check.That(t, err == nil, "undo --to the last run over a cut undo of all: %v, %q", err, because(err))
 	undo(t, n, v("three"), "all")
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
@@ -187,16 +178,14 @@ func TestHostileUndoOneByOneAfterAnOvertakenUndo(t *testing.T) {
 		n.Advance(1e9)
 	}
 	e := stopsAt(v("three"), converge.Undone)
-	if _, err := e.Undo(t.Context(), n, "all", nil); !errors.Is(err, converge.ErrStopped) {
-		t.Fatal(err)
-	}
+	_, err := e.Undo(t.Context(), n, "all", nil)
+	must.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
 	n.Advance(1e9)
 	apply(t, n, v("three"))
 	for i := range 4 {
 		n.Advance(1e9)
-		if _, err := v("three").Undo(t.Context(), n, "", nil); err != nil {
-			t.Errorf("undo %d: %v, %q", i, err, because(err))
-		}
+		_, err := v("three").Undo(t.Context(), n, "", nil)
+		check.That(t, err == nil, "undo %d: %v, %q", i, err, because(err))
 	}
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
@@ -217,12 +206,8 @@ func TestHostileBootFinishesAnUndoThatLeaves(t *testing.T) {
 	next := e()
 	next.Unattended = true
 	res, err := next.Apply(t.Context(), n)
-	if err != nil || res.Held == "" {
-		t.Errorf("the boot does not finish it: %v, %q", err, because(err))
-	}
-	if content(n, "/etc/d.conf") != "theirs" {
-		t.Error("the file that was to be left was changed")
-	}
+	check.That(t, err == nil && res.Held != "", "the boot does not finish it: %v, %q", err, because(err))
+	check.That(t, content(n, "/etc/d.conf") == "theirs", "the file that was to be left was changed")
 }
 
 // The line that holds cannot be written, for one moment: the undo is not forgotten by the next boot.
@@ -244,9 +229,8 @@ func TestHostileFailedHoldLine(t *testing.T) {
 		next := e()
 		next.Unattended = true
 		_, _ = next.Apply(context.Background(), n)
-		if _, serr := n.Stat("/srv/a"); serr == nil {
-			t.Errorf("touch %d: the undo ended with %v, and the boot has applied again", at, err)
-		}
+		_, serr := n.Stat("/srv/a")
+		check.That(t, serr != nil, "touch %d: the undo ended with %v, and the boot has applied again", at, err)
 	}
 }
 
@@ -268,15 +252,12 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), restart)))
 	n.Advance(1e9)
 	apply(t, n, of(stage()))
-	if content(n, "/etc/d.conf") != "old\n" {
-		t.Fatal("not shrunk")
-	}
+	must.That(t, content(n, "/etc/d.conf") == "old\n", "not shrunk")
 	n.Advance(60e9)
 	put(t, n, "/etc/d.conf", "theirs")
 	n.Advance(60e9)
-	if p := plan(t, n, of(stage())); p.Now() != 0 {
-		t.Errorf("planned: %s", names(p.Changes))
-	}
+	p := plan(t, n, of(stage()))
+	check.That(t, p.Now() == 0, "planned: %s", names(p.Changes))
 }
 
 // An undo of all was killed when only the line that ends it was missing, and the next is asked for the last run alone: that would bring
@@ -307,9 +288,7 @@ func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 		undo(t, n, e, "all")
 		compare(t, "undone", first, n.Tree(converge.Home))
 	}
-	if tested == 0 {
-		t.Error("no undo was refused")
-	}
+	check.That(t, tested != 0, "no undo was refused")
 }
 
 // A run is killed in the middle of a write, and the next one can neither sweep nor go on: the one after it removes the temporary file.
@@ -326,9 +305,7 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 	const temporary = "/etc/.gpuadm-"
 	at := 40 // the last touch that leaves one: the new bytes are in place, and the next apply has nothing to do in the folder
 	for ; !strings.Contains(killed(at).Tree(), temporary); at-- {
-		if at == 0 {
-			t.Fatal("no run that was killed leaves a temporary file")
-		}
+		must.That(t, at != 0, "no run that was killed leaves a temporary file")
 	}
 	left := 0
 	for first := range 8 {
@@ -347,9 +324,7 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 			clean(t, fmt.Sprintf("touches %d and %d failed", first, second), n)
 		}
 	}
-	if left == 0 {
-		t.Error("no temporary file was left by two runs")
-	}
+	check.That(t, left != 0, "no temporary file was left by two runs")
 }
 
 // An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps: what stays is not taken for a file
@@ -366,14 +341,11 @@ func TestHostileTemporaryIsNoForeignFile(t *testing.T) {
 				n.Fail(n.Touches()+first, syscall.EIO)
 				n.Fail(n.Touches()+second, syscall.EIO)
 				res, _ := e().Undo(t.Context(), n, "all", nil)
-				if len(res.Left) > 0 {
-					t.Errorf("killed at touch %d, touches %d and %d failed: left %v", cut, first, second, res.Left)
-				}
+				check.That(t, len(res.Left) == 0, "killed at touch %d, touches %d and %d failed: left %v", cut, first, second, res.Left)
 				n.Reboot() // nothing fails any more
 				undo(t, n, e(), "all")
-				if _, err := n.Stat("/srv/f"); err == nil {
-					t.Errorf("killed at touch %d, touches %d and %d failed: the folder stays", cut, first, second)
-				}
+				_, err := n.Stat("/srv/f")
+				check.That(t, err != nil, "killed at touch %d, touches %d and %d failed: the folder stays", cut, first, second)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -102,26 +103,17 @@ func TestIMEXModes(t *testing.T) {
 		first := tree(n)
 		planned := names(plan(t, n, imexEngine(t, name)).Changes)
 		made := names(apply(t, n, imexEngine(t, name)).Made)
-		if made != planned || (made == "") != (name == "off") {
-			t.Errorf("%s: made\n%s\nplanned\n%s", name, made, planned)
-		}
-		if got := imexUnit(n); got != want {
-			t.Errorf("%s: the unit is %q, want %q", name, got, want)
-		}
+		check.That(t, made == planned && (made == "") == (name == "off"), "%s: made\n%s\nplanned\n%s", name, made, planned)
+		check.Equal(t, imexUnit(n), want, "%s: the unit is", name)
 		touches := n.Touches()
-		if res := apply(t, n, imexEngine(t, name)); n.Touches() != touches || len(n.Violations()) > 0 {
-			t.Errorf("%s: a second apply made %s, %v", name, names(res.Made), n.Violations())
-		}
+		res := apply(t, n, imexEngine(t, name))
+		check.That(t, n.Touches() == touches && len(n.Violations()) == 0, "%s: a second apply made %s, %v", name, names(res.Made), n.Violations())
 		config, _ := n.ReadFile(drivers.IMEXConfig)
 		nodes, _ := n.ReadFile(drivers.IMEXNodes)
 		for _, line := range []string{"IMEX_CMD_ENABLED=1\n", "IMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\n"} {
-			if strings.Contains(string(config), line) != (name == "host") {
-				t.Errorf("%s: %q in\n%s", name, line, config)
-			}
+			check.That(t, strings.Contains(string(config), line) == (name == "host"), "%s: %q in\n%s", name, line, config)
 		}
-		if (string(nodes) == "10.0.0.11\n10.0.0.12\n") != (name == "host") {
-			t.Errorf("%s: nodes %q", name, nodes)
-		}
+		check.That(t, (string(nodes) == "10.0.0.11\n10.0.0.12\n") == (name == "host"), "%s: nodes %q", name, nodes)
 		undo(t, n, imexEngine(t, name), "all")
 		compare(t, name+", undone", first, tree(n))
 	}
@@ -145,13 +137,10 @@ func TestIMEXWrongStates(t *testing.T) {
 			must.OK(t, n.SetUnit(t.Context(), drivers.IMEXUnit, c))
 		}
 		first := strings.ReplaceAll(tree(n), " fresh\n", " stale\n") // what runs masked was started with its unit file
-		if got := imexUnit(n); !strings.HasPrefix(got, wrong.was) {
-			t.Fatalf("the unit begins as %q, want %q", got, wrong.was)
-		}
+		got := imexUnit(n)
+		must.That(t, strings.HasPrefix(got, wrong.was), "the unit begins as %q, want %q", got, wrong.was)
 		apply(t, n, imexEngine(t, wrong.spec))
-		if got := imexUnit(n); got != wrong.want {
-			t.Errorf("%s of %s: the unit is %q, want %q", wrong.spec, wrong.was, got, wrong.want)
-		}
+		check.Equal(t, imexUnit(n), wrong.want, "%s of %s: the unit is", wrong.spec, wrong.was)
 		undo(t, n, imexEngine(t, wrong.spec), "all")
 		compare(t, wrong.spec+" of "+wrong.was+", undone", first, strings.ReplaceAll(tree(n), " fresh\n", " stale\n"))
 	}
@@ -179,9 +168,7 @@ func imexPowerCuts(t *testing.T, name string) {
 			if err == nil {
 				_, _ = imexEngine(t, name).Undo(context.Background(), n, "all", nil) // the last touches only clear away
 			}
-			if !n.Off() {
-				t.Fatalf("%s: touch %d: the power was not cut", name, cut)
-			}
+			must.That(t, n.Off(), "%s: touch %d: the power was not cut", name, cut)
 			n.Boot(loss)
 			if cut < made {
 				apply(t, n, imexEngine(t, name))
@@ -237,9 +224,7 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	undo(t, n, imexEngine(t, "host"), "all")
 	got, err := n.ReadFile(drivers.IMEXConfig)
 	want := strings.NewReplacer("IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", "=/etc/nvidia-imex/imex_ctrl.sock", "=").Replace(edited)
-	if err != nil || string(got) != want {
-		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
-	}
+	check.That(t, err == nil && string(got) == want, "%v\n%s\nwant\n%s", err, got, want)
 }
 
 // IMEX that waits for other nodes goes on running: exit code 75, and nothing is rolled back.
@@ -249,8 +234,7 @@ func TestIMEXWaitsForOthers(t *testing.T) {
 	n.Advance(time.Hour)
 	applied := tree(n)
 	put(t, n, "/run/imex-says", "WAITING_FOR_PEERS\n")
-	if _, err := imexEngine(t, "host").Apply(t.Context(), n); !trouble.Passes(err) || !strings.Contains(err.Error(), "IMEX of the other nodes answers") {
-		t.Error(err)
-	}
+	_, err := imexEngine(t, "host").Apply(t.Context(), n)
+	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "IMEX of the other nodes answers"), "%v", err)
 	compare(t, "while it waits", applied, tree(n))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -61,32 +62,25 @@ func (r recorded) works(t *testing.T, what string, boot func() *simhost.Node) {
 	t.Helper()
 	ctx := context.Background()
 	n := boot()
-	if p, err := r.wish.engine(t).Plan(ctx, n.View()); err != nil || p.Now() > 0 {
-		t.Fatalf("%s: no plan with nothing to do: %d changes, %v", what, p.Now(), err)
-	}
-	if p, err := r.more.engine(t).Plan(ctx, n.View()); err != nil || p.Now() == 0 || len(p.Cannot()) > 0 {
-		t.Fatalf("%s: no plan: %s, %v", what, names(p.Changes), err)
-	}
-	if s, err := r.wish.engine(t).Pending(ctx, n.View()); err != nil || s.Now() > 0 {
-		t.Fatalf("%s: the gate cannot look: %d changes, %v", what, s.Now(), err)
-	}
-	if _, err := r.wish.engine(t).Status(ctx, n.View()); err != nil {
-		t.Fatalf("%s: no status: %v", what, err)
-	}
+	p, err := r.wish.engine(t).Plan(ctx, n.View())
+	must.That(t, err == nil && p.Now() <= 0, "%s: no plan with nothing to do: %d changes, %v", what, p.Now(), err)
+	p, err = r.more.engine(t).Plan(ctx, n.View())
+	must.That(t, err == nil && p.Now() != 0 && len(p.Cannot()) == 0, "%s: no plan: %s, %v", what, names(p.Changes), err)
+	s, err := r.wish.engine(t).Pending(ctx, n.View())
+	must.That(t, err == nil && s.Now() <= 0, "%s: the gate cannot look: %d changes, %v", what, s.Now(), err)
+	_, err = r.wish.engine(t).Status(ctx, n.View())
+	must.That(t, err == nil, "%s: no status: %v", what, err)
 	for _, unattended := range []bool{true, false} {
 		e := r.wish.engine(t)
 		e.Unattended = unattended
-		if res, err := e.Apply(ctx, n); err != nil || len(res.Made) > 0 {
-			t.Fatalf("%s: an apply with nothing to do: made %s, %v", what, names(res.Made), err)
-		}
+		res, err := e.Apply(ctx, n)
+		must.That(t, err == nil && len(res.Made) == 0, "%s: an apply with nothing to do: made %s, %v", what, names(res.Made), err)
 	}
-	if s, err := r.wish.engine(t).Pending(ctx, n.View()); err != nil || s.Unfinished != "" {
-		t.Fatalf("%s: after an apply the gate is closed: unfinished %q, %v", what, s.Unfinished, err)
-	}
+	s, err = r.wish.engine(t).Pending(ctx, n.View())
+	must.That(t, err == nil && s.Unfinished == "", "%s: after an apply the gate is closed: unfinished %q, %v", what, s.Unfinished, err)
 	changed := boot()
-	if _, err := r.more.engine(t).Apply(ctx, changed); err != nil {
-		t.Fatalf("%s: an apply with changes: %v", what, err)
-	}
+	_, err = r.more.engine(t).Apply(ctx, changed)
+	must.That(t, err == nil, "%s: an apply with changes: %v", what, err)
 	compare(t, what+", applied", r.again, tree(changed))
 	r.undoes(t, what+", undone", boot())
 	r.undoes(t, what+", applied and undone", changed)
@@ -98,9 +92,7 @@ func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
 	ctx, damaged := context.Background(), len(converge.ReadJournal(n).Damaged) > 0
 	undid, err := r.more.engine(t).Undo(ctx, n, "all", nil)
 	oneSentence(t, what, err)
-	if damaged != (len(undid.Damaged) > 0) {
-		t.Fatalf("%s: it does not say that it may not know all changes", what)
-	}
+	must.That(t, damaged == (len(undid.Damaged) > 0), "%s: it does not say that it may not know all changes", what)
 	clean(t, what, n)
 	if err == nil || !strings.Contains(err.Error(), hologram) {
 		return
@@ -212,18 +204,12 @@ func TestNewerJournal(t *testing.T) {
 			t.Errorf("%s: an apply with nothing to do: made %s, %v", name, names(res.Made), err)
 		}
 		_, err := r.more.engine(t).Apply(ctx, n)
-		if err == nil {
-			t.Errorf("%s: an apply with changes writes to it", name)
-		}
+		check.That(t, err != nil, "%s: an apply with changes writes to it", name)
 		oneSentence(t, name+": an apply with changes", err)
 		_, err = r.more.engine(t).Undo(ctx, n, "all", nil)
-		if err == nil {
-			t.Errorf("%s: an undo writes to it", name)
-		}
+		check.That(t, err != nil, "%s: an undo writes to it", name)
 		oneSentence(t, name+": an undo", err)
-		if n.Touches() != touches || !bytes.Equal(written(t, n), text) {
-			t.Errorf("%s: %d touches", name, n.Touches()-touches)
-		}
+		check.That(t, n.Touches() == touches && bytes.Equal(written(t, n), text), "%s: %d touches", name, n.Touches()-touches)
 	}
 }
 
@@ -250,33 +236,27 @@ func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 			kept := apply(t, n, wants(t))
 			before := n.Tree(converge.Home)
 			for i := range attempts {
-				if _, err := try(t).Apply(context.Background(), n); err == nil {
-					t.Fatal("it was applied")
-				}
+				_, err := try(t).Apply(context.Background(), n)
+				must.That(t, err != nil, "it was applied")
 				if i%100 == 0 {
 					compare(t, "attempted", before, n.Tree(converge.Home))
 				}
-				if info, err := n.Stat(journal); err != nil || info.Size > 2*most {
-					t.Fatalf("after %d attempts the journal has %d bytes, %v", i+1, info.Size, err)
-				}
+				info, err := n.Stat(journal)
+				must.That(t, err == nil && info.Size <= 2*most, "after %d attempts the journal has %d bytes, %v", i+1, info.Size, err)
 			}
 			apply(t, n, edition(t, 1))
-			if info, err := n.Stat(journal); err != nil || info.Size > most {
-				t.Errorf("after %d attempts and a run the journal has %d bytes, %v", attempts, info.Size, err)
-			}
+			info, err := n.Stat(journal)
+			check.That(t, err == nil && info.Size <= most, "after %d attempts and a run the journal has %d bytes, %v", attempts, info.Size, err)
 			undo(t, n, edition(t, 1), "")
 			compare(t, "the last run undone", before, n.Tree(converge.Home))
 			for range 3 {
-				if _, err := try(t).Apply(context.Background(), n); err == nil {
-					t.Fatal("it was applied")
-				}
+				_, err := try(t).Apply(context.Background(), n)
+				must.That(t, err != nil, "it was applied")
 			}
-			if p, err := wants(t).PlanUndo(context.Background(), n, "", nil); err != nil || len(p.Runs) != 1 || p.Runs[0] != kept.Run {
-				t.Errorf("undo would undo %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
-			}
-			if res := undo(t, n, wants(t), ""); len(res.Made) != 1 {
-				t.Errorf("undo has undone %s", names(res.Made))
-			}
+			p, err := wants(t).PlanUndo(context.Background(), n, "", nil)
+			check.That(t, err == nil && len(p.Runs) == 1 && p.Runs[0] == kept.Run, "undo would undo %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
+			res := undo(t, n, wants(t), "")
+			check.That(t, len(res.Made) == 1, "undo has undone %s", names(res.Made))
 			compare(t, "all undone", first, n.Tree(converge.Home))
 		})
 	}
@@ -317,29 +297,21 @@ func TestTornLastLineIsHealed(t *testing.T) {
 		whole := written(t, n)
 		put(t, n, journal, string(whole)+torn)
 		s, err := edition(t, 2).Status(t.Context(), n.View())
-		if err != nil || s.Torn != bytes.Count(whole, []byte("\n"))+1 || len(s.Damaged) != 0 {
-			t.Errorf("%s: torn %v, damaged %v, %v", name, s.Torn, s.Damaged, err)
-		}
+		check.That(t, err == nil && s.Torn == bytes.Count(whole, []byte("\n"))+1 && len(s.Damaged) == 0, "%s: torn %v, damaged %v, %v", name, s.Torn, s.Damaged, err)
 		for try := range 2 {
 			e, warnings := saying(edition(t, 2))
-			if res := apply(t, n, e); len(res.Made) > 0 {
-				t.Errorf("%s: made %v", name, res.Made)
-			}
-			if len(*warnings) != 1-try {
-				t.Errorf("%s: try %d says %q", name, try, *warnings)
-			}
+			res := apply(t, n, e)
+			check.That(t, len(res.Made) == 0, "%s: made %v", name, res.Made)
+			check.That(t, len(*warnings) == 1-try, "%s: try %d says %q", name, try, *warnings)
 		}
 		if s, err := edition(t, 2).Status(t.Context(), n.View()); err != nil || s.Torn != 0 || len(s.Damaged) != 0 || s.Unfinished != "" {
 			t.Errorf("%s: healed, and torn %v, damaged %v, unfinished %q, %v", name, s.Torn, s.Damaged, s.Unfinished, err)
 		}
-		if !bytes.HasPrefix(written(t, n), whole) {
-			t.Errorf("%s: the lines before it have changed", name)
-		}
+		check.That(t, bytes.HasPrefix(written(t, n), whole), "%s: the lines before it have changed", name)
 		undo(t, n, edition(t, 2), "all")
 		compare(t, name+", undone", first, n.Tree(converge.Home))
-		if left := blobs(n); left > 0 {
-			t.Errorf("%s: %d unneeded blobs are kept", name, left)
-		}
+		left := blobs(n)
+		check.That(t, left <= 0, "%s: %d unneeded blobs are kept", name, left)
 	}
 }
 
@@ -354,12 +326,10 @@ func TestTornLineOnAFullDisk(t *testing.T) {
 		t.Errorf("said %q", *warnings)
 	}
 	undo(t, n, edition(t, 1), "")
-	if s, err := edition(t, 1).Status(t.Context(), n.View()); err != nil || s.Torn+len(s.Damaged) != 0 {
-		t.Errorf("torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
-	}
-	if left := blobs(n); left > 0 {
-		t.Errorf("%d unneeded blobs are kept", left)
-	}
+	s, err := edition(t, 1).Status(t.Context(), n.View())
+	check.That(t, err == nil && s.Torn+len(s.Damaged) == 0, "torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
+	left := blobs(n)
+	check.That(t, left <= 0, "%d unneeded blobs are kept", left)
 }
 
 // Power may fail again while that is repaired, at any touch.
@@ -380,9 +350,7 @@ func TestTornWhileHealing(t *testing.T) {
 			t.Errorf("cut at %d: torn %v, damaged %v, %v:\n%s", cut, s.Torn, s.Damaged, err, written(t, n))
 		}
 	}
-	if cuts < 6 {
-		t.Errorf("power failed %d times only", cuts)
-	}
+	check.That(t, cuts >= 6, "power failed %d times only", cuts)
 }
 
 // A line that a full disk has cut short in the middle of a run is no news: nothing was touched under it.
@@ -393,9 +361,8 @@ func TestLineCutShortInTheMiddle(t *testing.T) {
 	put(t, n, journal, string(lines[0])+string(lines[1][:len(lines[1])/3])+"\n"+string(bytes.Join(lines[1:], nil)))
 	e, warnings := saying(edition(t, 2))
 	apply(t, n, e)
-	if s, err := e.Status(t.Context(), n.View()); err != nil || s.Torn+len(s.Damaged) != 0 || len(*warnings) != 0 {
-		t.Errorf("torn %v, damaged %v, %v, said %q", s.Torn, s.Damaged, err, *warnings)
-	}
+	s, err := e.Status(t.Context(), n.View())
+	check.That(t, err == nil && s.Torn+len(s.Damaged) == 0 && len(*warnings) == 0, "torn %v, damaged %v, %v, said %q", s.Torn, s.Damaged, err, *warnings)
 	if undo(t, n, e, "all"); blobs(n) > 0 {
 		t.Errorf("%d unneeded blobs are kept", blobs(n))
 	}
@@ -414,17 +381,13 @@ func TestDamagedJournal(t *testing.T) {
 	for range 2 {
 		e, warnings := saying(edition(t, 2))
 		apply(t, n, e)
-		if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "cannot read these lines of "+journal+": 2: ") {
-			t.Errorf("said %q", *warnings)
-		}
+		check.That(t, len(*warnings) == 1 && strings.Contains((*warnings)[0], "cannot read these lines of "+journal+": 2: "), "said %q", *warnings)
 	}
-	if s, err := edition(t, 2).Status(t.Context(), n.View()); err != nil || len(s.Damaged) != 1 || s.Damaged[0] != 2 || s.Torn != 0 {
-		t.Errorf("torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
-	}
+	s, err := edition(t, 2).Status(t.Context(), n.View())
+	check.That(t, err == nil && len(s.Damaged) == 1 && s.Damaged[0] == 2 && s.Torn == 0, "torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
 	undo(t, n, edition(t, 2), "all")
-	if left := blobs(n); left != had || had == 0 {
-		t.Errorf("%d blobs of %d are left", left, had)
-	}
+	left := blobs(n)
+	check.That(t, left == had && had != 0, "%d blobs of %d are left", left, had)
 	lines = bytes.SplitAfter(written(t, n), []byte("\n"))
 	put(t, n, journal, string(bytes.Join(append(lines[:1:1], lines[2:]...), nil)))
 	e, warnings := saying(edition(t, 2))

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -95,9 +96,8 @@ func TestForgedJournal(t *testing.T) {
 				if c.refuse == "" { // the same journal does what it says where it is root's: else this test could not fail
 					if what == "an unattended apply" {
 						_ = do(engine(t, ""))
-						if i, err := n.Stat("/usr/bin/rooted"); err != nil || i.Mode&fs.ModeSetuid == 0 {
-							t.Errorf("the journal of root was not gone on with: %v, %v", i.Mode, err)
-						}
+						i, err := n.Stat("/usr/bin/rooted")
+						check.That(t, err == nil && i.Mode&fs.ModeSetuid != 0, "the journal of root was not gone on with: %v, %v", i.Mode, err)
 					}
 					continue
 				}
@@ -107,9 +107,8 @@ func TestForgedJournal(t *testing.T) {
 				if !errors.As(err, &told) || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(strings.Join(told.Try, "\n"), c.fix) {
 					t.Errorf("%s: want a refusal with %q and %q, got %#v", what, c.refuse, c.fix, err)
 				}
-				if _, err := n.Lstat("/usr/bin/rooted"); !errors.Is(err, fs.ErrNotExist) || n.Touches() != touches {
-					t.Errorf("%s touched %d times: %v", what, n.Touches()-touches, err)
-				}
+				_, err = n.Lstat("/usr/bin/rooted")
+				check.That(t, errors.Is(err, fs.ErrNotExist) && n.Touches() == touches, "%s touched %d times: %v", what, n.Touches()-touches, err)
 			}
 			if c.refuse == "" {
 				return
@@ -144,9 +143,7 @@ func TestApplyIsTrusted(t *testing.T) {
 			}
 		}
 		apply(t, n, e())
-		if !slices.Contains(stages.Installed(n), stages.Binary) {
-			t.Fatalf("%s: the boot unit was not installed", m.name)
-		}
+		must.That(t, slices.Contains(stages.Installed(n), stages.Binary), "%s: the boot unit was not installed", m.name)
 		trusted("applied")
 		apply(t, n, e())
 		undo(t, n, e(), "all")
@@ -200,7 +197,6 @@ func TestBakeWithoutRoot(t *testing.T) {
 		return errors.Join(err, os.Lchown(name, 0, 0))
 	})
 	must.OK(t, err)
-	if err := errors.Join(again(), h.Trusted(stages.Installed(h)...)); err != nil {
-		t.Errorf("with root's files: %v", err)
-	}
+	err = errors.Join(again(), h.Trusted(stages.Installed(h)...))
+	check.That(t, err == nil, "with root's files: %v", err)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -30,9 +31,7 @@ func TestPlanTouchesNothing(t *testing.T) {
 		n := m.boot(t)
 		before := n.Tree()
 		plan(t, n, e())
-		if n.Touches() != 0 || n.Tree() != before || len(n.Violations()) > 0 {
-			t.Errorf("%d touches, violations %v", n.Touches(), n.Violations())
-		}
+		check.That(t, n.Touches() == 0 && n.Tree() == before && len(n.Violations()) == 0, "%d touches, violations %v", n.Touches(), n.Violations())
 	})
 }
 
@@ -48,17 +47,11 @@ func TestRefusalsTouchNothing(t *testing.T) {
 			refused++
 			_, err := e.Apply(context.Background(), n)
 			var told *trouble.Error
-			if !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
-				t.Errorf("%s/%s: not a refusal with a fix: %v", m.name, name, err)
-			}
-			if n.Touches() != 0 {
-				t.Errorf("%s/%s: refused after %d touches", m.name, name, n.Touches())
-			}
+			check.That(t, errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s/%s: not a refusal with a fix: %v", m.name, name, err)
+			check.That(t, n.Touches() == 0, "%s/%s: refused after %d touches", m.name, name, n.Touches())
 		}
 	}
-	if refused < 4 {
-		t.Errorf("only %d refusals: the law was hardly tested", refused)
-	}
+	check.That(t, refused >= 4, "only %d refusals: the law was hardly tested", refused)
 }
 
 // Law 2: wants and To are pure, and making twice is making once.
@@ -70,9 +63,7 @@ func TestWantsArePure(t *testing.T) {
 		for _, st := range eng.Stages {
 			wants := must.Get(st.Wants(eng.Spec, f))(t)
 			again, err := st.Wants(eng.Spec, f)
-			if err != nil || len(wants) != len(again) {
-				t.Fatalf("%s wants %d things, then %d, %v", st.Name, len(wants), len(again), err)
-			}
+			must.That(t, err == nil && len(wants) == len(again), "%s wants %d things, then %d, %v", st.Name, len(wants), len(again), err)
 			for i, w := range wants {
 				found, err := w.Look(ctx, n)
 				if errors.As(err, &host.Later{}) {
@@ -107,23 +98,17 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 				planned.Changes[i].Deferred = ""
 			}
 		}
-		if got, want := names(res.Made), names(planned.Changes); got != want {
-			t.Errorf("made\n%s\nplanned\n%s", got, want)
-		}
-		if p := plan(t, n, e()); p.Now() > 0 {
-			t.Errorf("after apply, still planned:\n%s", names(p.Changes))
-		}
+		got, want := names(res.Made), names(planned.Changes)
+		check.That(t, got == want, "made\n%s\nplanned\n%s", got, want)
+		p := plan(t, n, e())
+		check.That(t, p.Now() <= 0, "after apply, still planned:\n%s", names(p.Changes))
 		touches := n.Touches()
-		if res := apply(t, n, e()); res.Run != "" || n.Touches() != touches {
-			t.Errorf("a second apply touched %d times: %s", n.Touches()-touches, names(res.Made))
-		}
+		res = apply(t, n, e())
+		check.That(t, res.Run == "" && n.Touches() == touches, "a second apply touched %d times: %s", n.Touches()-touches, names(res.Made))
 		undo(t, n, e(), "")
-		if diff := cmp.Diff(first, tree(n)); diff != "" {
-			t.Errorf("after undo (-first +now):\n%s", diff)
-		}
-		if s := n.Units(); strings.Contains(s, "stale") && !strings.Contains(first, "stale") {
-			t.Errorf("after undo a daemon runs with other files than there are:\n%s", s)
-		}
+		check.None(t, cmp.Diff(first, tree(n)), "after undo (-first +now):")
+		s := n.Units()
+		check.That(t, !strings.Contains(s, "stale") || strings.Contains(first, "stale"), "after undo a daemon runs with other files than there are:\n%s", s)
 	})
 }
 
@@ -223,14 +208,11 @@ func TestHold(t *testing.T) {
 		unattended := e()
 		unattended.Unattended = true
 		touches := n.Touches()
-		if res := apply(t, n, unattended); res.Held == "" || n.Touches() != touches {
-			t.Fatalf("not held: %+v, %d touches", res, n.Touches()-touches)
-		}
+		res := apply(t, n, unattended)
+		must.That(t, res.Held != "" && n.Touches() == touches, "not held: %+v, %d touches", res, n.Touches()-touches)
 		apply(t, n, e())
 		compare(t, "applied by hand", applied, tree(n))
-		if res := apply(t, n, unattended); res.Held != "" {
-			t.Errorf("still held after an apply by hand")
-		}
+		check.That(t, apply(t, n, unattended).Held == "", "still held after an apply by hand")
 	})
 }
 
@@ -244,9 +226,7 @@ func TestRunIDs(t *testing.T) {
 		n := m.boot(t)
 		n.CutAt(whole.Touches() - 5)
 		cut, err := e().Apply(context.Background(), n)
-		if err == nil {
-			t.Fatal("not cut")
-		}
+		must.That(t, err != nil, "not cut")
 		n.Boot(simhost.LoseAll)
 		res := apply(t, n, e())
 		j := must.Get(converge.ReadJournal(n), error(nil))(t)
@@ -263,12 +243,10 @@ func TestOneWriter(t *testing.T) {
 	unlock := must.Get(n.Lock())(t)
 	defer unlock()
 	var busy *host.Busy
-	if _, err := engine(t, specs["handler"]).Apply(context.Background(), n); !errors.As(err, &busy) {
-		t.Errorf("a second run was let in: %v", err)
-	}
-	if _, err := engine(t, specs["handler"]).Undo(context.Background(), n, "", nil); !errors.As(err, &busy) {
-		t.Errorf("an undo beside a run was let in: %v", err)
-	}
+	_, err := engine(t, specs["handler"]).Apply(context.Background(), n)
+	check.That(t, errors.As(err, &busy), "a second run was let in: %v", err)
+	_, err = engine(t, specs["handler"]).Undo(context.Background(), n, "", nil)
+	check.That(t, errors.As(err, &busy), "an undo beside a run was let in: %v", err)
 	plan(t, n, engine(t, specs["handler"])) // looking is free
 }
 
@@ -326,9 +304,7 @@ func TestFactsAreStable(t *testing.T) {
 		n := m.boot(t)
 		a, err1 := facts.Gather(context.Background(), n, facts.Needs{})
 		b, err2 := facts.Gather(context.Background(), n, facts.Needs{})
-		if err1 != nil || err2 != nil || !reflect.DeepEqual(a, b) {
-			t.Errorf("%s: facts differ from one look to the next: %v %v", m.name, err1, err2)
-		}
+		check.That(t, err1 == nil && err2 == nil && reflect.DeepEqual(a, b), "%s: facts differ from one look to the next: %v %v", m.name, err1, err2)
 	}
 }
 
@@ -351,14 +327,10 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		tested++
 		_, err = e.Apply(context.Background(), n)
 		var told *trouble.Error
-		if !errors.As(err, &told) || len(told.Undone) == 0 || len(told.Try) == 0 {
-			t.Errorf("%s: %v", m.name, err)
-		}
+		check.That(t, errors.As(err, &told) && len(told.Undone) > 0 && len(told.Try) > 0, "%s: %v", m.name, err)
 		compare(t, m.name+": after the daemon died", first, tree(n))
 	}
-	if tested < 3 {
-		t.Errorf("only %d machines tested", tested)
-	}
+	check.That(t, tested >= 3, "only %d machines tested", tested)
 }
 
 // Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent from whatever is found.
@@ -388,14 +360,11 @@ func TestNodeWantsArePure(t *testing.T) {
 						continue
 					}
 					tested++
-					if twice, err := w.To(one); err != nil || twice != one {
-						t.Errorf("%s/%s: %s %s: To gives %q, and of itself %q, %v", m.name, name, w.Ref().Kind, w.Ref().Name, one, twice, err)
-					}
+					twice, err := w.To(one)
+					check.That(t, err == nil && twice == one, "%s/%s: %s %s: To gives %q, and of itself %q, %v", m.name, name, w.Ref().Kind, w.Ref().Name, one, twice, err)
 				}
 			}
 		}
 	}
-	if tested < 100 {
-		t.Errorf("only %d things were tested", tested)
-	}
+	check.That(t, tested >= 100, "only %d things were tested", tested)
 }

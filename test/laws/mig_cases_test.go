@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -35,27 +36,21 @@ func TestEachGPU(t *testing.T) {
 		e := engine(t, head+layout)
 		res, err := e.Apply(context.Background(), n)
 		if failure != "per-gpu" {
-			if err == nil {
-				t.Errorf("%q: applied", failure)
-			}
+			check.That(t, err != nil, "%q: applied", failure)
 			compare(t, failure+": nothing is touched", before, ids(t, n))
 			continue
 		}
 		if !trouble.Passes(err) {
 			t.Fatal(err, because(err))
 		}
-		if got := ids(t, n); !strings.Contains(got, "3g.40gb") && got == before {
-			t.Errorf("%s: no GPU was partitioned: %s", failure, got)
-		}
+		got := ids(t, n)
+		check.That(t, strings.Contains(got, "3g.40gb") || got != before, "%s: no GPU was partitioned: %s", failure, got)
 		p := plan(t, n, e)
-		if p.Deferred != 1 || len(p.Changes) != 1 || !strings.Contains(p.Changes[0].Waits, "process 4711") {
-			t.Errorf("%+v, planned again: %+v", res, p.Changes)
-		}
+		check.That(t, p.Deferred == 1 && len(p.Changes) == 1 && strings.Contains(p.Changes[0].Waits, "process 4711"), "%+v, planned again: %+v", res, p.Changes)
 		n.Use(second, -1)
 		apply(t, n, e)
-		if p := plan(t, n, e); len(p.Changes) > 0 {
-			t.Errorf("left: %+v", p.Changes)
-		}
+		p = plan(t, n, e)
+		check.That(t, len(p.Changes) == 0, "left: %+v", p.Changes)
 	}
 }
 
@@ -75,12 +70,10 @@ func (n lostSecond) Driver(ctx context.Context) (host.Driver, error) {
 func TestLostGPUWaits(t *testing.T) {
 	n := lostSecond{gpus(t, h100s)}
 	e := engine(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n")
-	if _, err := e.Apply(context.Background(), n); !trouble.Passes(err) {
-		t.Fatal(err)
-	}
-	if p, err := e.Plan(context.Background(), n); err != nil || p.Deferred != 1 || len(p.Changes) != 1 || !strings.Contains(p.Changes[0].Waits, "fallen off the bus") {
-		t.Errorf("%+v, %v", p.Changes, err)
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, trouble.Passes(err), "%v", err)
+	p, err := e.Plan(context.Background(), n)
+	check.That(t, err == nil && p.Deferred == 1 && len(p.Changes) == 1 && strings.Contains(p.Changes[0].Waits, "fallen off the bus"), "%+v, %v", p.Changes, err)
 }
 
 // After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads
@@ -113,17 +106,13 @@ func nodesOfPartitions(t *testing.T, stage, spec string) {
 	e := engine(t, spec)
 	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != stage })
 	apply(t, n, e)
-	if want := []string{gi + "/access", gi + "/ci0/access"}; !slices.Equal(asked, want) {
-		t.Errorf("nvidia-modprobe was asked for %v", asked)
-	}
+	check.That(t, slices.Equal(asked, []string{gi + "/access", gi + "/ci0/access"}), "nvidia-modprobe was asked for %v", asked)
 	for _, minor := range []string{"21", "22"} {
-		if to, err := n.Resolve("/dev/char/235:" + minor); err != nil || to != "/dev/nvidia-caps/nvidia-cap"+minor {
-			t.Errorf("/dev/char/235:%s leads to %s, %v", minor, to, err)
-		}
+		to, err := n.Resolve("/dev/char/235:" + minor)
+		check.That(t, err == nil && to == "/dev/nvidia-caps/nvidia-cap"+minor, "/dev/char/235:%s leads to %s, %v", minor, to, err)
 	}
-	if p := plan(t, n, e); slices.ContainsFunc(p.Changes, func(c converge.Change) bool { return strings.HasPrefix(c.Kind, "device") }) {
-		t.Errorf("still planned: %+v", p.Changes)
-	}
+	p := plan(t, n, e)
+	check.That(t, !slices.ContainsFunc(p.Changes, func(c converge.Change) bool { return strings.HasPrefix(c.Kind, "device") }), "still planned: %+v", p.Changes)
 }
 
 // TestPodWithoutProcess: a pod that kubelet has given a partition keeps it though no process of it runs yet; it is named, and only a
@@ -148,9 +137,7 @@ func TestPodWithoutProcess(t *testing.T) {
 	for _, allow := range [][]string{nil, {"stop-clients"}} {
 		e.Allow = allow
 		_, err := e.Apply(context.Background(), n)
-		if err == nil || !strings.Contains(strings.Join(because(err), " "), "pod ml/pulls has 3g.40gb@") {
-			t.Errorf("allowed %v: %v %v", allow, err, because(err))
-		}
+		check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "pod ml/pulls has 3g.40gb@"), "allowed %v: %v %v", allow, err, because(err))
 		compare(t, "nothing is destroyed", before, ids(t, n))
 	}
 	apply(t, n, engine(t, wantsMIG(`"3g.40gb" = 2`))) // what stays is not disturbed
@@ -200,9 +187,7 @@ func TestKilledAtEveryTouchOfGPUs(t *testing.T) {
 				if err == nil {
 					_, err = e().Undo(context.Background(), n, "all", nil)
 				}
-				if err == nil || !n.Off() {
-					t.Fatalf("not killed at touch %d: %v", at, err)
-				}
+				must.That(t, err != nil && n.Off(), "not killed at touch %d: %v", at, err)
 				n.Revive()
 				between[ids(t, n)] = true
 				if at < made {
@@ -213,13 +198,10 @@ func TestKilledAtEveryTouchOfGPUs(t *testing.T) {
 					undo(t, n, e(), "")
 				}
 				compare(t, fmt.Sprintf("killed at touch %d of %d, undone", at, made), before, ids(t, n)+n.Units())
-				if v := n.Violations(); len(v) > 0 {
-					t.Fatalf("killed at touch %d: %v", at, v)
-				}
+				v := n.Violations()
+				must.That(t, len(v) == 0, "killed at touch %d: %v", at, v)
 			}
-			if len(between) < 20 {
-				t.Errorf("killed between %d states of the GPUs only", len(between))
-			}
+			check.That(t, len(between) >= 20, "killed between %d states of the GPUs only", len(between))
 		})
 	}
 }
@@ -238,8 +220,7 @@ func TestPowerCutsHitGPUs(t *testing.T) {
 			n.Revive()
 			between[ids(t, n)] = true
 		}
-		if want := map[string]int{"mig": 15, "mig two": 5}[name]; len(between) < want {
-			t.Errorf("%s: cut between %d states of the GPUs, want %d", name, len(between), want)
-		}
+		want := map[string]int{"mig": 15, "mig two": 5}[name]
+		check.That(t, len(between) >= want, "%s: cut between %d states of the GPUs, want %d", name, len(between), want)
 	}
 }

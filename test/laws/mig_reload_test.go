@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -222,9 +223,8 @@ func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 		n, before := upgraded(t, model, l[0], l[0])
 		upgraded, e := loaded(t, n), upgrading(t, newDriver, l[0])
 		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
-		if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") }); err != nil || i < 0 {
-			t.Errorf("%s: the plan of the undo is %+v, %v", model, p.Changes, err)
-		}
+		i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") })
+		check.That(t, err == nil && i >= 0, "%s: the plan of the undo is %+v, %v", model, p.Changes, err)
 		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
 		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
 		compare(t, model+", refused", upgraded, loaded(t, n))
@@ -250,12 +250,10 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 				}
 			}
 			applyIn(t, n, upgrading(t, newDriver, l[0]))
-			if p := plan(t, n, upgrading(t, newDriver, l[0])); p.Now() > 0 || p.Deferred > 0 {
-				t.Errorf("%s: planned: %s", model, names(p.Changes))
-			}
-			if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Count(got, ":9@")+strings.Count(got, ":19@") < 6 {
-				t.Errorf("%s: %s", model, got)
-			}
+			p := plan(t, n, upgrading(t, newDriver, l[0]))
+			check.That(t, p.Now() <= 0 && p.Deferred <= 0, "%s: planned: %s", model, names(p.Changes))
+			got := loaded(t, n)
+			check.That(t, strings.HasPrefix(got, "on disk "+newDriver) && strings.Count(got, ":9@")+strings.Count(got, ":19@") >= 6, "%s: %s", model, got)
 		}
 	}
 }
@@ -279,9 +277,8 @@ func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 	e := upgrading(t, newDriver, "")
 	e.Allow = []string{"lose-partitions"}
 	applyIn(t, n, e)
-	if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Contains(got, "@") {
-		t.Errorf("after it was allowed: %s", got)
-	}
+	got := loaded(t, n)
+	check.That(t, strings.HasPrefix(got, "on disk "+newDriver) && !strings.Contains(got, "@"), "after it was allowed: %s", got)
 }
 
 // An undo that is killed at any touch, or cut short by a power cut, and run again, ends as one that was not.
@@ -335,9 +332,8 @@ func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
 	applyIn(t, n, upgrading(t, newDriver, ""))
 	must.Get(n.CreateInstance(t.Context(), first, 0, host.Span{Start: 0, Size: 8}))(t)
 	res := undoIn(t, n, undoingUpgrade(t, ""), "")
-	if _, err := n.Stat("/sys/module/nvidia/version"); err == nil || len(res.Made) != 2 {
-		t.Errorf("the module is still loaded, or not all was undone: %+v", res)
-	}
+	_, err := n.Stat("/sys/module/nvidia/version")
+	check.That(t, err != nil && len(res.Made) == 2, "the module is still loaded, or not all was undone: %+v", res)
 }
 
 // resetter is a machine that records resets, and may have a way of its own with them.
@@ -371,12 +367,8 @@ func TestGPUsAreResetTogether(t *testing.T) {
 		n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\n"+tables)
 		var resets []string
 		res, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), resetter{n, &resets, nil})
-		if err != nil || len(res.Made) != 4 {
-			t.Fatalf("%v, made %v", err, res.Made)
-		}
-		if !slices.Equal(resets, want) {
-			t.Errorf("%s: resets of %v, want %v", tables, resets, want)
-		}
+		must.That(t, err == nil && len(res.Made) == 4, "%v, made %v", err, res.Made)
+		check.That(t, slices.Equal(resets, want), "%s: resets of %v, want %v", tables, resets, want)
 	}
 }
 
@@ -392,31 +384,24 @@ func TestUnresetGPUs(t *testing.T) {
 			var resets []string
 			e := engine(t, wantsMIG(`"3g.20gb" = 2`))
 			res, err := e.Apply(context.Background(), resetter{n, &resets, reset})
-			if err != nil || !strings.Contains(res.Reboot, "0000:1f:00.0 and 0000:27:00.0") || len(resets) != 1 {
-				t.Fatalf("%s: %v, %+v, resets %v", name, err, res, resets)
-			}
-			if name == "no effect" && !strings.Contains(res.Reboot, "only a restart of the machine") {
-				t.Errorf("%s: it says %s", name, res.Reboot)
-			}
+			must.That(t, err == nil && strings.Contains(res.Reboot, "0000:1f:00.0 and 0000:27:00.0") && len(resets) == 1, "%s: %v, %+v, resets %v", name, err, res, resets)
+			check.That(t, name != "no effect" || strings.Contains(res.Reboot, "only a restart of the machine"), "%s: it says %s", name, res.Reboot)
 			if p := partitions(n); strings.Count(p, "3g.20gb@") != 4 || strings.Count(p, "off, on after a reset") != 2 {
 				t.Errorf("%s: the GPUs that need no reset have not what is wanted: %s", name, p)
 			}
 			// Again, without a boot in between: the GPUs wait still, and nothing is rolled back.
-			if res, err := e.Apply(context.Background(), resetter{n, &resets, reset}); err != nil || res.Reboot == "" {
-				t.Errorf("%s, applied again: %v, %+v", name, err, res)
-			}
+			res, err = e.Apply(context.Background(), resetter{n, &resets, reset})
+			check.That(t, err == nil && res.Reboot != "", "%s, applied again: %v, %+v", name, err, res)
 			if byHand {
 				must.OK(t, n.ResetGPUs(context.Background(), "0000:1f:00.0", "0000:27:00.0"))
 			} else {
 				n.Reboot()
 			}
 			resets = nil
-			if res, err := e.Apply(context.Background(), resetter{n, &resets, reset}); err != nil || res.Reboot != "" || len(resets) > 0 {
-				t.Errorf("%s, by hand %t: %v, %+v, resets %v", name, byHand, err, res, resets)
-			}
-			if p := plan(t, n, e); p.Now() > 0 {
-				t.Errorf("%s, by hand %t: still planned: %v", name, byHand, p.Changes)
-			}
+			res, err = e.Apply(context.Background(), resetter{n, &resets, reset})
+			check.That(t, err == nil && res.Reboot == "" && len(resets) == 0, "%s, by hand %t: %v, %+v, resets %v", name, byHand, err, res, resets)
+			p := plan(t, n, e)
+			check.That(t, p.Now() <= 0, "%s, by hand %t: still planned: %v", name, byHand, p.Changes)
 		}
 	}
 }
@@ -440,9 +425,7 @@ func TestRefusedReset(t *testing.T) {
 			}
 			return c.err
 		}})
-		if err == nil || res.Reboot != "" || !strings.Contains(err.Error()+strings.Join(because(err), " "), c.says) {
-			t.Errorf("%s: %v %v, %+v", name, err, because(err), res)
-		}
+		check.That(t, err != nil && res.Reboot == "" && strings.Contains(err.Error()+strings.Join(because(err), " "), c.says), "%s: %v %v, %+v", name, err, because(err), res)
 		compare(t, name, before, ids(t, n))
 	}
 }
@@ -454,9 +437,7 @@ func TestResetElsewhere(t *testing.T) {
 	res, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), resetter{n, &resets, func(ctx context.Context, all []string) error {
 		return errors.Join(n.ResetGPUs(ctx, all...), smi(255, errors.New("exit status 255"), "late"))
 	}})
-	if err != nil || len(res.Made) != 2 {
-		t.Errorf("%v, %+v", err, res)
-	}
+	check.That(t, err == nil && len(res.Made) == 2, "%v, %+v", err, res)
 	must.OK(t, n.SetMIGMode(context.Background(), first, false))
 }
 

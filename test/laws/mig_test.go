@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -72,9 +73,7 @@ func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
 		failed++
 		compare(t, fmt.Sprintf("failed at touch %d", at), before, ids(t, n)+n.Units())
 	}
-	if failed < 40 {
-		t.Errorf("only %d failures", failed)
-	}
+	check.That(t, failed >= 40, "only %d failures", failed)
 }
 
 // Persistence mode without its daemon holds a GPU against its reset: it is off for that long, and on afterwards.
@@ -82,13 +81,11 @@ func TestPersistenceModeIsPaused(t *testing.T) {
 	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\npersistent = true\n[[gpu]]\nmodel = \"A100-40\"\n")
 	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
 	apply(t, n, e)
-	if got := ids(t, n); strings.Count(got, "persistent true") != 1 || len(n.Violations()) > 0 {
-		t.Errorf("after apply: %s, violations %v", got, n.Violations())
-	}
+	got := ids(t, n)
+	check.That(t, strings.Count(got, "persistent true") == 1 && len(n.Violations()) == 0, "after apply: %s, violations %v", got, n.Violations())
 	undo(t, n, e, "")
-	if got := ids(t, n); strings.Count(got, "persistent true") != 1 {
-		t.Errorf("after undo: %s", got)
-	}
+	got = ids(t, n)
+	check.That(t, strings.Count(got, "persistent true") == 1, "after undo: %s", got)
 }
 
 // A service that was masked or removed while it was paused does not hold up this and every later run.
@@ -100,9 +97,8 @@ func TestPausedServiceThatIsMasked(t *testing.T) {
 	}
 	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
 	apply(t, n, e)
-	if _, err := n.Stat("/run/gpuadm-paused"); err == nil {
-		t.Error("still noted as paused")
-	}
+	_, err := n.Stat("/run/gpuadm-paused")
+	check.That(t, err != nil, "still noted as paused")
 }
 
 // A service that does not start again is named, and the partitions go back to where it ran.
@@ -111,13 +107,10 @@ func TestPausedServiceThatDoesNotStart(t *testing.T) {
 	before := partitions(n)
 	must.OK(t, n.Refuse("nvidia-persistenced.service", "debian"))
 	_, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n)
-	if err == nil || !strings.Contains(err.Error()+strings.Join(because(err), " "), "nvidia-persistenced.service") {
-		t.Errorf("it says %v", err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error()+strings.Join(because(err), " "), "nvidia-persistenced.service"), "it says %v", err)
 	compare(t, "turned back", before, partitions(n))
-	if data, err := n.ReadFile("/run/gpuadm-paused"); err != nil || string(data) != "nvidia-persistenced.service\n" {
-		t.Errorf("noted as paused: %q, %v", data, err)
-	}
+	data, err := n.ReadFile("/run/gpuadm-paused")
+	check.That(t, err == nil && string(data) == "nvidia-persistenced.service\n", "noted as paused: %q, %v", data, err)
 }
 
 // Undo restores a layout that was made outside gpuadm: at once, and after a reboot that took all instances.
@@ -167,9 +160,8 @@ func TestNoDriverMeansLater(t *testing.T) {
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
 	must.OK(t, n.Remove("/sys/module/nvidia/version"))
-	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Deferred != 1 {
-		t.Errorf("without a driver: %+v", p.Changes)
-	}
+	p := plan(t, n, e)
+	check.That(t, len(p.Cannot()) == 0 && p.Now() <= 0 && p.Deferred == 1, "without a driver: %+v", p.Changes)
 }
 
 // A GPU that was taken out of the machine holds up nothing.
@@ -178,12 +170,10 @@ func TestGPUThatIsGone(t *testing.T) {
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
 	without := withoutSecond{n}
-	if p, err := e.Plan(context.Background(), without); err != nil || len(p.Changes) > 0 {
-		t.Errorf("planned %+v, %v", p.Changes, err)
-	}
-	if _, err := e.Undo(context.Background(), without, "all", nil); err != nil {
-		t.Error(err)
-	}
+	p, err := e.Plan(context.Background(), without)
+	check.That(t, err == nil && len(p.Changes) == 0, "planned %+v, %v", p.Changes, err)
+	_, err = e.Undo(context.Background(), without, "all", nil)
+	check.That(t, err == nil, "%v", err)
 	if strings.Contains(ids(t, without), "true") {
 		t.Errorf("undone: %s", ids(t, without))
 	}
@@ -211,9 +201,7 @@ func TestForeignComputeInstances(t *testing.T) {
 	}
 	before := ids(t, n)
 	res, err := e.Undo(ctx, n, "", nil)
-	if err != nil || len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "has 3g.40gb@") {
-		t.Errorf("undo says %v, left %v", err, res.Left)
-	}
+	check.That(t, err == nil && len(res.Left) == 1 && strings.Contains(res.Left[0].Cannot, "has 3g.40gb@"), "undo says %v, left %v", err, res.Left)
 	compare(t, "untouched", before, ids(t, n))
 }
 
@@ -226,9 +214,8 @@ func TestConsentForEachKind(t *testing.T) {
 		converge.Want{Thing: pkgThing{"b"}, To: to("1"), Breaks: []string{"stop-clients"}, Clients: map[string][]string{"stop-clients": {"process 4711 uses 1g.5gb@0 of GPU 1"}}},
 	))
 	n := node(t)
-	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "stop-clients") || n.Touches() > 0 {
-		t.Errorf("%v, %d touches", err, n.Touches())
-	}
+	_, err := e.Apply(context.Background(), n)
+	check.That(t, err != nil && strings.Contains(err.Error(), "stop-clients") && n.Touches() <= 0, "%v, %d touches", err, n.Touches())
 }
 
 // An undo that was killed while services were paused starts them when it goes on, also where nothing is left to undo.
@@ -245,9 +232,8 @@ func TestKilledUndoResumes(t *testing.T) {
 	for at := from; at < whole.Touches(); at++ {
 		n, e := boot()
 		n.CutAt(at)
-		if _, err := e.Undo(context.Background(), n, "", nil); err == nil {
-			t.Fatalf("not killed at touch %d", at)
-		}
+		_, err := e.Undo(context.Background(), n, "", nil)
+		must.That(t, err != nil, "not killed at touch %d", at)
 		n.Revive()
 		undo(t, n, e, "")
 		compare(t, fmt.Sprintf("killed at touch %d", at-from), want, n.Units())
@@ -302,9 +288,7 @@ func TestStopClientsThatStay(t *testing.T) {
 	n.Deafen(4711)
 	before := ids(t, n) + n.Units()
 	_, err := stopping(t, `"1g.5gb" = 7`).Apply(context.Background(), late{n})
-	if err == nil || !strings.Contains(err.Error(), "cannot end process 4711 (nv-hostengine)") || !strings.Contains(err.Error(), "30s after SIGTERM") {
-		t.Errorf("it says %v", err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "cannot end process 4711 (nv-hostengine)") && strings.Contains(err.Error(), "30s after SIGTERM"), "it says %v", err)
 	compare(t, "after that", before, ids(t, n)+n.Units())
 }
 
@@ -321,9 +305,7 @@ func TestClientThatCameLate(t *testing.T) {
 	n := withProcesses(t, sevenBusy)
 	before := ids(t, n)
 	_, err := stopping(t, `"1g.5gb" = 7`).Apply(context.Background(), &comes{Node: n, t: t})
-	if err == nil || !strings.Contains(strings.Join(because(err), " "), "process 4711 (nv-hostengine) uses 3g.20gb@4 of GPU 0") {
-		t.Errorf("%v %v", err, because(err))
-	}
+	check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "process 4711 (nv-hostengine) uses 3g.20gb@4 of GPU 0"), "%v %v", err, because(err))
 	compare(t, "after that", before, ids(t, n))
 }
 
@@ -365,16 +347,12 @@ func TestUnlistedHolders(t *testing.T) {
 	write("/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access", "DeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
 	paused := pauses{n, new([]string)}
 	res, err := engine(t, wantsMIG(`"3g.20gb" = 1, "1g.5gb" = 3`)).Apply(context.Background(), paused)
-	if err != nil || len(*paused.jobs) > 0 {
-		t.Errorf("where an instance is only made: %v, %+v, %v", err, res, *paused.jobs)
-	}
+	check.That(t, err == nil && len(*paused.jobs) == 0, "where an instance is only made: %v, %+v, %v", err, res, *paused.jobs)
 	before := n.Units()
-	if _, err := engine(t, wantsMIG(`"7g.40gb" = 1`)).Apply(context.Background(), paused); err != nil {
-		t.Errorf("%v %v", err, because(err))
-	}
-	if want := []string{"stop nvidia-dcgm.service", "start nvidia-dcgm.service"}; !slices.Equal(*paused.jobs, want) {
-		t.Errorf("jobs %v, want %v", *paused.jobs, want)
-	}
+	_, err = engine(t, wantsMIG(`"7g.40gb" = 1`)).Apply(context.Background(), paused)
+	check.That(t, err == nil, "%v %v", err, because(err))
+	want := []string{"stop nvidia-dcgm.service", "start nvidia-dcgm.service"}
+	check.That(t, slices.Equal(*paused.jobs, want), "jobs %v, want %v", *paused.jobs, want)
 	compare(t, "units", before, n.Units())
 
 	n = withProcesses(t, sevenBusy)
@@ -388,9 +366,8 @@ func TestUnlistedHolders(t *testing.T) {
 		!slices.Contains(p.Changes[i].Clients["stop-clients"], "process 4711 (nv-hostengine) has /dev/nvidia-caps/nvidia-cap21 open") {
 		t.Errorf("the plan names no process: %+v", p.Changes)
 	}
-	if _, err := stopping(t, `"7g.40gb" = 1`).Apply(context.Background(), n); err != nil {
-		t.Errorf("%v %v", err, because(err))
-	}
+	_, err = stopping(t, `"7g.40gb" = 1`).Apply(context.Background(), n)
+	check.That(t, err == nil, "%v %v", err, because(err))
 }
 
 // pauses is a machine that records the jobs of units.
@@ -412,9 +389,7 @@ func TestPersistencedRunsBeforeInstances(t *testing.T) {
 		t.Fatal(err, because(err))
 	}
 	want := []string{"stop nvidia-dcgm.service", "stop nvidia-persistenced.service", "start nvidia-persistenced.service", "create", "start nvidia-dcgm.service"}
-	if got := slices.Compact(*n.jobs); !slices.Equal(got, want) {
-		t.Errorf("jobs %v, want %v", got, want)
-	}
+	check.List(t, slices.Compact(*n.jobs), want, "jobs")
 }
 
 // creates is a machine that records also when instances are made.
@@ -433,11 +408,9 @@ func TestNodeMonitoringAgent(t *testing.T) {
 	}
 	before := n.Units()
 	p := plan(t, n, engine(t, wantsMIG(`"7g.40gb" = 1`)))
-	if cannot := p.Cannot(); len(cannot) != 1 || !strings.Contains(cannot[0].Cannot, "cannot pause nvidia-dcgm.service for this change: eks-node-monitoring-agent") {
-		t.Errorf("%+v", p.Changes)
-	}
-	if _, err := engine(t, wantsMIG(`"7g.40gb" = 1`)).Apply(context.Background(), n); err == nil {
-		t.Error("it was applied")
-	}
+	cannot := p.Cannot()
+	check.That(t, len(cannot) == 1 && strings.Contains(cannot[0].Cannot, "cannot pause nvidia-dcgm.service for this change: eks-node-monitoring-agent"), "%+v", p.Changes)
+	_, err := engine(t, wantsMIG(`"7g.40gb" = 1`)).Apply(context.Background(), n)
+	check.That(t, err != nil, "it was applied")
 	compare(t, "units", before, n.Units())
 }

@@ -47,9 +47,7 @@ func archives(t testing.TB) []machine {
 	t.Helper()
 	names, err := filepath.Glob("../hosts/*.txtar")
 	names = append(names, "../../cmd/gpuadm/demo.txtar")
-	if err != nil || len(names) < 1 {
-		t.Fatalf("cannot find the recorded machines: %d, %v", len(names), err)
-	}
+	must.That(t, err == nil && len(names) >= 1, "cannot find the recorded machines: %d, %v", len(names), err)
 	var all []machine
 	for _, name := range names {
 		data := must.Get(os.ReadFile(name))(t)
@@ -61,9 +59,7 @@ func archives(t testing.TB) []machine {
 func (m machine) boot(t testing.TB) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New(m.archive)
-	if err != nil {
-		t.Fatalf("cannot simulate %s: %v", m.name, err)
-	}
+	must.That(t, err == nil, "cannot simulate %s: %v", m.name, err)
 	return n
 }
 
@@ -99,27 +95,21 @@ func partitions(n *simhost.Node) string {
 func apply(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
 	t.Helper()
 	res, err := e.Apply(context.Background(), n)
-	if err != nil {
-		t.Fatalf("cannot apply: %v", err)
-	}
+	must.That(t, err == nil, "cannot apply: %v", err)
 	return res
 }
 
 func undo(t testing.TB, n *simhost.Node, e *converge.Engine, to string) converge.Result {
 	t.Helper()
 	res, err := e.Undo(context.Background(), n, to, nil)
-	if err != nil {
-		t.Fatalf("cannot undo: %v", err)
-	}
+	must.That(t, err == nil, "cannot undo: %v", err)
 	return res
 }
 
 func plan(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Plan {
 	t.Helper()
 	p, err := e.Plan(context.Background(), n.View())
-	if err != nil {
-		t.Fatalf("cannot plan: %v", err)
-	}
+	must.That(t, err == nil, "cannot plan: %v", err)
 	return p
 }
 
@@ -141,8 +131,6 @@ func recordedAs(t testing.TB, name string) machine {
 	t.Helper()
 	all := machines(t)
 	i := slices.IndexFunc(all, func(m machine) bool { return m.name == name })
-	if i < 0 {
-		t.Fatalf("no machine %s is recorded", name)
-	}
+	must.That(t, i >= 0, "no machine %s is recorded", name)
 	return all[i]
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestOlderLeavesTheMachine: of two versions on one machine, as of an image and of a DaemonSet, the newer one writes. The older one
@@ -42,17 +43,14 @@ func TestOlderLeavesTheMachine(t *testing.T) {
 			two.Version, two.Unattended = c.then, c.unattended
 			res, err := two.Apply(context.Background(), n)
 			b, _ := n.ReadFile("/etc/one")
-			if made := string(b) == "2"; made != c.made || (err != nil) != c.fails || (res.Newer != "") != (!c.made && !c.fails) {
-				t.Errorf("made %v, newer %q, error %v", made, res.Newer, err)
-			}
+			made := string(b) == "2"
+			check.That(t, made == c.made && (err != nil) == c.fails && (res.Newer != "") == (!c.made && !c.fails), "made %v, newer %q, error %v", made, res.Newer, err)
 			two.Stages = one.Stages // as the newer one made it
 			if !c.made {
-				if res, err := two.Apply(context.Background(), n); err != nil || (res.Newer != "") != c.unattended {
-					t.Errorf("a machine that is converged for the older one too: %v, newer %q", err, res.Newer)
-				}
-				if _, err := two.Undo(context.Background(), n, "", nil); err != nil {
-					t.Errorf("undo by the older one: %v", err)
-				}
+				res, err := two.Apply(context.Background(), n)
+				check.That(t, err == nil && (res.Newer != "") == c.unattended, "a machine that is converged for the older one too: %v, newer %q", err, res.Newer)
+				_, err = two.Undo(context.Background(), n, "", nil)
+				check.That(t, err == nil, "undo by the older one: %v", err)
 				two.Unattended = false
 				apply(t, n, two) // from now on the machine is the older one's
 			}
@@ -79,13 +77,11 @@ func TestOlderCannotPlan(t *testing.T) {
 			two := engineOf(t, converge.Stage{Name: "driver", Wants: wants})
 			two.Version, two.Unattended = "v1.9.0", true
 			all := n.Tree()
-			if res, err := two.Apply(context.Background(), n); err != nil || res.Newer != "v1.10.0" {
-				t.Errorf("unattended: newer %q, %v", res.Newer, err)
-			}
+			res, err := two.Apply(context.Background(), n)
+			check.That(t, err == nil && res.Newer == "v1.10.0", "unattended: newer %q, %v", res.Newer, err)
 			two.Unattended = false
-			if _, err := two.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), failed.Error()) {
-				t.Errorf("by an operator: %v", err)
-			}
+			_, err = two.Apply(context.Background(), n)
+			check.That(t, err != nil && strings.Contains(err.Error(), failed.Error()), "by an operator: %v", err)
 			compare(t, what, all, n.Tree())
 		})
 	}
@@ -131,12 +127,9 @@ func TestOlderOnPurpose(t *testing.T) {
 			apply(t, n, one)
 			two := engineOf(t, stage(things.Exact("/etc/one", []byte("2"), 0o644, "")))
 			two.Spec, two.Version, two.Allow, two.Unattended = parse(t, c.spec), "v1.9.0", c.allow, c.unattended
-			if res := apply(t, n, two); len(res.Made) != 1 || res.Newer != "" {
-				t.Errorf("made %s, newer %q", names(res.Made), res.Newer)
-			}
-			if newer := converge.ReadJournal(n).NewerThan("v1.9.0"); newer != "" {
-				t.Errorf("the machine is still of %s", newer)
-			}
+			res := apply(t, n, two)
+			check.That(t, len(res.Made) == 1 && res.Newer == "", "made %s, newer %q", names(res.Made), res.Newer)
+			check.None(t, converge.ReadJournal(n).NewerThan("v1.9.0"), "the machine is still of")
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	runtimeengine "github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -34,9 +35,7 @@ func shippedSpec(t *testing.T) string {
 	}
 	must.OK(t, yaml.NewDecoder(file).Decode(&config))
 	text, found := strings.CutPrefix(config.Data["node.toml"], "format = 1\n")
-	if !found || !strings.Contains(text, "[runtime]") {
-		t.Fatalf("cannot read the ConfigMap's node.toml: %q", text)
-	}
+	must.That(t, found && strings.Contains(text, "[runtime]"), "cannot read the ConfigMap's node.toml: %q", text)
 	return text
 }
 
@@ -190,9 +189,8 @@ oom_score = -999
 		{"RKE2 has a template of its administrator's", "rke2", with(program, only(rke2Dir+"config.toml.tmpl", "x\n")), "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml.tmpl is there, and gpuadm edits no template"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec); got != c.want {
-				t.Errorf("%s\nwant\n%s", got, c.want)
-			}
+			got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec)
+			check.That(t, got == c.want, "%s\nwant\n%s", got, c.want)
 		})
 	}
 }
@@ -242,9 +240,8 @@ func TestOwnersTable(t *testing.T) {
 				t.Fatalf("a new machine: say in the table what [runtime] does there; it does: %s", runtimeOutcome(t, m.boot(t), "[runtime]\n"))
 			}
 			for _, text := range []string{"[runtime]\n", shipped} {
-				if got := runtimeOutcome(t, m.boot(t), text); got != want {
-					t.Errorf("%q:\n%s\nwant\n%s", text, got, want)
-				}
+				got := runtimeOutcome(t, m.boot(t), text)
+				check.That(t, got == want, "%q:\n%s\nwant\n%s", text, got, want)
 			}
 		})
 	}
@@ -264,15 +261,11 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 		who := "-"
 		if p.Owner != nil {
 			who = p.Owner.Who
-			if p.Owner.By == "" {
-				t.Errorf("%s: no evidence", p.Name)
-			}
+			check.That(t, p.Owner.By != "", "%s: no evidence", p.Name)
 		}
 		for _, o := range p.Others {
 			who += "!" + o.Who
-			if len(o.Ends) == 0 || o.By == "" {
-				t.Errorf("%s: nothing ends the claim of %s", p.Name, o.Who)
-			}
+			check.That(t, len(o.Ends) > 0 && o.By != "", "%s: nothing ends the claim of %s", p.Name, o.Who)
 		}
 		words = append(words, p.Name+"="+who)
 	}
@@ -291,9 +284,8 @@ func TestOwnersOfParts(t *testing.T) {
 			for _, name := range names {
 				n.Daemon(plugins+name, func(string, []byte) ([]byte, error) { return nil, nil })
 			}
-			if got := ownersOf(t, n, shippedSpec(t)); got != table[m.name] {
-				t.Errorf("\n%q: %q,\nwant\n%q", m.name, got, table[m.name])
-			}
+			got := ownersOf(t, n, shippedSpec(t))
+			check.That(t, got == table[m.name], "\n%q: %q,\nwant\n%q", m.name, got, table[m.name])
 		})
 	}
 }
@@ -324,9 +316,8 @@ func TestOwnersQuarrels(t *testing.T) {
 		{"a GPUCluster", "a100-mixed-t4", gpuCluster, "[driver]\nversion = \"580\"\n[runtime]\ninject = \"cdi\"\n", "driver=gpuadm; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := ownersOf(t, changed(t, c.machine, c.files), c.spec); got != c.want {
-				t.Errorf("%q\nwant\n%q", got, c.want)
-			}
+			got := ownersOf(t, changed(t, c.machine, c.files), c.spec)
+			check.That(t, got == c.want, "%q\nwant\n%q", got, c.want)
 		})
 	}
 }

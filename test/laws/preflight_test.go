@@ -15,41 +15,33 @@ import (
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the same, and what a stop of the instance loses.
 func TestOneAdvice(t *testing.T) {
 	advice := faults.Of("GPU-001").Fix
-	if !strings.Contains(advice, "power the machine off and on") || !strings.Contains(advice, "loses what is on its local disks") {
-		t.Error(advice)
-	}
+	check.That(t, strings.Contains(advice, "power the machine off and on") && strings.Contains(advice, "loses what is on its local disks"), "%v", advice)
 	for _, spec := range []string{"[driver]\ngpu_count = 8\n", "[driver]\n"} {
 		all := stages.Sequence()
 		preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "preflight" })]
 		var f facts.Facts
 		f.Live = true
 		wants, err := preflight.Wants(parse(t, spec), f)
-		if err != nil || len(wants) != 1 {
-			t.Fatalf("%v %v", wants, err)
-		}
+		must.That(t, err == nil && len(wants) == 1, "%v %v", wants, err)
 		_, err = wants[0].To("a GPU is missing")
 		tr := (*trouble.Error)(nil)
-		if !errors.As(err, &tr) || !slices.Contains(tr.Try, advice) {
-			t.Errorf("preflight: %v", err)
-		}
+		check.That(t, errors.As(err, &tr) && slices.Contains(tr.Try, advice), "preflight: %v", err)
 	}
 	for _, c := range doctor.Checks() {
-		if c.Code == "GPU-001" && c.Fix != advice {
-			t.Errorf("doctor: %s", c.Fix)
-		}
+		check.That(t, c.Code != "GPU-001" || c.Fix == advice, "doctor: %s", c.Fix)
 	}
-	if got := faults.Meanings([]string{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus."}); len(got) != 1 || !strings.HasSuffix(got[0], advice) {
-		t.Errorf("the kernel's log: %q", got)
-	}
+	got := faults.Meanings([]string{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus."})
+	check.That(t, len(got) == 1 && strings.HasSuffix(got[0], advice), "the kernel's log: %q", got)
 	for _, line := range []string{"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "NVRM: Xid (PCI:0000:17:00): 143, pid=1"} {
-		if got := strings.Join(faults.Meanings([]string{line}), "\n"); !strings.Contains(got, "power the machine off and on") || !strings.Contains(got, "loses what is on its local disks") {
-			t.Errorf("%s: %s", line, got)
-		}
+		got := strings.Join(faults.Meanings([]string{line}), "\n")
+		check.That(t, strings.Contains(got, "power the machine off and on") && strings.Contains(got, "loses what is on its local disks"), "%s: %s", line, got)
 	}
 }
 

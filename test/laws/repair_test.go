@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -66,19 +67,15 @@ func TestRepairAndUndo(t *testing.T) {
 				continue
 			}
 			repaired[r.Code] = true
-			if p := plan(t, n, repairing(t, r)); p.Now() > 0 {
-				t.Errorf("%s on %s: still pending:\n%s", r.Code, m.name, names(p.Changes))
-			}
-			if runs := converge.ReadJournal(n).Runs(); len(runs) != 1 || runs[0].Repair != r.Code || runs[0].Result != "ok" {
-				t.Errorf("%s on %s: journalled as %+v", r.Code, m.name, runs)
-			}
+			p := plan(t, n, repairing(t, r))
+			check.That(t, p.Now() <= 0, "%s on %s: still pending:\n%s", r.Code, m.name, names(p.Changes))
+			runs := converge.ReadJournal(n).Runs()
+			check.That(t, len(runs) == 1 && runs[0].Repair == r.Code && runs[0].Result == "ok", "%s on %s: journalled as %+v", r.Code, m.name, runs)
 			undo(t, n, engine(t, ""), "all")
 			compare(t, r.Code+" on "+m.name+", undone", first, stopped(n))
 		}
 	}
-	if len(repaired) < 2 {
-		t.Errorf("only %v had something to repair", repaired)
-	}
+	check.That(t, len(repaired) >= 2, "only %v had something to repair", repaired)
 }
 
 // An apply neither reverts nor adopts what a repair made: it ends as where another process had repaired the machine.
@@ -118,9 +115,7 @@ func TestApplyLeavesRepairs(t *testing.T) {
 			compare(t, c.name+": all is undone", first, stopped(n))
 		}
 	}
-	if tested < 20 {
-		t.Errorf("only %d applies after a repair were tested", tested)
-	}
+	check.That(t, tested >= 20, "only %d applies after a repair were tested", tested)
 }
 
 // repairedByHand is a machine that another process repaired: it has no journal.
@@ -144,9 +139,7 @@ func TestRepairLiftsNoHold(t *testing.T) {
 		t.Errorf("held %q, then %q", held, converge.ReadJournal(n).Held())
 	}
 	apply(t, n, repairing(t, r))
-	if converge.ReadJournal(n).Held() != held {
-		t.Error("a repair with nothing to do has lifted the hold")
-	}
+	check.That(t, converge.ReadJournal(n).Held() == held, "a repair with nothing to do has lifted the hold")
 }
 
 // A power cut at any touch of a repair: the same repair continues it, undo ends in the first tree, and an apply leaves what was made.
@@ -159,23 +152,20 @@ func TestRepairIsCutShort(t *testing.T) {
 	for at := range whole.Touches() {
 		n := m.boot(t)
 		n.CutAt(at)
-		if _, err := repairing(t, r).Apply(context.Background(), n); err == nil {
-			t.Fatal("not cut")
-		}
+		_, err := repairing(t, r).Apply(context.Background(), n)
+		must.That(t, err != nil, "not cut")
 		n.Boot(simhost.LoseAll)
 		switch at % 3 {
 		case 0:
 			apply(t, n, repairing(t, r))
 			compare(t, "continued", repaired, stopped(n))
-			if runs := converge.ReadJournal(n).Runs(); len(runs) > 1 {
-				t.Errorf("cut at %d: %d runs", at, len(runs))
-			}
+			runs := converge.ReadJournal(n).Runs()
+			check.That(t, len(runs) <= 1, "cut at %d: %d runs", at, len(runs))
 		case 1:
 			unattended := wish{text: labelsA}.engine(t)
 			unattended.Unattended = true
-			if _, err := unattended.Apply(context.Background(), n); err != nil && !errors.As(err, new(trouble.Wait)) {
-				t.Fatal(err)
-			}
+			_, err := unattended.Apply(context.Background(), n)
+			must.That(t, err == nil || errors.As(err, new(trouble.Wait)), "%v", err)
 			for _, run := range converge.ReadJournal(n).Runs() {
 				if run.Repair != "" && slices.ContainsFunc(run.Makes, func(c converge.Change) bool { return c.Stage != "repair" }) {
 					t.Errorf("cut at %d: the apply continued the repair", at)
@@ -233,13 +223,10 @@ func TestRepairStartsFromWhatItFinds(t *testing.T) {
 			t.Errorf("%s: the repair did not start from what it found:\n%s", m.name, text)
 		}
 		undo(t, n, engine(t, ""), "")
-		if undone, _ := n.ReadFile(config); string(undone) != edited {
-			t.Errorf("%s: undo of the repair did not restore what the repair found:\n%s", m.name, undone)
-		}
+		undone, _ := n.ReadFile(config)
+		check.That(t, string(undone) == edited, "%s: undo of the repair did not restore what the repair found:\n%s", m.name, undone)
 	}
-	if tested == 0 {
-		t.Error("no machine was tested")
-	}
+	check.That(t, tested != 0, "no machine was tested")
 }
 
 // swap is text of a recorded machine, and what it becomes; "" before appends.
@@ -375,9 +362,7 @@ func (b brokenMachine) machine(t *testing.T) machine {
 	t.Helper()
 	all := archives(t)
 	i := slices.IndexFunc(all, func(m machine) bool { return m.name == b.on })
-	if i < 0 {
-		t.Fatalf("no recorded machine %s", b.on)
-	}
+	must.That(t, i >= 0, "no recorded machine %s", b.on)
 	text := string(all[i].archive)
 	edits := b.edits
 	if b.on == "debian13-containerd17" {
@@ -415,9 +400,8 @@ func roots(n *simhost.Node) (codes []string) {
 
 // A machine with one fault has one root cause, the right one. Its repair makes doctor content, and undo ends in the first tree.
 func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
-	if codes := roots(brokenMachine{on: "debian13-containerd17"}.boot(t)); len(codes) > 0 {
-		t.Fatalf("the machine without a fault has %v", codes)
-	}
+	codes := roots(brokenMachine{on: "debian13-containerd17"}.boot(t))
+	must.That(t, len(codes) == 0, "the machine without a fault has %v", codes)
 	for _, b := range brokenMachines(t) {
 		t.Run(b.name, func(t *testing.T) {
 			n := b.boot(t)
@@ -430,9 +414,8 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 			}
 			first := lasting(n)
 			apply(t, n, repairing(t, stages.Repairs()[i]))
-			if codes := roots(n); strings.Join(codes, " ") != b.then {
-				t.Errorf("after the repair: %v, want %q", codes, b.then)
-			}
+			codes := roots(n)
+			check.That(t, strings.Join(codes, " ") == b.then, "after the repair: %v, want %q", codes, b.then)
 			undo(t, n, engine(t, ""), "all")
 			if !b.stays {
 				compare(t, "undone", first, lasting(n))
@@ -453,9 +436,7 @@ func TestTwoFaultsAreTwoRoots(t *testing.T) {
 		got := roots(one.boot(t))
 		slices.Sort(got)
 		want := slices.Sorted(slices.Values(codes[:]))
-		if !slices.Equal(got, want) {
-			t.Errorf("%v: root causes %v", codes, got)
-		}
+		check.That(t, slices.Equal(got, want), "%v: root causes %v", codes, got)
 	}
 }
 
@@ -473,8 +454,6 @@ func TestRepairsAreOfChecks(t *testing.T) {
 		}
 	}
 	for _, r := range stages.Repairs() {
-		if !known[r.Code] {
-			t.Errorf("no check has the code of the repair %s", r.Code)
-		}
+		check.That(t, known[r.Code], "no check has the code of the repair %s", r.Code)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -76,22 +77,17 @@ func TestWhatIsDrawnAlong(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	if got := strings.Join(lines, ", "); got != "x=7, y=2, lib-x=1 drawn, lib-y=1 drawn" {
-		t.Errorf("plan: %s", got)
-	}
+	check.Equal(t, strings.Join(lines, ", "), "x=7, y=2, lib-x=1 drawn, lib-y=1 drawn", "plan:")
 	apply(t, n, e)
-	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x y lib-x lib-y" {
-		t.Errorf("transaction of %q", b)
-	}
-	if res := apply(t, n, e); res.Run != "" {
-		t.Errorf("the second apply made %v", res.Made)
-	}
+	b, _ := n.ReadFile("/srv/last-transaction")
+	check.That(t, string(b) == "x y lib-x lib-y", "transaction of %q", b)
+	res := apply(t, n, e)
+	check.That(t, res.Run == "", "the second apply made %v", res.Made)
 	shrunk := engineOf(t, stage(wantDrawing("y", "2")))
 	shrunk.ThingOf = drawings
 	apply(t, n, shrunk)
-	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x" {
-		t.Errorf("shrunk in a transaction of %q", b)
-	}
+	b, _ = n.ReadFile("/srv/last-transaction")
+	check.That(t, string(b) == "x", "shrunk in a transaction of %q", b)
 	undo(t, n, e, "all")
 	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
 }
@@ -100,9 +96,8 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(wantDrawing("x", "9"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
-	if res := apply(t, n, e); len(res.Deferred) != 2 || len(res.Made) != 0 {
-		t.Errorf("without a repository: made %v, later %v", res.Made, res.Deferred)
-	}
+	res := apply(t, n, e)
+	check.That(t, len(res.Deferred) == 2 && len(res.Made) == 0, "without a repository: made %v, later %v", res.Made, res.Deferred)
 	must.OK(t, n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}))
 	touches := n.Touches()
 	_, err := e.Apply(context.Background(), n)
@@ -110,9 +105,8 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	if !errors.As(err, &told) || !strings.Contains(told.What, "it is gone") || strings.Contains(strings.Join(told.Because, ""), "also") {
 		t.Errorf("a version that is gone: %v (%+v)", err, told)
 	}
-	if made := n.Touches() - touches; made != 0 {
-		t.Errorf("%d touches for what cannot be made", made)
-	}
+	made := n.Touches() - touches
+	check.That(t, made == 0, "%d touches for what cannot be made", made)
 }
 
 // What cannot be resolved when its turn comes stops the run, and does not go to the touch half resolved.
@@ -122,12 +116,9 @@ func TestCannotBeResolvedAnyMore(t *testing.T) {
 	e := engineOf(t, change, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
 	_, err := e.Apply(context.Background(), n)
-	if err == nil || !strings.Contains(err.Error(), "it is gone") {
-		t.Errorf("resolved with candidates that say 9 is gone: %v", err)
-	}
-	if _, err := n.Stat("/pkg/y"); err == nil {
-		t.Error("y was made, which could not be resolved with x")
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "it is gone"), "resolved with candidates that say 9 is gone: %v", err)
+	_, err = n.Stat("/pkg/y")
+	check.That(t, err != nil, "y was made, which could not be resolved with x")
 }
 
 // What was drawn along when the plan was made may have changed by the time of the touch.
@@ -142,9 +133,8 @@ func TestResolvedFromSomethingElse(t *testing.T) {
 	}}
 	e := engineOf(t, meddler)
 	e.ThingOf = drawings
-	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), " in the plan and is ") {
-		t.Errorf("a package that was installed outside gpuadm meanwhile: %v", err)
-	}
+	_, err := e.Apply(context.Background(), n)
+	check.That(t, err != nil && strings.Contains(err.Error(), " in the plan and is "), "a package that was installed outside gpuadm meanwhile: %v", err)
 }
 
 // meddles is another process, which installs x in another version between the plan and the touch.

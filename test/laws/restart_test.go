@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -37,14 +38,10 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 				continue // it was written, and only its folder could not be synced
 			}
 			tested++
-			if strings.Contains(why, "restart ") {
-				t.Errorf("%s, touch %d: %v: undone %s", m.name, at, err, why)
-			}
+			check.That(t, !strings.Contains(why, "restart "), "%s, touch %d: %v: undone %s", m.name, at, err, why)
 		}
 	}
-	if tested < 10 {
-		t.Errorf("only %d failed writes", tested)
-	}
+	check.That(t, tested >= 10, "only %d failed writes", tested)
 }
 
 // TestNoRestartForAFolder: a folder that the daemon reads is made, and the disk is full before a file is in it. The daemon is not restarted
@@ -62,22 +59,17 @@ func TestNoRestartForAFolder(t *testing.T) {
 		if err == nil || strings.Contains(why, "file ") {
 			continue // it was written, and only its folder could not be synced
 		}
-		if strings.Contains(why, "restart ") {
-			t.Errorf("touch %d: %v: undone %s", at, err, why)
-		}
+		check.That(t, !strings.Contains(why, "restart "), "touch %d: %v: undone %s", at, err, why)
 		if !strings.Contains(why, "folder ") {
 			continue
 		}
 		tested++
 		n.Reboot() // nothing fails any more
 		made := apply(t, n, engine(t, specs["default"])).Made
-		if got := names(made); strings.Count(got, "restart ") != 1 {
-			t.Errorf("touch %d: then made %s", at, got)
-		}
+		got := names(made)
+		check.That(t, strings.Count(got, "restart ") == 1, "touch %d: then made %s", at, got)
 	}
-	if tested < 5 {
-		t.Errorf("only %d folders came and went", tested)
-	}
+	check.That(t, tested >= 5, "only %d folders came and went", tested)
 }
 
 func rolledBack(err error) []string {
@@ -96,9 +88,7 @@ func TestRestartOnce(t *testing.T) {
 	others := func(old, new string) {
 		t.Helper()
 		found, err := n.ReadFile(config)
-		if err != nil || !bytes.Contains(found, []byte(old)) {
-			t.Fatalf("%v\n%s", err, found)
-		}
+		must.That(t, err == nil && bytes.Contains(found, []byte(old)), "%v\n%s", err, found)
 		must.OK(t, n.WriteFile(config, bytes.Replace(found, []byte(old), []byte(new), 1), host.Attr{Mode: 0o644}))
 	}
 	once := func(what string, changes []converge.Change) {
@@ -109,9 +99,7 @@ func TestRestartOnce(t *testing.T) {
 				restarts++
 			}
 		}
-		if restarts != 1 {
-			t.Errorf("%s: containerd is to be restarted %d times", what, restarts)
-		}
+		check.That(t, restarts == 1, "%s: containerd is to be restarted %d times", what, restarts)
 	}
 	others(imports, "")
 	apply(t, n, engine(t, "[runtime]\nset_as_default = true\n"))

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -78,12 +79,10 @@ func TestProofsAreRolledBackInARow(t *testing.T) {
 			back = append(back, ev.Change.Name)
 		}
 	}
-	if _, err := e.Apply(context.Background(), n); err == nil {
-		t.Fatal("what cannot be made was made")
-	}
-	if want := []string{"/srv/three", "/srv/two", "/srv/one"}; !slices.Equal(back, want) {
-		t.Errorf("rolled back %v, want %v", back, want)
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, err != nil, "what cannot be made was made")
+	want := []string{"/srv/three", "/srv/two", "/srv/one"}
+	check.That(t, slices.Equal(back, want), "rolled back %v, want %v", back, want)
 	must.OK(t, n.Remove("/srv/four"))
 	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
 }
@@ -110,14 +109,10 @@ func TestResumedRunIsTurnedBackWhole(t *testing.T) {
 			continue // it was made before the process was killed
 		}
 		turned++
-		if err == nil {
-			t.Fatalf("cut at touch %d: what cannot be made was made", cut)
-		}
+		must.That(t, err != nil, "cut at touch %d: what cannot be made was made", cut)
 		compare(t, fmt.Sprintf("killed at touch %d, went on and failed", cut), first, n.Tree(converge.Home))
 	}
-	if turned < 10 {
-		t.Errorf("only %d runs were turned back", turned)
-	}
+	check.That(t, turned >= 10, "only %d runs were turned back", turned)
 }
 
 // What another process changed after the run was cut short is not gpuadm's, and stays.
@@ -132,20 +127,16 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 			close(stop)
 		}
 	}
-	if _, err := e.Apply(context.Background(), n); !errors.Is(err, converge.ErrStopped) {
-		t.Fatalf("not stopped: %v", err)
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, errors.Is(err, converge.ErrStopped), "not stopped: %v", err)
 	must.OK(t, n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}))
 	otherProcess := engineOf(t, named("driver", things.Exact("/srv/two", []byte("ours\n"), 0o644, "")), proving(t, &bad).Stages[1])
-	if _, err := otherProcess.Apply(context.Background(), n); err == nil {
-		t.Fatal("what cannot be made was made")
-	}
-	if data, _ := n.ReadFile("/srv/one"); string(data) != "theirs\n" {
-		t.Errorf("/srv/one says %q", data)
-	}
-	if _, err := n.Stat("/srv/two"); err == nil {
-		t.Error("/srv/two was not rolled back")
-	}
+	_, err = otherProcess.Apply(context.Background(), n)
+	must.That(t, err != nil, "what cannot be made was made")
+	data, _ := n.ReadFile("/srv/one")
+	check.That(t, string(data) == "theirs\n", "/srv/one says %q", data)
+	_, err = n.Stat("/srv/two")
+	check.That(t, err != nil, "/srv/two was not rolled back")
 }
 
 // What could not be resolved stays later when its turn comes, also in a run that has other things to do.
@@ -155,12 +146,9 @@ func TestUnresolvedIsNotMade(t *testing.T) {
 	e := engineOf(t, other, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
 	res := apply(t, n, e)
-	if len(res.Made) != 1 || len(res.Deferred) != 2 {
-		t.Errorf("made %v, later %v", res.Made, res.Deferred)
-	}
-	if _, err := n.Stat("/pkg/x"); err == nil {
-		t.Error("x was made in a version that no query had returned")
-	}
+	check.That(t, len(res.Made) == 1 && len(res.Deferred) == 2, "made %v, later %v", res.Made, res.Deferred)
+	_, err := n.Stat("/pkg/x")
+	check.That(t, err != nil, "x was made in a version that no query had returned")
 }
 
 // fragile is replaced in two touches, and is away between them. It cannot be looked at while /srv/hidden is there.
@@ -217,11 +205,8 @@ func TestUndoOfAMakeCutShort(t *testing.T) {
 		apply(t, n, e)
 		must.OK(t, n.Remove("/srv/hidden"))
 		undo(t, n, e, "")
-		if data, err := n.ReadFile("/srv/x"); err != nil || string(data) != "before" {
-			t.Errorf("undone after a cut before touch %d: %q, %v", touch, data, err)
-		}
+		data, err := n.ReadFile("/srv/x")
+		check.That(t, err == nil && string(data) == "before", "undone after a cut before touch %d: %q, %v", touch, data, err)
 	}
-	if away == 0 {
-		t.Error("no cut has left nothing")
-	}
+	check.That(t, away != 0, "no cut has left nothing")
 }

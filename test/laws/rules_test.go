@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -39,9 +40,8 @@ func TestReaderIsRecognized(t *testing.T) {
 		return kinds(ref)
 	}
 	apply(t, n, e)
-	if res := apply(t, n, e); res.Run != "" {
-		t.Errorf("the second apply made %v", res.Made)
-	}
+	res := apply(t, n, e)
+	check.That(t, res.Run == "", "the second apply made %v", res.Made)
 	undo(t, n, e, "")
 	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
 }
@@ -60,9 +60,8 @@ func TestJudgeOfAChangedSpec(t *testing.T) {
 			return append(slices.Clip(found[:4]), word...), nil
 		}, ""))))
 	}
-	if want := []string{"old\n to old\none", "old\n to old\ntwo"}; !slices.Equal(judged, want) {
-		t.Errorf("judged %q, want %q", judged, want)
-	}
+	want := []string{"old\n to old\none", "old\n to old\ntwo"}
+	check.That(t, slices.Equal(judged, want), "judged %q, want %q", judged, want)
 }
 
 // Law 10: the journal says by which merger an edit is taken out, for every file of every stage. Undo guesses nothing from a name.
@@ -77,17 +76,13 @@ func TestJournalNamesTheForm(t *testing.T) {
 			}
 			seen[rec.Change.Form]++
 			ref := converge.Ref{Kind: "file", Name: rec.Change.Name, Form: rec.Change.Form}
-			if _, err := thingOf(ref); err != nil || ref.Form == "" {
-				t.Errorf("%s: %s is journalled with the form %q: %v", c.name, ref.Name, ref.Form, err)
-			}
+			_, err := thingOf(ref)
+			check.That(t, err == nil && ref.Form != "", "%s: %s is journalled with the form %q: %v", c.name, ref.Name, ref.Form, err)
 		}
 	}
-	if seen["toml"] == 0 || seen["whole"] == 0 || seen["kubelet"] == 0 {
-		t.Errorf("the law was hardly tested: %v", seen)
-	}
-	if _, err := thingOf(converge.Ref{Kind: "file", Name: "/etc/x.toml", Form: "of a newer gpuadm"}); err == nil {
-		t.Error("a form that is not known is guessed")
-	}
+	check.That(t, seen["toml"] != 0 && seen["whole"] != 0 && seen["kubelet"] != 0, "the law was hardly tested: %v", seen)
+	_, err := thingOf(converge.Ref{Kind: "file", Name: "/etc/x.toml", Form: "of a newer gpuadm"})
+	check.That(t, err != nil, "a form that is not known is guessed")
 }
 
 // TestSyncsOfAFirstEdit: most of the time of an edit goes to waiting for the disk. The first edit on a machine waits for the names of
@@ -102,9 +97,8 @@ func TestSyncsOfAFirstEdit(t *testing.T) {
 	}{{"the first", "one\n", 10}, {"another", "two\n", 6}} {
 		before := n.Syncs()
 		apply(t, n, engineOf(t, stage(things.Exact("/srv/a", []byte(edit.text), 0o644, ""))))
-		if syncs := n.Syncs() - before; syncs > edit.most || syncs < 5 {
-			t.Errorf("%s edit waits for the disk %d times, not at most %d", edit.what, syncs, edit.most)
-		}
+		syncs := n.Syncs() - before
+		check.That(t, syncs <= edit.most && syncs >= 5, "%s edit waits for the disk %d times, not at most %d", edit.what, syncs, edit.most)
 	}
 }
 
@@ -122,9 +116,8 @@ func TestPruneRemovesEveryKind(t *testing.T) {
 	needed := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kernel"}, Before: "570.1"}, {Ref: converge.Ref{Kind: "runfile", Name: "kernel"}, Before: "580.1 open"}}
 	must.OK(t, stages.Prune(t.Context(), n, needed))
 	for name, stays := range names {
-		if _, err := n.Stat(name); (err == nil) != stays {
-			t.Errorf("%s: %v, want it to stay: %t", name, err, stays)
-		}
+		_, err := n.Stat(name)
+		check.That(t, (err == nil) == stays, "%s: %v, want it to stay: %t", name, err, stays)
 	}
 }
 
@@ -191,12 +184,8 @@ func TestDiffShowsNoSecrets(t *testing.T) {
 	} {
 		before, after := []byte("a = 1\n"+text+"\nb = 2\n"), []byte("a = 2\n"+text+"\nb = 3\n")
 		for _, d := range []string{diff.Texts("/etc/x", nil, after), diff.Texts("/etc/x", before, after), diff.Texts("/etc/x", before, []byte("a = 1\n"))} {
-			if strings.Contains(d, planted) || d == "" {
-				t.Errorf("%s\nshows\n%s", text, d)
-			}
+			check.That(t, !strings.Contains(d, planted) && d != "", "%s\nshows\n%s", text, d)
 		}
 	}
-	if d := diff.Texts("/etc/x", []byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")); !strings.Contains(d, "sandbox_image") {
-		t.Errorf("too much is masked: %s", d)
-	}
+	check.Has(t, diff.Texts("/etc/x", []byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")), "sandbox_image", "too much is masked:")
 }

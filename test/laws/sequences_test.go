@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -46,9 +47,8 @@ func daemonStage(text string) converge.Stage {
 func TestKilledDaemonIsNotConverged(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, daemonStage("bad\n")) }
 	whole := machine{"dying", []byte(dying)}.boot(t)
-	if _, err := e().Apply(context.Background(), whole); err == nil {
-		t.Fatal("the daemon did not die")
-	}
+	_, err := e().Apply(context.Background(), whole)
+	must.That(t, err != nil, "the daemon did not die")
 	for cut := range whole.Touches() {
 		n := machine{"dying", []byte(dying)}.boot(t)
 		n.Advance(1)
@@ -69,13 +69,11 @@ func TestUndoThatKillsIsTurnedBack(t *testing.T) {
 	// The daemon was replaced since, by one that does not take what it ran with at first.
 	must.OK(t, node.Refuse("d.service", "good"))
 	before := tree(node)
-	if _, err := engineOf(t).Undo(context.Background(), node, "", nil); err == nil {
-		t.Fatal("an undo that killed the daemon said nothing")
-	}
+	_, err := engineOf(t).Undo(context.Background(), node, "", nil)
+	must.That(t, err != nil, "an undo that killed the daemon said nothing")
 	compare(t, "turned back", before, tree(node))
-	if _, err := engineOf(t).Undo(context.Background(), node, "", nil); err == nil {
-		t.Error("the second undo says that there is nothing to do")
-	}
+	_, err = engineOf(t).Undo(context.Background(), node, "", nil)
+	check.That(t, err != nil, "the second undo says that there is nothing to do")
 }
 
 // A section that only verifies releases what it made before.
@@ -84,9 +82,8 @@ func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	apply(t, n, engine(t, specs["default"]))
 	applied, touches := tree(n), n.Touches()
 	e := engine(t, "[runtime]\nset_as_default = true\nowner = \"other\"\n")
-	if res := apply(t, n, e); res.Run != "" || n.Touches() != touches || tree(n) != applied {
-		t.Errorf("touched: %s", names(res.Made))
-	}
+	res := apply(t, n, e)
+	check.That(t, res.Run == "" && n.Touches() == touches && tree(n) == applied, "touched: %s", names(res.Made))
 }
 
 // A disk that fills for good in the middle: what was changed is rolled back all the same.
@@ -138,9 +135,7 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 		t.Fatalf("applied: %v", err)
 	}
 	p, err := e.PlanUndo(context.Background(), n, "all", nil)
-	if err != nil || len(p.Changes) != 1 {
-		t.Errorf("undo would undo %v, %v", p.Changes, err)
-	}
+	check.That(t, err == nil && len(p.Changes) == 1, "undo would undo %v, %v", p.Changes, err)
 }
 
 // stubborn can be made, and not be undone.
@@ -171,9 +166,8 @@ func TestUndoNeedsConsent(t *testing.T) {
 	apply(t, n, e)
 	e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 77"}, nil }
 	touches := n.Touches()
-	if _, err := e.Undo(context.Background(), n, "", nil); err == nil || n.Touches() != touches {
-		t.Errorf("undone without consent: %v", err)
-	}
+	_, err := e.Undo(context.Background(), n, "", nil)
+	check.That(t, err != nil && n.Touches() == touches, "undone without consent: %v", err)
 	e.Allow = []string{"all"}
 	undo(t, n, e, "")
 }
@@ -192,16 +186,12 @@ func TestUndoStopsAndGoesOn(t *testing.T) {
 		}
 	}
 	res, err := e.Undo(context.Background(), n, "", nil)
-	if !errors.Is(err, converge.ErrStopped) {
-		t.Fatalf("not stopped: %v", err)
-	}
+	must.That(t, errors.Is(err, converge.ErrStopped), "not stopped: %v", err)
 	e.Stop, e.Tell = nil, nil
-	if s, err := e.Status(context.Background(), n); err != nil || !s.Undoing || s.Unfinished != res.Run {
-		t.Errorf("status: %+v %v", s.Unfinished, err)
-	}
-	if again := undo(t, n, e, ""); again.Run != res.Run {
-		t.Errorf("went on as %s, not %s", again.Run, res.Run)
-	}
+	s, err := e.Status(context.Background(), n)
+	check.That(t, err == nil && s.Undoing && s.Unfinished == res.Run, "status: %+v %v", s.Unfinished, err)
+	again := undo(t, n, e, "")
+	check.That(t, again.Run == res.Run, "went on as %s, not %s", again.Run, res.Run)
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
@@ -216,9 +206,8 @@ func TestShrinkingGoesBySection(t *testing.T) {
 		t.Errorf("planned: %s", names(p.Changes))
 	}
 	e.Spec = parse(t, "[toolkit]\n")
-	if p := plan(t, n, e); p.Now() != 1 {
-		t.Errorf("planned: %s", names(p.Changes))
-	}
+	p := plan(t, n, e)
+	check.That(t, p.Now() == 1, "planned: %s", names(p.Changes))
 }
 
 // A run that a power cut left open after its last change is closed by an apply with nothing to do.
@@ -231,9 +220,8 @@ func TestOpenRunIsClosed(t *testing.T) {
 	e().Apply(context.Background(), n)
 	n.Boot(simhost.LoseNothing)
 	apply(t, n, e())
-	if s, err := e().Status(context.Background(), n); err != nil || s.Unfinished != "" {
-		t.Errorf("still open: %q %v", s.Unfinished, err)
-	}
+	s, err := e().Status(context.Background(), n)
+	check.That(t, err == nil && s.Unfinished == "", "still open: %q %v", s.Unfinished, err)
 }
 
 // A judge that could not be asked is asked again by the next try.
@@ -246,13 +234,10 @@ func TestJudgeIsAskedAgain(t *testing.T) {
 		return nil
 	})
 	e := engineOf(t, stage(things.Edited(f, func([]byte) ([]byte, error) { return []byte("new"), nil }, "")))
-	if _, err := e.Apply(context.Background(), n); err == nil {
-		t.Fatal("not judged")
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, err != nil, "not judged")
 	apply(t, n, e)
-	if asked != 2 {
-		t.Errorf("asked %d times", asked)
-	}
+	check.That(t, asked == 2, "asked %d times", asked)
 }
 
 // What a run says when it ends.
@@ -260,9 +245,7 @@ func TestJudgeIsAskedAgain(t *testing.T) {
 func troubleOf(t *testing.T, err error) *trouble.Error {
 	t.Helper()
 	tr := (*trouble.Error)(nil)
-	if !errors.As(err, &tr) {
-		t.Fatalf("no trouble: %v", err)
-	}
+	must.That(t, errors.As(err, &tr), "no trouble: %v", err)
 	return tr
 }
 
@@ -295,16 +278,12 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
 		}
-		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+trouble.Command("undo --to "+res.Run)) {
-			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
-		}
+		check.That(t, want == "" || slices.Contains(tr.Try, "or undo them too: "+trouble.Command("undo --to "+res.Run)), "failed at touch %d: try %q", touch, tr.Try)
 		seen[want] = true
 		undo(t, n, e, "")
 		compare(t, "undone", before, tree(n))
 	}
-	if len(seen) != 3 {
-		t.Errorf("seen %v", seen)
-	}
+	check.That(t, len(seen) == 3, "seen %v", seen)
 }
 
 // An undo that failed, or had nothing to undo, holds nothing: the next unattended apply works.
@@ -321,24 +300,20 @@ func TestUndoThatFailedHoldsNothing(t *testing.T) {
 		}
 		failed++
 		if tree(n) == before {
-			if held := converge.ReadJournal(n).Held(); held != "" {
-				t.Errorf("failed at touch %d, and the undo of %s holds", touch, held)
-			}
+			held := converge.ReadJournal(n).Held()
+			check.That(t, held == "", "failed at touch %d, and the undo of %s holds", touch, held)
 		}
 		e.Unattended = true
 		if res, err := e.Apply(context.Background(), n); err != nil || res.Held != "" && tree(n) == before {
 			t.Errorf("failed at touch %d: held by %q, %v", touch, res.Held, err)
 		}
 	}
-	if failed < 5 {
-		t.Errorf("%d undos failed", failed)
-	}
+	check.That(t, failed >= 5, "%d undos failed", failed)
 	bad := true
 	n := node(t)
 	e := proving(t, &bad)
-	if _, err := e.Apply(context.Background(), n); err == nil {
-		t.Fatal("it was applied")
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, err != nil, "it was applied")
 	if res := undo(t, n, e, ""); res.Run != "" || converge.ReadJournal(n).Held() != "" {
 		t.Errorf("of a run that changed nothing: run %q, held by %q", res.Run, converge.ReadJournal(n).Held())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -36,9 +37,7 @@ func outside(t *testing.T, n *simhost.Node, change func(string) string) {
 	t.Helper()
 	now := readConfig(t, n)
 	then := change(now)
-	if then == now {
-		t.Fatalf("nothing to change in\n%s", now)
-	}
+	must.That(t, then != now, "nothing to change in\n%s", now)
 	put(t, n, config, then)
 	must.OK(t, n.SetUnit(context.Background(), "containerd.service", host.UnitChange{Job: "restart"}))
 }
@@ -108,36 +107,25 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			n := kubeadmNode(t)
 			apply(t, n, engine(t, c.from))
 			outside(t, n, c.rewrite)
-			if p := plan(t, n, engine(t, c.from)); p.Now() > 0 {
-				t.Errorf("before the spec changes, planned: %s", names(p.Changes))
-			}
+			p := plan(t, n, engine(t, c.from))
+			check.That(t, p.Now() <= 0, "before the spec changes, planned: %s", names(p.Changes))
 			var left []string
 			for _, change := range plan(t, n, engine(t, c.to)).Changes {
 				left = append(left, change.Left...)
 			}
-			if problems := strings.Join(left, "\n"); (problems == "") != (c.left == "") || !strings.Contains(problems, c.left) {
-				t.Errorf("the plan says to stay: %q, not %q", problems, c.left)
-			}
+			problems := strings.Join(left, "\n")
+			check.That(t, (problems == "") == (c.left == "") && strings.Contains(problems, c.left), "the plan says to stay: %q, not %q", problems, c.left)
 			apply(t, n, engine(t, c.to))
 			now := readConfig(t, n)
 			for _, text := range c.gone {
-				if strings.Contains(now, text) {
-					t.Errorf("%s is still there:\n%s", text, now)
-				}
+				check.That(t, !strings.Contains(now, text), "%s is still there:\n%s", text, now)
 			}
-			for _, text := range c.there {
-				if !strings.Contains(now, text) {
-					t.Errorf("%s is not there:\n%s", text, now)
-				}
-			}
-			if p := plan(t, n, engine(t, c.to)); p.Now() > 0 {
-				t.Errorf("applied, still planned: %s", names(p.Changes))
-			}
+			check.Says(t, now, c.there...)
+			p = plan(t, n, engine(t, c.to))
+			check.That(t, p.Now() <= 0, "applied, still planned: %s", names(p.Changes))
 			undo(t, n, engine(t, c.to), "all")
 			now = readConfig(t, n)
-			if strings.Contains(now, "nvidia-two") || strings.Contains(now, "default_runtime_name = \"nvidia\"") {
-				t.Errorf("undone:\n%s", now)
-			}
+			check.That(t, !strings.Contains(now, "nvidia-two") && !strings.Contains(now, "default_runtime_name = \"nvidia\""), "undone:\n%s", now)
 		})
 	}
 }
@@ -184,9 +172,8 @@ func TestUndoAfterARewrite(t *testing.T) {
 			}
 			undo(t, n, engine(t, on), "all")
 			compare(t, "undone", want, readConfig(t, n))
-			if res := undo(t, n, engine(t, on), "all"); res.Run != "" {
-				t.Errorf("there was more to undo: %v", names(res.Made))
-			}
+			res := undo(t, n, engine(t, on), "all")
+			check.That(t, res.Run == "", "there was more to undo: %v", names(res.Made))
 		})
 	}
 }
@@ -232,17 +219,15 @@ func TestUndoOfWhatWasRolledBack(t *testing.T) {
 		return thingOf(ref)
 	}
 	first := readConfig(t, n)
-	if _, err := e.Apply(context.Background(), n); err == nil {
-		t.Fatal("what cannot be made was made")
-	}
+	_, err := e.Apply(context.Background(), n)
+	must.That(t, err != nil, "what cannot be made was made")
 	compare(t, "rolled back", first, readConfig(t, n))
 	outside(t, n, appended("[debug]\nlevel = \"info\"\n"))
 	want := readConfig(t, n)
 	undo(t, n, e, "all")
 	compare(t, "undone", want, readConfig(t, n))
-	if _, err := n.Stat("/etc/rest"); err == nil {
-		t.Error("the rest was not undone")
-	}
+	_, err = n.Stat("/etc/rest")
+	check.That(t, err != nil, "the rest was not undone")
 }
 
 // broken cannot be made.
@@ -308,8 +293,7 @@ func TestShrinkingOverARunThatWasKilled(t *testing.T) {
 		_, err := engine(t, specs["handler"]).Apply(t.Context(), n)
 		n.Revive()
 		apply(t, n, engine(t, specs["handler"]))
-		if now := readConfig(t, n); strings.Contains(now, "enable_cdi") || !strings.Contains(now, "stream_processors.theirs") {
-			t.Errorf("killed at touch %d: %v\n%s", at, err, now)
-		}
+		now := readConfig(t, n)
+		check.That(t, !strings.Contains(now, "enable_cdi") && strings.Contains(now, "stream_processors.theirs"), "killed at touch %d: %v\n%s", at, err, now)
 	}
 }

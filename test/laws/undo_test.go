@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -40,17 +41,13 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 		}
 		compare(t, "undone", first, n.Tree(converge.Home))
 		apply(t, n, engineOf(t, stage(b)))
-		if _, err := n.Stat("/srv/a"); err == nil {
-			t.Errorf("undo failed at touch %d: what was undone then and is not asked for is back", touch)
-		}
+		_, err := n.Stat("/srv/a")
+		check.That(t, err != nil, "undo failed at touch %d: what was undone then and is not asked for is back", touch)
 		undo(t, n, both, "")
-		if left := blobs(n); left > 0 {
-			t.Errorf("undo failed at touch %d: %d unneeded blobs are kept", touch, left)
-		}
+		left := blobs(n)
+		check.That(t, left <= 0, "undo failed at touch %d: %d unneeded blobs are kept", touch, left)
 	}
-	if failed < 4 {
-		t.Errorf("only %d undos failed", failed)
-	}
+	check.That(t, failed >= 4, "only %d undos failed", failed)
 }
 
 // An apply that failed and was rolled back whole has left nothing. When the run before it is undone too, nothing is
@@ -76,18 +73,14 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 		}
 		undo(t, n, e, "all")
 		compare(t, "undone", first, n.Tree(converge.Home))
-		if left := blobs(n); left > 0 {
-			t.Errorf("failed at touch %d: %d unneeded blobs are kept", touch, left)
-		}
+		left := blobs(n)
+		check.That(t, left <= 0, "failed at touch %d: %d unneeded blobs are kept", touch, left)
 		apply(t, n, engineOf(t, stage(a("2\n"), b)))
 		apply(t, n, engineOf(t, stage(b)))
-		if _, err := n.Stat("/srv/a"); err == nil {
-			t.Errorf("failed at touch %d: what is no longer asked for stays", touch)
-		}
+		_, err := n.Stat("/srv/a")
+		check.That(t, err != nil, "failed at touch %d: what is no longer asked for stays", touch)
 	}
-	if back < 4 {
-		t.Errorf("only %d changes were rolled back", back)
-	}
+	check.That(t, back >= 4, "only %d changes were rolled back", back)
 }
 
 // If a name to leave is given, the advice about another obstacle has a command line that leaves both.
@@ -99,9 +92,7 @@ func TestUndoLeavesBoth(t *testing.T) {
 	put(t, n, "/etc/b", "theirs")
 	_, err := e.Undo(t.Context(), n, "", []string{"/etc/a"})
 	tr := (*trouble.Error)(nil)
-	if !errors.As(err, &tr) || !strings.Contains(strings.Join(tr.Try, "\n"), "gpuadm undo --leave /etc/a --leave /etc/b") {
-		t.Fatalf("%#v", err)
-	}
+	must.That(t, errors.As(err, &tr) && strings.Contains(strings.Join(tr.Try, "\n"), "gpuadm undo --leave /etc/a --leave /etc/b"), "%#v", err)
 	must.Get(e.Undo(t.Context(), n, "", []string{"/etc/a", "/etc/b"}))(t)
 }
 
@@ -122,9 +113,7 @@ func TestUndoLeavesAgain(t *testing.T) {
 	if _, err := e.Undo(t.Context(), n, "", leave); errors.Is(err, converge.ErrStopped) {
 		cut++
 	}
-	if cut != 1 {
-		t.Fatal("not cut")
-	}
+	must.That(t, cut == 1, "not cut")
 	e.Stop, e.Tell = nil, nil
 	for range 2 {
 		must.Get(e.Undo(t.Context(), n, "", leave))(t)
@@ -140,18 +129,13 @@ func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	const file = "/etc/containerd/config.toml"
 	text := must.Get(n.ReadFile(file))(t)
 	changed := strings.Replace(string(text), `BinaryName = "/usr/bin/nvidia-container-runtime"`, `BinaryName = "/opt/theirs"`, 1)
-	if changed == string(text) {
-		t.Fatalf("no handler in\n%s", text)
-	}
+	must.That(t, changed != string(text), "no handler in\n%s", text)
 	must.OK(t, n.WriteFile(file, []byte(changed), host.Attr{Mode: 0o644}))
 	apply(t, n, engine(t, specs["other"]))
 	res := undo(t, n, engine(t, specs["other"]), "all")
-	if !slices.ContainsFunc(res.Left, func(c converge.Change) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }) {
-		t.Errorf("left is %+v", res.Left)
-	}
-	if now, _ := n.ReadFile(file); !strings.Contains(string(now), "/opt/theirs") || strings.Contains(string(now), "nvidia-two") {
-		t.Errorf("after undo:\n%s", now)
-	}
+	check.That(t, slices.ContainsFunc(res.Left, func(c converge.Change) bool { return strings.Contains(c.Cannot, "runtimes.nvidia is there") }), "left is %+v", res.Left)
+	now, _ := n.ReadFile(file)
+	check.That(t, strings.Contains(string(now), "/opt/theirs") && !strings.Contains(string(now), "nvidia-two"), "after undo:\n%s", now)
 }
 
 // Bytes that were kept for the way back and are gone, or have changed, are missed before anything is touched; the rest can be undone.
@@ -176,20 +160,15 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 				_, err = e.Undo(t.Context(), n, "", nil)
 			}
 			tr := (*trouble.Error)(nil)
-			if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot undo file /srv/a: ") || !strings.Contains(tr.What, path.Base(blob)) {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if try := strings.Join(tr.Try, "\n"); !strings.Contains(try, "gpuadm undo --leave /srv/a") || strings.Contains(try, "as we left it") {
-				t.Errorf("%s: %q", name, try)
-			}
+			must.That(t, errors.As(err, &tr) && strings.Contains(tr.What, "cannot undo file /srv/a: ") && strings.Contains(tr.What, path.Base(blob)), "%s: %v", name, err)
+			try := strings.Join(tr.Try, "\n")
+			check.That(t, strings.Contains(try, "gpuadm undo --leave /srv/a") && !strings.Contains(try, "as we left it"), "%s: %q", name, try)
 		}
 		compare(t, name, all, n.Tree())
-		if _, err := e.Undo(t.Context(), n, "", []string{"/srv/a"}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := n.Stat("/srv/b"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: the rest stays: %v", name, err)
-		}
+		_, err = e.Undo(t.Context(), n, "", []string{"/srv/a"})
+		check.That(t, err == nil, "%s: %v", name, err)
+		_, err = n.Stat("/srv/b")
+		check.That(t, errors.Is(err, fs.ErrNotExist), "%s: the rest stays: %v", name, err)
 	}
 }
 
@@ -201,9 +180,7 @@ func TestUnreadableJournal(t *testing.T) {
 	}
 	must.OK(t, n.Mkdir(journal, host.Attr{Mode: 0o700}))
 	e := edition(t, 1)
-	if p := plan(t, n, e); p.Now() == 0 {
-		t.Error("the plan is empty")
-	}
+	check.That(t, plan(t, n, e).Now() != 0, "the plan is empty")
 	if s, err := e.Status(t.Context(), n); err != nil || !strings.Contains(s.Damage, journal) {
 		t.Errorf("status: %v, damage %q", err, s.Damage)
 	}
@@ -211,9 +188,7 @@ func TestUnreadableJournal(t *testing.T) {
 		t.Errorf("undo: %v", err)
 	}
 	apply(t, n, e)
-	if res := undo(t, n, e, ""); len(res.Made) == 0 {
-		t.Error("what was changed after it cannot be undone")
-	}
+	check.That(t, len(undo(t, n, e, "").Made) > 0, "what was changed after it cannot be undone")
 	names, err := n.ReadDir(converge.Home)
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "journal.jsonl.unreadable-") }) {
 		t.Errorf("it is not kept aside: %v, %v", names, err)
@@ -231,16 +206,12 @@ func TestUndoSaysItsStage(t *testing.T) {
 		e.Tell = func(ev converge.Event) {
 			if ev.What == converge.Failed {
 				failed++
-				if ev.Stage != "driver" {
-					t.Errorf("failed at %q", ev.Stage)
-				}
+				check.That(t, ev.Stage == "driver", "failed at %q", ev.Stage)
 			}
 		}
 		e.Undo(t.Context(), n, "", nil)
 	}
-	if failed < 3 {
-		t.Errorf("%d undos failed", failed)
-	}
+	check.That(t, failed >= 3, "%d undos failed", failed)
 }
 
 // Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
@@ -251,33 +222,26 @@ func TestUndoToNoRun(t *testing.T) {
 		t.Helper()
 		_, err := e.Undo(t.Context(), n, "runtime", nil)
 		tr := (*trouble.Error)(nil)
-		if !errors.As(err, &tr) || len(tr.Because) == 0 {
-			t.Fatalf("got %+v", err)
-		}
+		must.That(t, errors.As(err, &tr) && len(tr.Because) > 0, "got %+v", err)
 		return tr.Because[0]
 	}
-	if got := undoable(); got != "no run is left to undo here" {
-		t.Errorf("before any run: %q", got)
-	}
+	check.Equal(t, undoable(), "no run is left to undo here", "before any run:")
 	var all []string
 	for i := range 8 {
 		all = append(all, apply(t, n, edition(t, i)).Run)
 	}
-	if got, want := undoable(), "these runs can be undone: "+strings.Join(all[2:], ", ")+", and 2 before"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	got, want := undoable(), "these runs can be undone: "+strings.Join(all[2:], ", ")+", and 2 before"
+	check.That(t, got == want, "%q, want %q", got, want)
 	undo(t, n, e, all[1])
-	if got, want := undoable(), "these runs can be undone: "+all[0]; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	got, want = undoable(), "these runs can be undone: "+all[0]
+	check.That(t, got == want, "%q, want %q", got, want)
 }
 
 // A plan to undo nothing has lists that a program can read.
 func TestUndoPlanOfNothing(t *testing.T) {
 	p := must.Get(edition(t, 1).PlanUndo(t.Context(), node(t), "", nil))(t)
-	if b, _ := json.Marshal(p); strings.Contains(string(b), "null") {
-		t.Errorf("%s", b)
-	}
+	b, _ := json.Marshal(p)
+	check.That(t, !strings.Contains(string(b), "null"), "%s", b)
 }
 
 // rests is a thing that is there only while what it rests on is: a unit and its file.
@@ -320,9 +284,8 @@ func TestUndoInTheOrderOfTheFirstTouch(t *testing.T) {
 		first := n.Tree(converge.Home, "/srv/last-transaction")
 		apply(t, n, at("1\n"))
 		apply(t, n, at("2\n"))
-		if err := undoes(at("2\n"), n); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := undoes(at("2\n"), n)
+		check.That(t, err == nil, "%s: %v", name, err)
 		compare(t, name, first, n.Tree(converge.Home, "/srv/last-transaction"))
 	}
 }
@@ -370,9 +333,7 @@ func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 	apply(t, n, at("1"))
 	apply(t, n, at("2", "lib"))
 	p := must.Get(at("2", "lib").PlanUndo(t.Context(), n.View(), "all", nil))(t)
-	if got := strings.Fields(names(p.Changes)); !slices.Equal(got, []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}) {
-		t.Errorf("planned: %q", got)
-	}
+	check.List(t, strings.Fields(names(p.Changes)), []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}, "planned:")
 	must.Get(at("2", "lib").Undo(t.Context(), n, "all", nil))(t)
 	compare(t, "undo", first, n.Tree(converge.Home, "/srv/last-transaction"))
 }

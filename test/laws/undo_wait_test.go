@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -96,25 +97,16 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 	for _, to := range []string{"", "all"} {
 		_, err := farEngine(t, f).Undo(t.Context(), n, to, nil)
 		tr := (*trouble.Error)(nil)
-		if !trouble.Passes(err) || !errors.As(err, &tr) {
-			t.Fatalf("waiting would help, and undo says %v", err)
-		}
-		for _, part := range []string{"cannot read the state of", "afar one", "afar two", "api.example does not answer"} {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q is missing in %q", part, err)
-			}
-		}
-		if strings.Contains(err.Error(), "changed") || !slices.Contains(tr.Because, "nothing was touched") {
-			t.Errorf("%+v", tr)
-		}
+		must.That(t, trouble.Passes(err) && errors.As(err, &tr), "waiting would help, and undo says %v", err)
+		check.Says(t, err.Error(), "cannot read the state of", "afar one", "afar two", "api.example does not answer")
+		check.That(t, !strings.Contains(err.Error(), "changed") && slices.Contains(tr.Because, "nothing was touched"), "%+v", tr)
 		if try := strings.Join(tr.Try, "\n"); !strings.Contains(try, "wait") || !strings.Contains(try, "--leave one --leave two") && !strings.Contains(try, "--leave two --leave one") {
 			t.Errorf("what to do: %q", try)
 		}
 	}
 	compare(t, "after an undo that could not ask", all, n.Tree())
-	if _, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil); !trouble.Passes(err) {
-		t.Errorf("the plan says %v", err)
-	}
+	_, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil)
+	check.That(t, trouble.Passes(err), "the plan says %v", err)
 	f.answers = -1
 	undo(t, n, farEngine(t, f), "")
 	compare(t, "undone", before, n.Tree(converge.Home, "/srv"))
@@ -126,13 +118,10 @@ func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
 	n, _ := farNode(t, f)
 	f.answers = 0
 	res, err := farEngine(t, f).Undo(t.Context(), n, "", []string{"one", "afar two"})
-	if err != nil || len(res.Left) != 2 || !strings.Contains(res.Left[0].Cannot, "does not answer") {
-		t.Fatalf("%v, left %+v", err, res.Left)
-	}
+	must.That(t, err == nil && len(res.Left) == 2 && strings.Contains(res.Left[0].Cannot, "does not answer"), "%v, left %+v", err, res.Left)
 	for _, name := range []string{"/etc/a", "/etc/b"} {
-		if _, err := n.Stat(name); err == nil {
-			t.Errorf("%s is still there", name)
-		}
+		_, err := n.Stat(name)
+		check.That(t, err != nil, "%s is still there", name)
 	}
 }
 
@@ -144,13 +133,9 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	f.answers = 0
 	put(t, n, "/etc/b", "theirs\n")
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
-	if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "/etc/b") {
-		t.Fatalf("got %v", err)
-	}
+	must.That(t, err != nil && !trouble.Passes(err) && strings.Contains(err.Error(), "/etc/b"), "got %v", err)
 	why := strings.Join(because(err), "\n")
-	if !strings.Contains(why, "afar one") || !strings.Contains(why, "does not answer") {
-		t.Errorf("who does not answer is not told: %q", why)
-	}
+	check.That(t, strings.Contains(why, "afar one") && strings.Contains(why, "does not answer"), "who does not answer is not told: %q", why)
 }
 
 // Where the read fails for good, undo reports neither a change nor a wait.
@@ -160,9 +145,7 @@ func TestUndoThatCannotLook(t *testing.T) {
 	f.answers = 0
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
 	tr := (*trouble.Error)(nil)
-	if !errors.As(err, &tr) || trouble.Passes(err) || !strings.Contains(err.Error(), "no certificate") {
-		t.Fatalf("got %v", err)
-	}
+	must.That(t, errors.As(err, &tr) && !trouble.Passes(err) && strings.Contains(err.Error(), "no certificate"), "got %v", err)
 	if strings.Contains(strings.Join(tr.Try, "\n"), "as we left it") || !slices.Contains(tr.Try, "join again") || !slices.Contains(tr.Because, "it has run out") {
 		t.Errorf("%+v", tr)
 	}
@@ -180,24 +163,18 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 		if f.answers > 0 {
 			break
 		}
-		if err != nil && !trouble.Passes(err) {
-			t.Errorf("silent after %d answers: %v", after, err)
-		}
+		check.That(t, err == nil || trouble.Passes(err), "silent after %d answers: %v", after, err)
 		if err != nil {
 			waited++
 			for _, b := range because(err) {
-				if strings.Contains(b, "could not be rolled back") {
-					t.Errorf("silent after %d answers: %s", after, b)
-				}
+				check.That(t, !strings.Contains(b, "could not be rolled back"), "silent after %d answers: %s", after, b)
 			}
 		}
 		f.answers = -1
 		undo(t, n, farEngine(t, f), "")
 		compare(t, "undone", before, n.Tree(converge.Home, "/srv"))
 	}
-	if waited < 4 {
-		t.Errorf("only %d undos had to wait", waited)
-	}
+	check.That(t, waited >= 4, "only %d undos had to wait", waited)
 }
 
 // Status does not report a change of what it could not read.
@@ -208,9 +185,7 @@ func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
 	put(t, n, "/etc/b", "theirs\n")
 	s := must.Get(farEngine(t, f).Status(t.Context(), n))(t)
 	for _, m := range s.Made {
-		if m.Changed != (m.Name == "/etc/b") || (m.Unseen != "") != (m.Kind == "afar") {
-			t.Errorf("%+v", m)
-		}
+		check.That(t, m.Changed == (m.Name == "/etc/b") && (m.Unseen != "") == (m.Kind == "afar"), "%+v", m)
 	}
 }
 
@@ -242,9 +217,7 @@ func TestWaiting(t *testing.T) {
 			things.Exact("/etc/b", []byte("b"), 0o600, ""),
 		))
 		res, err := e.Apply(context.Background(), n)
-		if !trouble.Passes(err) || !strings.Contains(err.Error(), "theirs is missing") {
-			t.Fatalf("%+v: %v", o, err)
-		}
+		must.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "theirs is missing"), "%+v: %v", o, err)
 		if tr := (*trouble.Error)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
 			t.Errorf("no fix: %+v", err)
 		}
@@ -255,17 +228,12 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("%+v: what comes after it: %v", o, err)
 		}
 		plan, err := e.Plan(context.Background(), n)
-		if err != nil || len(plan.Cannot()) > 0 {
-			t.Errorf("%+v: the plan says it cannot be: %v %+v", o, err, plan.Cannot())
-		}
+		check.That(t, err == nil && len(plan.Cannot()) == 0, "%+v: the plan says it cannot be: %v %+v", o, err, plan.Cannot())
 		must.OK(t, n.WriteFile("/srv/theirs", nil, host.Attr{Mode: 0o644}))
 		again := apply(t, n, e)
-		if !o.looks && again.Run != res.Run {
-			t.Errorf("a new run %s does not go on with %s", again.Run, res.Run)
-		}
-		if _, err := n.Stat("/etc/b"); err != nil {
-			t.Errorf("%+v: %v", o, err)
-		}
+		check.That(t, o.looks || again.Run == res.Run, "a new run %s does not go on with %s", again.Run, res.Run)
+		_, err = n.Stat("/etc/b")
+		check.That(t, err == nil, "%+v: %v", o, err)
 	}
 }
 
@@ -282,8 +250,7 @@ func TestWaitingToKnow(t *testing.T) {
 			return nil, &trouble.Error{What: "cannot ask", Try: []string{"ask them"}, Err: cause}
 		}
 		_, err := engineOf(t, st).Apply(context.Background(), n)
-		if tr := (*trouble.Error)(nil); trouble.Passes(err) != waits || !errors.As(err, &tr) || len(tr.Try) != 1 || tr.What != "cannot ask" {
-			t.Errorf("waits %v: %+v", waits, err)
-		}
+		tr := (*trouble.Error)(nil)
+		check.That(t, trouble.Passes(err) == waits && errors.As(err, &tr) && len(tr.Try) == 1 && tr.What == "cannot ask", "waits %v: %+v", waits, err)
 	}
 }

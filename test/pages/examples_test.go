@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -34,9 +35,7 @@ func example(t *testing.T, name string) []byte {
 func specOf(t *testing.T, from, text string) spec.Spec {
 	t.Helper()
 	s, err := spec.Parse(spec.File{Name: from, Data: []byte(text)})
-	if err != nil {
-		t.Errorf("%s: %v", from, err)
-	}
+	check.That(t, err == nil, "%s: %v", from, err)
 	return s
 }
 
@@ -49,9 +48,7 @@ func TestExampleValues(t *testing.T) {
 	var shipped values
 	must.OK(t, yaml.Unmarshal(example(t, "../../images/chart/values.yaml"), &shipped))
 	names, err := filepath.Glob(examples + "*/values.yaml")
-	if err != nil || len(names) != 4 {
-		t.Fatalf("%d examples, %v", len(names), err)
-	}
+	must.That(t, err == nil && len(names) == 4, "%d examples, %v", len(names), err)
 	for _, name := range names {
 		v := values{Keys: shipped.Keys}
 		must.OK(t, yaml.Unmarshal(example(t, name), &v))
@@ -77,9 +74,7 @@ func TestExampleValues(t *testing.T) {
 // TestExampleKarpenter: a NodePool names the startup taint that gpuadm takes off on nodes of Karpenter.
 func TestExampleKarpenter(t *testing.T) {
 	names, err := filepath.Glob(examples + "*/karpenter.yaml")
-	if err != nil || len(names) != 2 {
-		t.Fatalf("%d examples, %v", len(names), err)
-	}
+	must.That(t, err == nil && len(names) == 2, "%d examples, %v", len(names), err)
 	for _, name := range names {
 		kinds := map[string]bool{}
 		for d := yaml.NewDecoder(bytes.NewReader(example(t, name))); ; {
@@ -106,14 +101,11 @@ func TestExampleKarpenter(t *testing.T) {
 				if taints := pool.StartupTaints; len(taints) != 1 || taints[0].Key != "readiness.k8s.io/gpu" || taints[0].Value != "pending" || taints[0].Effect != "NoSchedule" {
 					t.Errorf("%s: startup taints %v", name, taints)
 				}
-				if ref := pool.NodeClassRef; !kinds[ref.Group+" "+ref.Kind] {
-					t.Errorf("%s: there is no %s of %s", name, ref.Kind, ref.Group)
-				}
+				ref := pool.NodeClassRef
+				check.That(t, kinds[ref.Group+" "+ref.Kind], "%s: there is no %s of %s", name, ref.Kind, ref.Group)
 			}
 		}
-		if !kinds["karpenter.sh NodePool"] {
-			t.Errorf("%s has %v", name, kinds)
-		}
+		check.That(t, kinds["karpenter.sh NodePool"], "%s has %v", name, kinds)
 	}
 }
 
@@ -143,9 +135,7 @@ func TestExampleUserData(t *testing.T) {
 			found[kind] = o.APIVersion == "node.eks.aws/v1alpha1"
 		}
 	}
-	if !found["text/cloud-config"] || !found["application/node.eks.aws"] {
-		t.Errorf("the user data has %v", found)
-	}
+	check.That(t, found["text/cloud-config"] && found["application/node.eks.aws"], "the user data has %v", found)
 }
 
 // TestExampleKubeadm: in the user data for machines of one's own is a node.toml without [join], and gpuadm prepares the machine before
@@ -156,12 +146,9 @@ func TestExampleKubeadm(t *testing.T) {
 		RunCmd     []string                                      `yaml:"runcmd"`
 	}
 	must.OK(t, yaml.Unmarshal(example(t, examples+"onprem/user-data.yaml"), &o))
-	if len(o.WriteFiles) != 2 || len(o.RunCmd) != 1 {
-		t.Fatalf("it has %+v", o)
-	}
-	if s := specOf(t, "user-data.yaml", o.WriteFiles[0].Content); s.Has("join") || !s.Has("node") {
-		t.Errorf("its sections are %v", s.Sections)
-	}
+	must.That(t, len(o.WriteFiles) == 2 && len(o.RunCmd) == 1, "it has %+v", o)
+	s := specOf(t, "user-data.yaml", o.WriteFiles[0].Content)
+	check.That(t, !s.Has("join") && s.Has("node"), "its sections are %v", s.Sections)
 	var join struct{ APIVersion, Kind string }
 	must.OK(t, yaml.Unmarshal([]byte(o.WriteFiles[1].Content), &join))
 	if join.Kind != "JoinConfiguration" || o.WriteFiles[1].Permissions != "0600" {

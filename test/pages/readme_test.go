@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -59,13 +60,9 @@ func TestSupportMatrix(t *testing.T) {
 			return strings.Join(list, " ")
 		}
 		row := fmt.Sprintf("| %s | %s | %s | %s |\n", d.name, branches("nvidia"), branches("distro"), d.on)
-		if !strings.Contains(readme, row) {
-			t.Errorf("README.md has no row\n%s", row)
-		}
+		check.That(t, strings.Contains(readme, row), "README.md has no row\n%s", row)
 	}
-	if len(far) > 0 {
-		t.Errorf("README.md leaves out %v", far)
-	}
+	check.That(t, len(far) == 0, "README.md leaves out %v", far)
 }
 
 var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
@@ -83,9 +80,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	if n < 50 {
-		t.Errorf("found only %d links", n)
-	}
+	check.That(t, n >= 50, "found only %d links", n)
 }
 
 func read(t *testing.T, name string) string {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -70,15 +71,13 @@ func Start(t testing.TB, folder, a, b string) (stop func()) {
 	out := must.Get(child.StdoutPipe())(t)
 	must.OK(t, child.Start())
 	says := bufio.NewReader(out)
-	if output, err := says.ReadString('\n'); output != "swapping\n" {
-		t.Fatalf("nothing is swapped: %q (%v)", output, err)
-	}
+	output, err := says.ReadString('\n')
+	must.That(t, output == "swapping\n", "nothing is swapped: %q (%v)", output, err)
 	return func() {
 		in.Close()
 		output, _ := io.ReadAll(says)
-		if err := child.Wait(); err != nil {
-			t.Errorf("the swapping ended: %v (%s)", err, output)
-		}
+		err := child.Wait()
+		check.That(t, err == nil, "the swapping ended: %v (%s)", err, output)
 		t.Logf("swapped %s times", strings.TrimSpace(string(output)))
 	}
 }

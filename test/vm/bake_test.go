@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
@@ -212,9 +213,7 @@ func becomesReady(t *testing.T, p *pc) {
 	for _, unit := range []string{"containerd", "gpuadm", "kubelet", "gpuadm-ready"} {
 		is.says(unit, 0, "ActiveState=active\n")
 	}
-	if failed := is.has["failed"].text; failed != "" {
-		t.Errorf("units have failed:\n%s", failed)
-	}
+	check.None(t, is.has["failed"].text, "units have failed:")
 	is.says("gate", 0, "")
 	is.says("apply", 0, "Nothing to do.")
 	is.says("status", 0, "converged")
@@ -222,16 +221,10 @@ func becomesReady(t *testing.T, p *pc) {
 	var gpus fakenvml.State
 	must.OK(t, json.Unmarshal([]byte(is.has["gpus"].text), &gpus))
 	for i, gpu := range gpus.GPUs {
-		if len(gpu.Instances) != 7 {
-			t.Errorf("GPU %d has %d partitions", i, len(gpu.Instances))
-		}
+		check.That(t, len(gpu.Instances) == 7, "GPU %d has %d partitions", i, len(gpu.Instances))
 	}
 	console := p.read("console")
-	for _, words := range []string{"began: continues", "Rebooting: "} {
-		if !strings.Contains(console, words) {
-			t.Errorf("the boot that reboots does not say %q", words)
-		}
-	}
+	check.Says(t, console, "began: continues", "Rebooting: ")
 }
 
 // rebootsInVain: the GPUs lose their mode at each boot from now on.
@@ -245,9 +238,7 @@ func rebootsInVain(t *testing.T, p *pc) {
 	is.says("gpuadm", 0, "ActiveState=failed\n")
 	is.says("unit-status", 3, "has no effect after 2 reboots")
 	is.says("gate", 1, "cannot let kubelet start")
-	if strings.Contains(is.has["kubelet"].text, "ActiveState=active\n") {
-		t.Errorf("kubelet runs: %s", is.has["kubelet"].text)
-	}
+	check.That(t, !strings.Contains(is.has["kubelet"].text, "ActiveState=active\n"), "kubelet runs: %s", is.has["kubelet"].text)
 }
 
 // ordered: cloud-init has written its files and containerd runs when gpuadm begins, and kubelet begins when gpuadm has ended. By
@@ -255,14 +246,12 @@ func rebootsInVain(t *testing.T, p *pc) {
 func (m machine) ordered() {
 	m.t.Helper()
 	for _, unit := range []string{"cloud-config", "containerd"} {
-		if up, begins := m.time(unit, "ActiveEnterTimestampMonotonic"), m.time("gpuadm", "ExecMainStartTimestampMonotonic"); up == 0 || begins < up {
-			m.t.Errorf("gpuadm began at %d µs, %s was up at %d µs", begins, unit, up)
-		}
+		up, begins := m.time(unit, "ActiveEnterTimestampMonotonic"), m.time("gpuadm", "ExecMainStartTimestampMonotonic")
+		check.That(m.t, up != 0 && begins >= up, "gpuadm began at %d µs, %s was up at %d µs", begins, unit, up)
 	}
 	for _, unit := range []string{"kubelet", "gpuadm-ready"} {
-		if ended, begins := m.time("gpuadm", "ExecMainExitTimestampMonotonic"), m.time(unit, "InactiveExitTimestampMonotonic"); ended == 0 || begins < ended {
-			m.t.Errorf("%s began at %d µs, gpuadm ended at %d µs", unit, begins, ended)
-		}
+		ended, begins := m.time("gpuadm", "ExecMainExitTimestampMonotonic"), m.time(unit, "InactiveExitTimestampMonotonic")
+		check.That(m.t, ended != 0 && begins >= ended, "%s began at %d µs, gpuadm ended at %d µs", unit, begins, ended)
 	}
 	m.says("chain", 0, "kubelet.service", "gpuadm.service")
 	m.says("chain-gpuadm", 0, "gpuadm.service", "cloud-config.service")

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // bootLimit is how long a machine may take from its first instruction to its last. There is no KVM on most
@@ -35,9 +37,8 @@ func haveEmulator(t *testing.T) {
 		argv := strings.Fields(line)
 		cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("cannot install the emulator: %s: %v: %s", line, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		must.That(t, err == nil, "cannot install the emulator: %s: %v: %s", line, err, out)
 	}
 }
 
@@ -111,9 +112,8 @@ type pc struct {
 func newPC(t *testing.T, of baked) *pc {
 	t.Helper()
 	p := &pc{t: t, of: of, dir: t.TempDir()}
-	if out, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", of.disk, p.file("disk")).CombinedOutput(); err != nil {
-		t.Fatalf("cannot copy the disk: %v: %s", err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", of.disk, p.file("disk")).CombinedOutput()
+	must.That(t, err == nil, "cannot copy the disk: %v: %s", err, out)
 	return p
 }
 
@@ -153,9 +153,8 @@ func (p *pc) on(parameters string) {
 		"-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.journald.forward_to_console=1 systemd.default_timeout_start_sec=600 "+parameters+modules,
 		"-serial", "file:"+p.file("console"), "-serial", "file:"+p.file("answers"))
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatalf("cannot start the emulator: %v", err)
-	}
+	err := p.cmd.Start()
+	must.That(p.t, err == nil, "cannot start the emulator: %v", err)
 	ends, cmd := make(chan error, 1), p.cmd
 	p.ends = ends
 	go func() { ends <- cmd.Wait() }()

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // asked skips a test that was not asked for by name.
@@ -88,19 +90,14 @@ func (m machine) known(i image, enforced string) string {
 	m.t.Helper()
 	m.says("kernel", 0, i.kernel+"\n")
 	var f facts.Facts
-	if err := json.Unmarshal([]byte(m.has["facts"].text), &f); err != nil {
-		m.t.Fatalf("facts: %v: %q", err, m.has["facts"].text)
-	}
+	err := json.Unmarshal([]byte(m.has["facts"].text), &f)
+	must.That(m.t, err == nil, "facts: %v: %q", err, m.has["facts"].text)
 	k, _ := f.Modules.Of(i.kernel)
 	if f.Kernel.Running != i.kernel || k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Vermagic, i.kernel+" ") || k.Problem != "" {
 		m.t.Fatalf("runs %q, which has %+v: %+v", f.Kernel.Running, k, k.Nvidia)
 	}
-	if f.Modules.Version != "" || len(f.GPUs) > 0 {
-		m.t.Errorf("nothing was loaded when gpuadm looked, and it says: %q, GPUs %v", f.Modules.Version, f.GPUs)
-	}
-	if f.NoDriver != "the kernel module nvidia is not loaded" {
-		m.t.Errorf("there is no driver because: %q", f.NoDriver)
-	}
+	check.That(m.t, f.Modules.Version == "" && len(f.GPUs) == 0, "nothing was loaded when gpuadm looked, and it says: %q, GPUs %v", f.Modules.Version, f.GPUs)
+	check.That(m.t, f.NoDriver == "the kernel module nvidia is not loaded", "there is no driver because: %q", f.NoDriver)
 	if is := f.Modules.Trust; is.Enforced != enforced || is.Lockdown != "none" || is.Demands() != (enforced == "Y") || is.Trusts(k.Nvidia.Signer) {
 		m.t.Errorf("trust: %+v, demands %v", is, is.Demands())
 	}
@@ -111,24 +108,19 @@ func (m machine) says(name string, code int, parts ...string) {
 	m.t.Helper()
 	a := m.has[name]
 	for _, part := range parts {
-		if a.code != code || !strings.Contains(a.text, part) {
-			m.t.Errorf("%s: exit code %d, want %d; want %q in:\n%s", name, a.code, code, part, a.text)
-		}
+		check.That(m.t, a.code == code && strings.Contains(a.text, part), "%s: exit code %d, want %d; want %q in:\n%s", name, a.code, code, part, a.text)
 	}
 }
 
 func (m machine) saysNot(name, part string) {
 	m.t.Helper()
-	if a, answered := m.has[name]; !answered || strings.Contains(a.text, part) {
-		m.t.Errorf("%s: do not want %q in:\n%s", name, part, a.text)
-	}
+	a, answered := m.has[name]
+	check.That(m.t, answered && !strings.Contains(a.text, part), "%s: do not want %q in:\n%s", name, part, a.text)
 }
 
 func (m machine) number(name string) int {
 	m.t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(m.has[name].text))
-	if err != nil {
-		m.t.Errorf("%s: %v", name, err)
-	}
+	check.That(m.t, err == nil, "%s: %v", name, err)
 	return n
 }

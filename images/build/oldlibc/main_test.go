@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestPrint(t *testing.T) {
@@ -56,9 +58,7 @@ int main(int n, char **args) {
 func TestLink(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
+		must.That(t, os.Getenv("CI") != "true", "%v", err)
 		t.Skip("there is no C compiler")
 	}
 	dir := t.TempDir()
@@ -66,27 +66,19 @@ func TestLink(t *testing.T) {
 	do := func(argv ...string) string {
 		t.Helper()
 		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
-		}
+		must.That(t, err == nil, "%s: %v\n%s", strings.Join(argv, " "), err, out)
 		return strings.TrimSpace(string(out))
 	}
 	libc := do(cc, "-print-file-name=libc.so.6")
 	for part, number := range map[string]string{"libc": "6", "libpthread": "0", "libdl": "2"} {
 		for what, suffix := range map[string]string{"assembly": ".s", "versions": ".map"} {
 			var out bytes.Buffer
-			if err := run([]string{what, part, libc}, &out); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file(part+suffix), out.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, run([]string{what, part, libc}, &out))
+			must.OK(t, os.WriteFile(file(part+suffix), out.Bytes(), 0o644))
 		}
 		do(cc, "-shared", "-nostdlib", "-Wl,--version-script="+file(part+".map"), "-Wl,-soname,"+part+".so."+number, "-o", file(part+".so"), file(part+".s"))
 	}
-	if err := os.WriteFile(file("program.c"), []byte(program), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file("program.c"), []byte(program), 0o644))
 	do(cc, "-o", file("new"), file("program.c"), "-lpthread", "-ldl")
 	do(cc, "-L"+dir, "-o", file("old"), file("program.c"), "-lpthread", "-ldl")
 	if err := check(file("old")); err != nil {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // Booted is what a real start of the daemon showed.
@@ -49,9 +51,7 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatalf("cannot make a pipe: %v", err)
-	}
+	must.That(t, err == nil, "cannot make a pipe: %v", err)
 	defer func() { _ = read.Close() }()
 	cmd.Stdout, cmd.Stderr = write, write
 	err = cmd.Start()
@@ -83,9 +83,7 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 99 {
 		missing(t, "cannot set up a namespace: "+log.String())
 	}
-	if t.Context().Err() == nil && !booted.Up && ctx.Err() != nil {
-		t.Fatalf("cannot boot containerd %s in %s: %v\n%s", p.Version, patience, err, log.String())
-	}
+	must.That(t, t.Context().Err() != nil || booted.Up || ctx.Err() == nil, "cannot boot containerd %s in %s: %v\n%s", p.Version, patience, err, log.String())
 	booted.CRI = booted.CRI && booted.Up
 	booted.Log = log.String()
 	return booted

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // etc is where a config tree lives on a real machine.
@@ -33,16 +35,12 @@ func Lay(t testing.TB, files map[string][]byte) (root string) {
 		if filepath.IsAbs(local) {
 			local, _ = filepath.Rel(root, inside.Replace(name))
 		}
-		if !filepath.IsLocal(local) {
-			t.Fatalf("cannot lay %s: it leads out of the folder", name)
-		}
+		must.That(t, filepath.IsLocal(local), "cannot lay %s: it leads out of the folder", name)
 		path := filepath.Join(root, local)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatalf("cannot lay %s: %v", name, err)
-		}
-		if err := os.WriteFile(path, []byte(inside.Replace(string(text))), 0o644); err != nil {
-			t.Fatalf("cannot lay %s: %v", name, err)
-		}
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		must.That(t, err == nil, "cannot lay %s: %v", name, err)
+		err = os.WriteFile(path, []byte(inside.Replace(string(text))), 0o644)
+		must.That(t, err == nil, "cannot lay %s: %v", name, err)
 	}
 	return root
 }
@@ -66,9 +64,7 @@ func Files(t testing.TB, root string) map[string][]byte {
 		files[name] = unroot(text, root)
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("cannot read the config tree: %v", err)
-	}
+	must.That(t, err == nil, "cannot read the config tree: %v", err)
 	return files
 }
 

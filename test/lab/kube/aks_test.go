@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -24,9 +25,7 @@ func azureMachine(n gpuHost) cloudfake.Machine {
 // tells wants the metadata service to have been asked for these since the last call, each once or more, and for nothing else.
 func (n gpuHost) tells(requests ...string) {
 	n.t.Helper()
-	if asked := slices.Compact(slices.Sorted(slices.Values(n.since()))); !slices.Equal(asked, requests) {
-		n.t.Errorf("the metadata service was asked for %q, want %q", asked, requests)
-	}
+	check.List(n.t, slices.Compact(slices.Sorted(slices.Values(n.since()))), requests, "the metadata service was asked for")
 }
 
 // neverPrinted wants a word in no file but these, and in no output.
@@ -38,9 +37,8 @@ func (n gpuHost) neverPrinted(word string, but ...string) {
 			n.t.Errorf("%s is in %s", word, name)
 		}
 	}
-	if r := n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", word); r.Exit == 0 {
-		n.t.Errorf("%s is in the journal: %s", word, r.Stdout)
-	}
+	r = n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", word)
+	check.That(n.t, r.Exit != 0, "%s is in the journal: %s", word, r.Stdout)
 }
 
 // aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
@@ -135,23 +133,16 @@ func TestLabKubeAKSPool(t *testing.T) {
 	for key, want := range map[string]string{
 		"agentpool": "gpu", "kubernetes.azure.com/scalesetpriority": "spot", "example.com/pool": "h100", "nvidia.com/mig.strategy": "single",
 	} {
-		if is := kube.Text(o, "metadata", "labels", key); is != want {
-			t.Errorf("label %s is %q, want %q", key, is, want)
-		}
+		check.Equal(t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
-	if taints := kube.Taints(o); len(taints) > 0 {
-		t.Errorf("taints %v", taints)
-	}
+	taints := kube.Taints(o)
+	check.That(t, len(taints) == 0, "taints %v", taints)
 	n.Must("test", "-e", "/opt/azure/containers/provision.complete")
-	if diff := n.Must("sh", "-c", "cd /opt/azure/rendered && for f in $(find . -type f); do cmp $f /$f || true; done"); diff != "" {
-		t.Errorf("AKS's files: %s", diff)
-	}
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		t.Errorf("the second apply: %s", r)
-	}
+	check.None(t, n.Must("sh", "-c", "cd /opt/azure/rendered && for f in $(find . -type f); do cmp $f /$f || true; done"), "AKS's files:")
+	r := n.gpuadm(0, []string{"apply"})
+	check.That(t, r.Stdout == "Nothing to do.\n", "the second apply: %s", r)
 	n.tells()
-	if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, aksSecret) {
-		t.Errorf("%s is in facts or plan", aksSecret)
-	}
+	text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json")
+	check.That(t, !strings.Contains(text, aksSecret), "%s is in facts or plan", aksSecret)
 	n.neverPrinted(aksSecret, "/etc/kubernetes/azure.json")
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -78,9 +79,7 @@ func (n gpuHost) blindPackages() {
 		fmt.Fprintf(list, "\nPackage: %s\nStatus: install ok installed\nArchitecture: amd64\nVersion: %s\nMaintainer: NVIDIA\nDescription: %s\n", name, version, name)
 	}
 	r := n.ExecInput(strings.NewReader(list.String()), "sh", "-c", "cat >>/var/lib/dpkg/status")
-	if r.Exit != 0 {
-		n.t.Fatalf("cannot add packages: %s", r)
-	}
+	must.That(n.t, r.Exit == 0, "cannot add packages: %s", r)
 }
 
 // blindModule is a module that dkms has built for a kernel.
@@ -199,9 +198,7 @@ func (n gpuHost) kernel() string {
 func (n gpuHost) Until(what string, ask func() string) {
 	n.t.Helper()
 	wrong := ""
-	if !lab.Until(time.Minute, func() bool { wrong = ask(); return wrong == "" }) {
-		n.t.Errorf("%s: %s", what, wrong)
-	}
+	check.That(n.t, lab.Until(time.Minute, func() bool { wrong = ask(); return wrong == "" }), "%s: %s", what, wrong)
 }
 
 // blindModules loads a kind of NVIDIA's modules, "" for none.
@@ -329,9 +326,8 @@ func (n gpuHost) doctor(name, roots string) {
 	for _, m := range rootCause.FindAllStringSubmatch(r.Stdout, -1) {
 		said = append(said, m[1])
 	}
-	if got := strings.Join(said, " "); got != roots || r.Exit != map[bool]int{true: 0, false: 3}[roots == ""] {
-		n.t.Errorf("%s: doctor names %q, want %q: %s", name, got, roots, r)
-	}
+	got := strings.Join(said, " ")
+	check.That(n.t, got == roots && r.Exit == map[bool]int{true: 0, false: 3}[roots == ""], "%s: doctor names %q, want %q: %s", name, got, roots, r)
 }
 
 // expired is a client certificate of a node that ended yesterday, with its key, in the file that kubelet writes.

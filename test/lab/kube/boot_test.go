@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
@@ -25,9 +26,8 @@ func TestLabKubeOrdering(t *testing.T) {
 	n.settled()
 	n.Ready()
 	n.seenReady()
-	if taints := kube.Taints(n.Object()); len(taints) > 0 {
-		t.Errorf("kubelet waits, so there is no startup taint: %v", taints)
-	}
+	taints := kube.Taints(n.Object())
+	check.That(t, len(taints) == 0, "kubelet waits, so there is no startup taint: %v", taints)
 
 	t.Log("a reboot with GPUs that do not answer")
 	n.breaks()
@@ -39,9 +39,8 @@ func TestLabKubeOrdering(t *testing.T) {
 	n.settled()
 	n.active("kubelet.service", "active")
 	n.back("ordered")
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		t.Errorf("after the repair: %s", r)
-	}
+	r := n.gpuadm(0, []string{"apply"})
+	check.That(t, r.Stdout == "Nothing to do.\n", "after the repair: %s", r)
 
 	t.Log("a power loss with GPUs that do not answer at first")
 	n.breaks()
@@ -56,9 +55,7 @@ WantedBy=multi-user.target
 `, 0o644)
 	n.Must("systemctl", "enable", "--quiet", "fix.service")
 	n.PowerLoss()
-	if log := n.Journal("gpuadm.service"); !strings.Contains(log, "attempt 1 of 3 failed") {
-		t.Errorf("the GPUs answered the first try: %s", log)
-	}
+	check.Has(t, n.Journal("gpuadm.service"), "attempt 1 of 3 failed", "the GPUs answered the first try:")
 	n.active("kubelet.service", "active")
 	n.plain("lost")
 	n.back("lost")
@@ -75,9 +72,8 @@ func (n gpuHost) breaks() {
 // held wants kubelet not to run, and so a pod that the scheduler gave this node by yesterday's Node not to either.
 func (n gpuHost) held(pod string) {
 	n.t.Helper()
-	if is := n.Property("kubelet.service", "ActiveState"); is == "active" || n.MainPID("kubelet.service") != 0 {
-		n.t.Errorf("kubelet is %s", is)
-	}
+	is := n.Property("kubelet.service", "ActiveState")
+	check.That(n.t, is != "active" && n.MainPID("kubelet.service") == 0, "kubelet is %s", is)
 	o := n.c.Get("/api/v1/namespaces/default/pods/" + pod)
 	if kube.Text(o, "status", "phase") != "Pending" || kube.Text(o, "status", "startTime") != "" {
 		n.t.Errorf("pod %s: %v", pod, kube.At(o, "status"))
@@ -108,26 +104,22 @@ func (n gpuHost) again() {
 func (n gpuHost) ordered() {
 	n.t.Helper()
 	n.heldBack()
-	if kubelet, ready := n.at("kubelet.service", "ExecMainStartTimestampMonotonic"), n.at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic"); kubelet > ready {
-		n.t.Errorf("kubelet started at %d µs, gpuadm-ready.service at %d", kubelet, ready)
-	}
+	kubelet, ready := n.at("kubelet.service", "ExecMainStartTimestampMonotonic"), n.at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic")
+	check.That(n.t, kubelet <= ready, "kubelet started at %d µs, gpuadm-ready.service at %d", kubelet, ready)
 }
 
 // heldBack wants gpuadm.service to have been done before kubelet started in this boot.
 func (n gpuHost) heldBack() {
 	n.t.Helper()
 	n.active("gpuadm-ready.service", "active")
-	if converged, kubelet := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("kubelet.service", "ExecMainStartTimestampMonotonic"); converged > kubelet {
-		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d", converged, kubelet)
-	}
+	converged, kubelet := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("kubelet.service", "ExecMainStartTimestampMonotonic")
+	check.That(n.t, converged <= kubelet, "gpuadm.service was done at %d µs, kubelet started at %d", converged, kubelet)
 }
 
 // at is a moment of a unit, in µs since the kernel started.
 func (n gpuHost) at(unit, property string) int {
 	n.t.Helper()
 	us, err := strconv.Atoi(n.Property(unit, property))
-	if err != nil || us == 0 {
-		n.t.Errorf("%s of %s: %d, %v", property, unit, us, err)
-	}
+	check.That(n.t, err == nil && us != 0, "%s of %s: %d, %v", property, unit, us, err)
 	return us
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
@@ -24,9 +25,8 @@ func TestLabKubeCloud(t *testing.T) {
 		PrivateIP: n.IP, MAC: "0a:ff:00:00:00:01",
 	}
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: aws}})
-	if is := cloudOf(n); is.Name != "aws" || is.InstanceID != aws.ID || is.Type != aws.Type {
-		t.Errorf("in EC2: %+v", is)
-	}
+	is := cloudOf(n)
+	check.That(t, is.Name == "aws" && is.InstanceID == aws.ID && is.Type == aws.Type, "in EC2: %+v", is)
 	n.Must("bash", "-c", `exec 3<>/dev/tcp/169.254.169.254/80; printf 'GET /latest/meta-data/instance-id HTTP/1.0\r\n\r\n' >&3; grep -q '401 Unauthorized' <&3`)
 	c.Until("the question is written down", func() string {
 		if asked := n.Asked(); !slices.Contains(asked, "GET /latest/meta-data/instance-id: 401") {
@@ -35,9 +35,8 @@ func TestLabKubeCloud(t *testing.T) {
 		return ""
 	})
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: cloudfake.Machine{ID: "1", Type: "a3-highgpu-8g", Zone: "us-central1-b"}}})
-	if is := cloudOf(n); is.Name != "gce" {
-		t.Errorf("in Google's: %+v", is)
-	}
+	is = cloudOf(n)
+	check.That(t, is.Name == "gce", "in Google's: %+v", is)
 }
 
 // cloudOf is what gpuadm says of the cloud.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -34,9 +35,7 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
 	boot := n.BootID()
 	n.Reboot()
-	if n.BootID() == boot {
-		t.Fatal("it is the same boot")
-	}
+	must.That(t, n.BootID() != boot, "it is the same boot")
 	n.Ready()
 	n.c.Until("the taint is back", func() string {
 		if taints := kube.Taints(n.Object()); len(taints) != 1 {
@@ -46,24 +45,19 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	})
 	n.condition("False")
 	n.plain("second")
-	if node, _ := n.landed("second"); node != "" {
-		t.Error("a pod came while the GPUs did not answer")
-	}
+	node, _ := n.landed("second")
+	check.That(t, node == "", "a pod came while the GPUs did not answer")
 	n.Must("fakenvml", "driver", "--init", "SUCCESS")
 	n.c.PodReady("default", "second")
 	n.untainted()
 	is := n.condition("True")
-	if !strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {
-		t.Errorf("the condition is of another boot: %v", is)
-	}
+	check.That(t, strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]), "the condition is of another boot: %v", is)
 	if _, landed := n.landed("second"); transition(is).After(landed) {
 		t.Errorf("the condition became true at %v, the pod landed at %v", transition(is), landed)
 	}
 	n.takenOff()
 	for _, request := range c.Requests(accountUser) {
-		if request == "patch /api/v1/nodes/"+n.Name+"/status" {
-			t.Errorf("the ServiceAccount is asked for what kubelet may do: %s", request)
-		}
+		check.That(t, request != "patch /api/v1/nodes/"+n.Name+"/status", "the ServiceAccount is asked for what kubelet may do: %s", request)
 	}
 }
 
@@ -75,9 +69,7 @@ func removal(t *testing.T) (commands []string) {
 			commands = append(commands, command)
 		}
 	}
-	if len(commands) != 2 {
-		t.Fatalf("the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
-	}
+	must.That(t, len(commands) == 2, "the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
 	return commands
 }
 
@@ -86,9 +78,7 @@ func (n gpuHost) undone(command string) {
 	n.t.Helper()
 	n.c.Until("undo is done", func() string { // exit code 75: the pod's apply is at work
 		r := n.Exec("sh", "-c", command)
-		if r.Exit != 0 && r.Exit != 75 {
-			n.t.Fatal(r)
-		}
+		must.That(n.t, r.Exit == 0 || r.Exit == 75, "%v", r)
 		if r.Exit == 75 {
 			return r.String()
 		}
@@ -248,7 +238,5 @@ func (n gpuHost) cheap() {
 	n.t.Logf("an hour, %d applies: %d requests and %s of CPU in the pod", hourly, hourly*sum/applies, took*hourly/time.Duration(applies))
 	n.t.Logf("apply in the machine: %s",
 		n.Exec("bash", "-c", "time -p /var/lib/gpuadm/daemonset apply --unattended -f /run/gpuadm/node.toml >/dev/null"))
-	if sum > mostRequests*(applies+1) {
-		n.t.Errorf("%d applies that change nothing sent %d requests", applies, sum)
-	}
+	check.That(n.t, sum <= mostRequests*(applies+1), "%d applies that change nothing sent %d requests", applies, sum)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -47,12 +48,9 @@ func TestLabKubeDisruption(t *testing.T) {
 	stays := func() {
 		t.Helper()
 		pod := c.Get(path + name)
-		if kube.Text(pod, "metadata", "uid") != uid || kube.Text(pod, "metadata", "deletionTimestamp") != "" {
-			t.Errorf("the pod was interrupted: %v", pod["metadata"])
-		}
-		if is := kube.At(n.Object(), "spec", "unschedulable"); is != nil {
-			t.Errorf("unschedulable is %v", is)
-		}
+		check.That(t, kube.Text(pod, "metadata", "uid") == uid && kube.Text(pod, "metadata", "deletionTimestamp") == "", "the pod was interrupted: %v", pod["metadata"])
+		is := kube.At(n.Object(), "spec", "unschedulable")
+		check.That(t, is == nil, "unschedulable is %v", is)
 		if is := n.condition("True"); kube.Text(is, "reason") != "WaitingUntilIdle" || !strings.Contains(kube.Text(is, "message"), "pod default/"+name) {
 			t.Errorf("the condition is %v", is)
 		}
@@ -79,19 +77,14 @@ func TestLabKubeDisruption(t *testing.T) {
 	})
 	n.changed("seven", "success", onBoth(7, "1g.10gb"))
 	o := n.Object()
-	if kube.At(o, "spec", "unschedulable") != nil || kube.Text(o, "metadata", "annotations", "nvidia.com/gpuadm.cordoned") != "" {
-		t.Errorf("the node is cordoned: %v", o["spec"])
-	}
-	if is := n.condition("True"); kube.Text(is, "reason") != "GPUsReady" {
-		t.Errorf("the condition is %v", is)
-	}
+	check.That(t, kube.At(o, "spec", "unschedulable") == nil && kube.Text(o, "metadata", "annotations", "nvidia.com/gpuadm.cordoned") == "", "the node is cordoned: %v", o["spec"])
+	is := n.condition("True")
+	check.That(t, kube.Text(is, "reason") == "GPUsReady", "the condition is %v", is)
 	evicted := false
 	for _, request := range c.Requests(n.user()) {
 		evicted = evicted || strings.HasSuffix(request, path+name+"/eviction")
 	}
-	if !evicted {
-		t.Error("kubelet's identity has evicted no pod")
-	}
+	check.That(t, evicted, "kubelet's identity has evicted no pod")
 }
 
 // trains makes a pod that has a GPU, and a budget that keeps it.

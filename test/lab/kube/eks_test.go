@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
@@ -90,9 +91,7 @@ func TestLabKubeEKS(t *testing.T) {
 			n.wants(spec, join)
 			n.gpuadm(0, []string{"plan", "-v"}, "aws:///us-east-1a/i-0abcdef1234567890")
 			n.asked("eks-plan-" + map[bool]string{true: "described", false: "userdata"}[gated])
-			if output := n.traced(args...); !strings.Contains(output, says) {
-				t.Errorf("the first apply does not say %q: %s", says, output)
-			}
+			check.Has(t, n.traced(args...), says, "the first apply does not say %q:", says)
 			n.settled(args[1:]...)
 			n.Ready()
 			n.eksNode(cloud)
@@ -108,13 +107,10 @@ func (n gpuHost) traced(args ...string) (output string) {
 	n.t.Helper()
 	const log = "/run/argv"
 	r := n.Exec(append([]string{"strace", "-f", "-e", "trace=execve", "-s", "10000", "-v", "-o", log, "gpuadm"}, args...)...)
-	if r.Exit != 0 && r.Exit != 75 {
-		n.t.Fatalf("apply: %s", r)
-	}
+	must.That(n.t, r.Exit == 0 || r.Exit == 75, "apply: %s", r)
 	n.t.Logf("the first apply: %s", r)
-	if found := secretIn(n.Get(log) + r.Stdout + r.Stderr); found != "" {
-		n.t.Errorf("%s is in a command line or in the output", found)
-	}
+	found := secretIn(n.Get(log) + r.Stdout + r.Stderr)
+	check.That(n.t, found == "", "%s is in a command line or in the output", found)
 	n.Must("rm", log)
 	return r.Stderr
 }
@@ -139,21 +135,17 @@ func (n gpuHost) noSecrets() {
 	n.t.Helper()
 	for _, s := range secrets() {
 		r := n.Exec("grep", "-rlFs", "--devices=skip", "--exclude=gpuadm", "--exclude-dir=io.containerd.content.v1.content", "-e", s, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
-		if r.Stdout != "" {
-			n.t.Errorf("%s is in %s", s, r.Stdout)
-		}
-		if r := n.Exec("sh", "-c", `journalctl --no-pager --output=cat | grep -F -e "$1"`, "sh", s); r.Exit == 0 {
-			n.t.Errorf("%s is in the journal: %s", s, r.Stdout)
-		}
+		check.That(n.t, r.Stdout == "", "%s is in %s", s, r.Stdout)
+		r = n.Exec("sh", "-c", `journalctl --no-pager --output=cat | grep -F -e "$1"`, "sh", s)
+		check.That(n.t, r.Exit != 0, "%s is in the journal: %s", s, r.Stdout)
 	}
 	output := n.Exec("sh", "-c", "cat /proc/[0-9]*/cmdline").Stdout
 	for _, args := range [][]string{{"facts", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"doctor"}} {
 		r := n.Exec(append([]string{"gpuadm"}, args...)...)
 		output += r.Stdout + r.Stderr
 	}
-	if found := secretIn(output); found != "" {
-		n.t.Errorf("%s is printed", found)
-	}
+	found := secretIn(output)
+	check.That(n.t, found == "", "%s is printed", found)
 }
 
 // eksNode wants the node that EKS's machine becomes.
@@ -162,18 +154,13 @@ func (n gpuHost) eksNode(cloud kube.Cloud) {
 	const outside = "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"
 	n.seenReady()
 	o := n.Object()
-	if is := kube.Text(o, "spec", "providerID"); is != "aws:///"+cloud.Machine.Zone+"/"+cloud.Machine.ID {
-		n.t.Errorf("provider id %q", is)
-	}
+	check.Equal(n.t, kube.Text(o, "spec", "providerID"), "aws:///"+cloud.Machine.Zone+"/"+cloud.Machine.ID, "provider id")
 	// The taint goes when EKS's cloud controller has found the machine by that; there is none here.
 	taints := kube.Taints(o)
-	if want := []string{"example.com/gpu=yes:NoSchedule", outside}; !slices.Equal(slices.Sorted(slices.Values(taints)), want) {
-		n.t.Errorf("taints %v", taints)
-	}
+	check.That(n.t, slices.Equal(slices.Sorted(slices.Values(taints)), []string{"example.com/gpu=yes:NoSchedule", outside}), "taints %v", taints)
 	for _, key := range []string{"topology.kubernetes.io/zone", "node.kubernetes.io/instance-type"} {
-		if is := kube.Text(o, "metadata", "labels", key); is != "" {
-			n.t.Errorf("label %s is %q, and the cloud controller's to set", key, is)
-		}
+		is := kube.Text(o, "metadata", "labels", key)
+		check.That(n.t, is == "", "label %s is %q, and the cloud controller's to set", key, is)
 	}
 	c := n.c
 	c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"spec": kube.Object{"taints": []kube.Object{{"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}}}})
@@ -206,9 +193,7 @@ func (n gpuHost) golden(name string, lines []string) {
 		must.OK(n.t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	want := must.Get(os.ReadFile(file))(n.t)
-	if text != string(want) {
-		n.t.Errorf("the cloud was asked\n%s\nnot as %s has it\n%s", text, file, want)
-	}
+	check.That(n.t, text == string(want), "the cloud was asked\n%s\nnot as %s has it\n%s", text, file, want)
 }
 
 // asks wants an apply with nothing to do, that asks neither EC2 nor EKS: only for the keys that a token is made of.
@@ -216,13 +201,11 @@ func (n gpuHost) asks(golden string) {
 	n.t.Helper()
 	n.since()
 	before := len(n.c.Requests(n.user()))
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		n.t.Errorf("the second apply: %s", r)
-	}
+	r := n.gpuadm(0, []string{"apply"})
+	check.That(n.t, r.Stdout == "Nothing to do.\n", "the second apply: %s", r)
 	n.asked(golden)
-	if asked := n.c.Requests(n.user())[before:]; len(asked) > 1 {
-		n.t.Errorf("the second apply asked for %v", asked)
-	}
+	asked := n.c.Requests(n.user())[before:]
+	check.That(n.t, len(asked) <= 1, "the second apply asked for %v", asked)
 }
 
 // leaves wants undo to refuse while a pod runs, and then to leave nothing behind; pods of DaemonSets do not count.
@@ -233,9 +216,8 @@ func (n gpuHost) leaves(before lab.Tree) {
 	n.c.PodReady("default", name)
 	pid := n.MainPID("kubelet.service")
 	n.gpuadm(1, []string{"undo", "--to", "all"}, "1 pod runs here: default/"+name, "kubectl drain "+n.Name)
-	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
-		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
-	}
+	now := n.MainPID("kubelet.service")
+	check.That(n.t, now == pid && pid != 0, "an undo that was refused: kubelet was %d, is %d", pid, now)
 	n.c.Delete("/api/v1/namespaces/default/pods/" + name)
 	n.c.Until("the pod has ended, as kubectl drain waits for", func() string {
 		if n.c.Look("/api/v1/namespaces/default/pods/"+name) != nil {
@@ -245,13 +227,10 @@ func (n gpuHost) leaves(before lab.Tree) {
 	})
 	r := n.gpuadm(0, []string{"undo", "--to", "all"}, "kubectl delete node "+n.Name)
 	n.t.Logf("undo: %s", r)
-	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-		n.t.Error("kubelet still runs")
-	}
+	check.That(n.t, n.Property("kubelet.service", "ActiveState") != "active", "kubelet still runs")
 	n.same(before, n.tree())
-	if left := n.Exec("find", "/var/lib/kubelet", "-name", "config.yaml", "-o", "-name", "kubelet-client*"); left.Stdout != "" {
-		n.t.Errorf("left by gpuadm: %s", left.Stdout)
-	}
+	left := n.Exec("find", "/var/lib/kubelet", "-name", "config.yaml", "-o", "-name", "kubelet-client*")
+	check.That(n.t, left.Stdout == "", "left by gpuadm: %s", left.Stdout)
 	if o := n.Object(); kube.Condition(o, gpuReady)["status"] == "True" {
 		n.t.Errorf("who reads the Node still takes the GPUs for ready: %s", n.Describe())
 	}
@@ -292,13 +271,9 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 		began := time.Now()
 		r := n.gpuadm(x.exit, []string{"apply"}, x.words...)
 		t.Logf("%s: %v, %s", x.what, time.Since(began).Round(100*time.Millisecond), r)
-		if found := secretIn(r.Stdout + r.Stderr); found != "" {
-			t.Errorf("%s: it tells %s", x.what, found)
-		}
+		check.None(t, secretIn(r.Stdout+r.Stderr), "%s: it tells", x.what)
 	}
-	if diff := before.Diff(tree()); diff != "" {
-		t.Errorf("touched:\n%s", diff)
-	}
+	check.None(t, before.Diff(tree()), "touched:")
 
 	t.Log("the metadata service is 20 s late, as at boot")
 	cloud := sound

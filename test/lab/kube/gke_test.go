@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -101,9 +102,7 @@ func TestLabKubeGKE(t *testing.T) {
 	n.wants(spec, "[driver]\nversion = \"580\"\n")
 	r := n.Exec("gpuadm", "plan", "-v")
 	for _, word := range []string{"Container-Optimized OS loads only modules that Google has signed", "nvidia-driver-installer"} {
-		if !strings.Contains(r.String(), word) {
-			t.Errorf("not said: %q in %s", word, r)
-		}
+		check.That(t, strings.Contains(r.String(), word), "not said: %q in %s", word, r)
 	}
 }
 
@@ -130,9 +129,8 @@ func TestLabKubeGKEAgent(t *testing.T) {
 	n.Ready()
 	n.seenReady()
 	n.condition("False")
-	if taints := kube.Taints(n.Object()); len(taints) != 2 {
-		t.Errorf("taints %v: want GKE's own and the one that keeps pods away", taints)
-	}
+	taints := kube.Taints(n.Object())
+	check.That(t, len(taints) == 2, "taints %v: want GKE's own and the one that keeps pods away", taints)
 	n.Must("fakenvml", "driver", "--init", "SUCCESS")
 	n.condition("True")
 	n.gkes(before)
@@ -147,14 +145,10 @@ func (n gpuHost) gkes(before kube.Object) {
 	o := n.Object()
 	labels := kube.At(o, "metadata", "labels").(kube.Object)
 	for key, was := range kube.At(before, "metadata", "labels").(kube.Object) {
-		if labels[key] != was {
-			n.t.Errorf("label %s was %v, is %v", key, was, labels[key])
-		}
+		check.That(n.t, labels[key] == was, "label %s was %v, is %v", key, was, labels[key])
 	}
 	for key, want := range map[string]string{"example.com/pool": "h100", "nvidia.com/mig.strategy": "single", "nvidia.com/gpu.present": "true"} {
-		if labels[key] != want {
-			n.t.Errorf("label %s is %v, want %s", key, labels[key], want)
-		}
+		check.That(n.t, labels[key] == want, "label %s is %v, want %s", key, labels[key], want)
 	}
 	n.c.Until("GKE's own taint is the only one", func() string { // ours goes after the condition, and the cluster's when it sees kubelet
 		if is := kube.Taints(n.Object()); !slices.Equal(is, []string{"nvidia.com/gpu=present:NoSchedule"}) {
@@ -168,8 +162,7 @@ func (n gpuHost) gkes(before kube.Object) {
 func (n gpuHost) gkeSecrets() {
 	n.t.Helper()
 	_, key, _ := strings.Cut(kubeEnv, ": ")
-	if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, key) {
-		n.t.Errorf("%s is in facts or plan", key)
-	}
+	text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json")
+	check.That(n.t, !strings.Contains(text, key), "%s is in facts or plan", key)
 	n.neverPrinted(key)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
@@ -74,9 +75,8 @@ func (n gpuHost) prepared(parts ...string) (token string) {
 	n.t.Helper()
 	n.Packages()
 	n.wants(parts...)
-	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 0 {
-		n.t.Fatalf("apply: %s", r)
-	}
+	r := n.Exec("gpuadm", "apply", "--install")
+	must.That(n.t, r.Exit == 0, "apply: %s", r)
 	return n.Join()
 }
 
@@ -90,13 +90,9 @@ func (n gpuHost) wants(parts ...string) {
 func (n gpuHost) gpuadm(exit int, args []string, words ...string) lab.Result {
 	n.t.Helper()
 	r := n.Exec(append([]string{"gpuadm"}, args...)...)
-	if r.Exit != exit {
-		n.t.Errorf("gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
-	}
+	check.That(n.t, r.Exit == exit, "gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
 	for _, w := range words {
-		if !strings.Contains(r.Stdout+r.Stderr, w) {
-			n.t.Errorf("gpuadm %s does not say %q: %s", strings.Join(args, " "), w, r)
-		}
+		check.That(n.t, strings.Contains(r.Stdout+r.Stderr, w), "gpuadm %s does not say %q: %s", strings.Join(args, " "), w, r)
 	}
 	return r
 }
@@ -183,13 +179,11 @@ func TestLabKubeCUDA(t *testing.T) {
 	} {
 		n.Put(wrong, c.goes+"\n", 0o644)
 		n.gpuadm(1, []string{"apply", "--install"}, c.says)
-		if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-			t.Fatalf("%s: kubelet is %s", c.goes, is)
-		}
+		is := n.Property("kubelet.service", "ActiveState")
+		must.That(t, is != "active", "%s: kubelet is %s", c.goes, is)
 	}
-	if left := n.Exec("pgrep", "-f", "start-cuda"); left.Exit == 0 {
-		t.Errorf("processes are left: %s", left)
-	}
+	left := n.Exec("pgrep", "-f", "start-cuda")
+	check.That(t, left.Exit != 0, "processes are left: %s", left)
 	n.Must("rm", wrong)
 	n.Must("rm", "/dev/nvidia-uvm")
 	n.gpuadm(1, []string{"apply"}, "/dev/nvidia-uvm cannot be opened: no such file or directory", "nvidia-modprobe -u -c 0")
@@ -205,9 +199,8 @@ func TestLabKubeCUDA(t *testing.T) {
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
 	t.Log("the driver is another one")
 	n.Must("fakenvml", "driver", "--version", "590.48.01")
-	if r := n.Exec("gpuadm", "apply"); r.Exit != 1 || !strings.Contains(r.String(), "segmentation fault") {
-		t.Errorf("another driver: %s", r)
-	}
+	r := n.Exec("gpuadm", "apply")
+	check.That(t, r.Exit == 1 && strings.Contains(r.String(), "segmentation fault"), "another driver: %s", r)
 	t.Log("a boot")
 	n.Must("fakenvml", "driver", "--version", "580.95.05")
 	n.Reboot()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -39,19 +40,15 @@ func TestLabKubeGround(t *testing.T) {
 			n.Must("systemctl", "start", "kubelet.service")
 			n.Ready()
 			o := n.Object()
-			if got := kube.Text(o, "metadata", "labels", "lab.invalid/pool"); got != "h200" {
-				t.Errorf("label %q", got)
-			}
-			if got := kube.Taints(o); len(got) == 0 || got[0] != "lab.invalid/booting:NoSchedule" {
-				t.Errorf("taints %v", got)
-			}
+			check.Equal(t, kube.Text(o, "metadata", "labels", "lab.invalid/pool"), "h200", "label")
+			got := kube.Taints(o)
+			check.That(t, len(got) > 0 && got[0] == "lab.invalid/booting:NoSchedule", "taints %v", got)
 			n.Devices(8)
 			n.Allocatable("nvidia.com/gpu", 8)
 			pod(c, "gpu-"+dist, n.Name)
 			c.PodReady("default", "gpu-"+dist)
-			if r := n.Exec("ctr", "-n", "k8s.io", "run", "--rm", lab.AgentImage, "agent", "/usr/local/sbin/gpuadm", "version"); r.Exit != 0 {
-				t.Errorf("gpuadm in its image: %s", r)
-			}
+			r := n.Exec("ctr", "-n", "k8s.io", "run", "--rm", lab.AgentImage, "agent", "/usr/local/sbin/gpuadm", "version")
+			check.That(t, r.Exit == 0, "gpuadm in its image: %s", r)
 			n.Reboot()
 			n.Ready()
 			n.Allocatable("nvidia.com/gpu", 8)
@@ -89,10 +86,7 @@ func TestLabKubeDiscovery(t *testing.T) {
 	c := cluster.Run(t)
 	c.Token()
 	o, err := c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-public/configmaps/cluster-info")
-	if err != nil || kube.Text(o, "data", "kubeconfig") == "" {
-		t.Errorf("%v, %v", o, err)
-	}
-	if _, err := c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-system/configmaps/kubelet-config"); kube.StatusOf(err) != 403 {
-		t.Errorf("an anonymous client reads kubelet-config: %v", err)
-	}
+	check.That(t, err == nil && kube.Text(o, "data", "kubeconfig") != "", "%v, %v", o, err)
+	_, err = c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-system/configmaps/kubelet-config")
+	check.That(t, kube.StatusOf(err) == 403, "an anonymous client reads kubelet-config: %v", err)
 }

@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // podPID prints the process of the DaemonSet's container: of all processes it alone has this whole argument.
@@ -63,9 +65,7 @@ func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 		for i, n := range nodes {
 			n.recovered(undisturbed[i])
 		}
-		if t.Failed() {
-			t.Fatalf("that was round %d", round)
-		}
+		must.That(t, !t.Failed(), "that was round %d", round)
 	}
 }
 
@@ -94,9 +94,8 @@ func (n gpuHost) recovered(undisturbed lab.Tree) {
 	n.active("kills.service", "inactive")
 	log := n.Get("/run/kills")
 	n.t.Logf("killed on %s:\n%s", n.Name, log)
-	if is := strings.Count(log, "\n"); is != len(victims) {
-		n.t.Errorf("%d were killed on %s, want %d", is, n.Name, len(victims))
-	}
+	is := strings.Count(log, "\n")
+	check.That(n.t, is == len(victims), "%d were killed on %s, want %d", is, n.Name, len(victims))
 	n.Ready()
 	n.c.Until("gpuadm status finds nothing to do", func() string {
 		if is := n.Property("gpuadm-daemonset.service", "ActiveState"); is != "inactive" {
@@ -109,9 +108,7 @@ func (n gpuHost) recovered(undisturbed lab.Tree) {
 	})
 	n.condition("True")
 	n.untainted()
-	if diff := undisturbed.Diff(n.disk()); diff != "" {
-		n.t.Errorf("%s has not the files of a node without kills:\n%s", n.Name, diff)
-	}
+	check.None(n.t, undisturbed.Diff(n.disk()), "%s has not the files of a node without kills:", n.Name)
 }
 
 // aftermath says of a failed test what the node, its pod and its container engine have come to.

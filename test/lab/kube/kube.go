@@ -198,9 +198,7 @@ func (s *Shared) Run(t testing.TB) *T {
 	if missing := (errMissing{}); errors.As(s.err, &missing) && os.Getenv("CI") != "true" {
 		t.Skip(s.err)
 	}
-	if s.err != nil {
-		t.Fatal(s.err)
-	}
+	must.OK(t, s.err)
 	return &T{s.cluster, t}
 }
 

@@ -6,12 +6,13 @@ package kube_test
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // partitioned is a spec for two H100 of two partitions each, which the device plugin offers as four GPUs.
@@ -73,12 +74,9 @@ func (n gpuHost) registered() {
 	n.labelled()
 	n.seenReady()
 	o := n.Object()
-	if taints := kube.Taints(o); !slices.Equal(taints, []string{"example.com/gpu=yes:NoSchedule"}) {
-		n.t.Errorf("registered with the taints %v", taints)
-	}
-	if is := kube.Condition(o, gpuReady); is != nil {
-		n.t.Errorf("gpuadm has run since: %v", is)
-	}
+	check.List(n.t, kube.Taints(o), []string{"example.com/gpu=yes:NoSchedule"}, "registered with the taints")
+	is := kube.Condition(o, gpuReady)
+	check.That(n.t, is == nil, "gpuadm has run since: %v", is)
 }
 
 // uuids are those of the partitions.
@@ -101,9 +99,8 @@ func (n gpuHost) keepsPod() {
 	n.c.PodReady("default", name)
 	pid, tree := n.MainPID("kubelet.service"), n.tree()
 	n.gpuadm(1, []string{"undo", "--to", "all"}, "that needs stop-clients", "pod default/"+name)
-	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
-		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
-	}
+	now := n.MainPID("kubelet.service")
+	check.That(n.t, now == pid && pid != 0, "an undo that was refused: kubelet was %d, is %d", pid, now)
 	n.same(tree, n.tree())
 	n.c.Delete("/api/v1/namespaces/default/pods/" + name)
 	n.c.Until("the pod has ended, as kubectl drain waits for", func() string {
@@ -127,9 +124,7 @@ func (n gpuHost) same(before, after lab.Tree) {
 	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for the test's units, which are not gpuadm's
 		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool { return strings.Contains(name, "devplug") })
 	}
-	if diff := before.Diff(after); diff != "" {
-		n.t.Errorf("not as before:\n%s", diff)
-	}
+	check.None(n.t, before.Diff(after), "not as before:")
 }
 
 // joined wants a Node with all that the spec says.
@@ -138,16 +133,12 @@ func (n gpuHost) joined() {
 	n.seenReady()
 	n.labelled()
 	o := n.Object()
-	if taints := kube.Taints(o); !slices.Equal(taints, []string{"example.com/gpu=yes:NoSchedule"}) {
-		n.t.Errorf("taints %v", taints)
-	}
+	check.List(n.t, kube.Taints(o), []string{"example.com/gpu=yes:NoSchedule"}, "taints")
 	is := kube.Condition(o, gpuReady)
 	if is["status"] != "True" || !strings.HasPrefix(kube.Text(is, "message"), "2 × H100") || !strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {
 		n.t.Errorf("condition %v", is)
 	}
-	if is := kube.Text(o, "status", "allocatable", "nvidia.com/gpu"); is != fmt.Sprint(2*count) {
-		n.t.Errorf("allocatable %s", is)
-	}
+	check.Equal(n.t, kube.Text(o, "status", "allocatable", "nvidia.com/gpu"), fmt.Sprint(2*count), "allocatable")
 }
 
 // labelled wants a Node with all labels that the spec says and the GPUs have.
@@ -158,13 +149,10 @@ func (n gpuHost) labelled() {
 		"example.com/pool": "h100", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": fmt.Sprint(2 * count),
 		"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "nvidia.com/mig.strategy": "single",
 	} {
-		if is := kube.Text(o, "metadata", "labels", key); is != want {
-			n.t.Errorf("label %s is %q, want %q", key, is, want)
-		}
+		check.Equal(n.t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
-	if _, there := kube.At(o, "metadata", "labels").(kube.Object)["nvidia.com/gfd.timestamp"]; there {
-		n.t.Error("a timestamp that would change at each boot")
-	}
+	_, there := kube.At(o, "metadata", "labels").(kube.Object)["nvidia.com/gfd.timestamp"]
+	check.That(n.t, !there, "a timestamp that would change at each boot")
 }
 
 // seenReady waits until the cluster has taken its own taint off: its controller may lag behind kubelet, which says that it is ready.
@@ -187,9 +175,7 @@ func (n gpuHost) secrets(token string) {
 	key := n.Get(current)
 	_, key, _ = strings.Cut(key, "PRIVATE KEY-----\n")
 	key, _, _ = strings.Cut(key, "\n")
-	if len(key) < 40 {
-		n.t.Fatalf("there is no key in %s", current)
-	}
+	must.That(n.t, len(key) >= 40, "there is no key in %s", current)
 	for what, text := range map[string]string{"token": token[7:], "key": key} {
 		r := n.Exec("grep", "-rlFs", "--devices=skip", "-e", text, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
 		for name := range strings.Lines(r.Stdout) {
@@ -197,24 +183,19 @@ func (n gpuHost) secrets(token string) {
 				n.t.Errorf("the %s is in %s", what, name)
 			}
 		}
-		if r := n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", text); r.Exit == 0 {
-			n.t.Errorf("the %s is in the journal: %s", what, r.Stdout)
-		}
+		r = n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", text)
+		check.That(n.t, r.Exit != 0, "the %s is in the journal: %s", what, r.Stdout)
 	}
-	if r := n.Exec("find", "/var/lib/kubelet/pki", "-name", "*client*", "-type", "f", "-perm", "/077"); r.Stdout != "" {
-		n.t.Errorf("others may read the key: %s", r.Stdout)
-	}
+	r := n.Exec("find", "/var/lib/kubelet/pki", "-name", "*client*", "-type", "f", "-perm", "/077")
+	check.That(n.t, r.Stdout == "", "others may read the key: %s", r.Stdout)
 }
 
 // idle wants an apply with nothing to do, which costs one request.
 func (n gpuHost) idle() {
 	n.t.Helper()
 	before := len(n.c.Requests(n.user()))
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		n.t.Errorf("the second apply: %s", r)
-	}
-	if asked := n.c.Requests(n.user())[before:]; !slices.Equal(asked, []string{"get /api/v1/nodes/" + n.Name}) {
-		n.t.Errorf("the second apply asked for %v", asked)
-	}
+	r := n.gpuadm(0, []string{"apply"})
+	check.That(n.t, r.Stdout == "Nothing to do.\n", "the second apply: %s", r)
+	check.List(n.t, n.c.Requests(n.user())[before:], []string{"get /api/v1/nodes/" + n.Name}, "the second apply asked for")
 	n.gpuadm(0, []string{"status"})
 }

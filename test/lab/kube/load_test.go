@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -107,12 +108,9 @@ func TestBenchKubeLoad(t *testing.T) {
 		if figures.Requests > budget {
 			t.Errorf("%.2f requests for a node, want at most %.2f", figures.Requests, budget)
 		}
-		if figures.Errors > 0 {
-			t.Errorf("%d errors, as %v", figures.Errors, figures.Why)
-		}
-		if left := kube.List(c.Get("/api/v1/nodes?labelSelector=lab.invalid%2Fload"), "items"); len(left) > 0 {
-			t.Errorf("%d Nodes are left", len(left))
-		}
+		check.That(t, figures.Errors <= 0, "%d errors, as %v", figures.Errors, figures.Why)
+		left := kube.List(c.Get("/api/v1/nodes?labelSelector=lab.invalid%2Fload"), "items")
+		check.That(t, len(left) == 0, "%d Nodes are left", len(left))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/images/daemonset"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -80,9 +81,7 @@ func TestLabKubeManifests(t *testing.T) {
 	plane := &kube.Shared{Flags: []string{"--admission-control-config-file=" + admission}}
 	c := plane.Run(t)
 	t.Cleanup(func() {
-		if err := plane.Close(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, plane.Close())
 	})
 	for _, m := range machines {
 		labels := kube.Object{"kubernetes.io/os": "linux"}
@@ -97,17 +96,12 @@ func TestLabKubeManifests(t *testing.T) {
 	}
 	account := must.Get(kube.Documents(daemonset.RBAC))(t)
 	c.Apply(account...)
-	if err := c.Admin.DryRun(t.Context(), account...); err != nil {
-		t.Error(err)
-	}
-	if !refusedByQuota(c) {
-		t.Fatal("pods come without a quota: this is not GKE")
-	}
+	check.OK(t, c.Admin.DryRun(t.Context(), account...))
+	must.That(t, refusedByQuota(c), "pods come without a quota: this is not GKE")
 	for _, cloud := range []string{"gke", "eks", "aks", "onprem"} { // the quota is GKE's, and the others need it here too
 		objects := must.Get(kube.Documents(manifest(t, cloud)))(t)
-		if err := c.Admin.DryRun(t.Context(), objects...); err != nil {
-			t.Errorf("%s: %v", cloud, err)
-		}
+		err := c.Admin.DryRun(t.Context(), objects...)
+		check.That(t, err == nil, "%s: %v", cloud, err)
 		c.Apply(objects...)
 		var want []string
 		for _, m := range machines {
@@ -186,9 +180,7 @@ func TestLabKubeShipped(t *testing.T) {
 	plane := &kube.Shared{}
 	c := plane.Run(t)
 	t.Cleanup(func() {
-		if err := plane.Close(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, plane.Close())
 	})
 	apply := func(text string) {
 		t.Helper()
@@ -200,9 +192,8 @@ func TestLabKubeShipped(t *testing.T) {
 	image := ""
 	for _, dist := range []string{"bookworm", "trixie"} {
 		n := bootGPU(t, c, "shipped-"+dist, dist)
-		if r := n.ExecInput(bytes.NewReader(archive), "ctr", "-n", "k8s.io", "images", "import", "--base-name", "lab.invalid/gpuadm", "-"); r.Exit != 0 {
-			t.Fatal(r)
-		}
+		r := n.ExecInput(bytes.NewReader(archive), "ctr", "-n", "k8s.io", "images", "import", "--base-name", "lab.invalid/gpuadm", "-")
+		must.That(t, r.Exit == 0, "%v", r)
 		digest := strings.Fields(n.Must("sh", "-c", "ctr -n k8s.io images list | grep ^lab.invalid/gpuadm:devel"))[2]
 		image = "lab.invalid/gpuadm@" + digest
 		n.Must("ctr", "-n", "k8s.io", "images", "tag", "lab.invalid/gpuadm:devel", image) // so that nothing is pulled
@@ -218,12 +209,9 @@ func TestLabKubeShipped(t *testing.T) {
 		n.condition("True")
 		took = max(took, time.Since(began))
 		n.untainted()
-		if starts := strings.Count(n.Must("journalctl", "--no-pager", "--unit=containerd.service"), "Started containerd.service"); starts != 2 {
-			t.Errorf("%s: containerd was started %d times, want once by the boot and once by gpuadm", n.Name, starts)
-		}
-		if now := n.Must("ctr", "-n", "k8s.io", "containers", "list"); !strings.Contains(now, "lab.invalid/gpuadm") {
-			t.Errorf("%s: the pod does not run the image %s:\n%s", n.Name, image, now)
-		}
+		starts := strings.Count(n.Must("journalctl", "--no-pager", "--unit=containerd.service"), "Started containerd.service")
+		check.That(t, starts == 2, "%s: containerd was started %d times, want once by the boot and once by gpuadm", n.Name, starts)
+		check.Has(t, n.Must("ctr", "-n", "k8s.io", "containers", "list"), "lab.invalid/gpuadm", "%s: the pod does not run the image %s:", n.Name, image)
 	}
 	killed(t, nodes, took)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -50,16 +51,13 @@ func TestLabKubeMIGLabel(t *testing.T) {
 	two, seven := onBoth(2, "3g.40gb"), onBoth(7, "1g.10gb")
 	for _, n := range nodes {
 		n.condition("True")
-		if now := n.partitions(); now != "off, off" {
-			t.Errorf("%s has no label, and %s", n.Name, now)
-		}
+		check.Equal(t, n.partitions(), "off, off", "%s has no label, and", n.Name)
 		n.label("two")
 	}
 	for _, n := range nodes {
 		n.changed("two", "success", two)
-		if asked := "get /api/v1/nodes/" + n.Name + "?resourceVersion=0"; !slices.Contains(c.Requests(accountUser), asked) {
-			t.Errorf("the pod has not sent: %s", asked)
-		}
+		asked := "get /api/v1/nodes/" + n.Name + "?resourceVersion=0"
+		check.That(t, slices.Contains(c.Requests(accountUser), asked), "the pod has not sent: %s", asked)
 	}
 
 	held.NamedDevices(held.gpus()[0].Instances[0].Compute[0].UUID)

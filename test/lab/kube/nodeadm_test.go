@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
@@ -28,9 +29,8 @@ func nodeadmProgram(t *testing.T) string {
 		name = filepath.Join(t.TempDir(), "nodeadm")
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "github.com/gpuadm/gpuadm/test/cloudfake/nodeadm")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("cannot build nodeadm's replacement: %v: %s", err, output)
-		}
+		output, err := cmd.CombinedOutput()
+		must.That(t, err == nil, "cannot build nodeadm's replacement: %v: %s", err, output)
 	}
 	text := must.Get(os.ReadFile(name))(t)
 	return string(text)
@@ -76,9 +76,8 @@ func TestLabKubeNodeadm(t *testing.T) {
 	n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
 		"[join]\nmethod = \"eks\"\n")
 	before := n.Tree([]string{"/etc"}, "/etc/gpuadm")
-	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
-		t.Fatalf("the first apply, on the machine that will be the image: %s", r)
-	}
+	r := n.Exec("gpuadm", "apply", "--install")
+	must.That(t, r.Exit == 75, "the first apply, on the machine that will be the image: %s", r)
 
 	t.Log("a boot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
@@ -100,12 +99,9 @@ func TestLabKubeNodeadm(t *testing.T) {
 	n.settled()
 	n.Ready()
 	n.eksRegistered()
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		t.Errorf("the second apply: %s", r)
-	}
-	if engine := n.Get("/etc/containerd/config.toml"); !strings.Contains(engine, "/usr/bin/nvidia-container-runtime") {
-		t.Errorf("nodeadm has looked for the toolkit too early: %s", engine)
-	}
+	r = n.gpuadm(0, []string{"apply"})
+	check.That(t, r.Stdout == "Nothing to do.\n", "the second apply: %s", r)
+	check.Has(t, n.Get("/etc/containerd/config.toml"), "/usr/bin/nvidia-container-runtime", "nodeadm has looked for the toolkit too early:")
 
 	t.Log("the next boot")
 	c.Delete("/api/v1/nodes/" + n.Name)
@@ -113,15 +109,12 @@ func TestLabKubeNodeadm(t *testing.T) {
 	n.Ready()
 	n.active("gpuadm-ready.service", "active")
 	n.eksRegistered()
-	if noted, ready, runs := n.at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
-		n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > ready || ready > runs {
-		t.Errorf("nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, ready, runs)
-	}
+	noted, ready, runs := n.at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic")
+	check.That(t, noted <= ready && ready <= runs, "nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, ready, runs)
 	n.gpuadm(0, []string{"undo", "--to", "all"})
 	after := n.Tree([]string{"/etc"}, "/etc/gpuadm")
-	if diff := before.Diff(after); strings.Contains(diff, "gpuadm") {
-		t.Errorf("undo leaves\n%s", diff)
-	}
+	diff := before.Diff(after)
+	check.That(t, !strings.Contains(diff, "gpuadm"), "undo leaves\n%s", diff)
 }
 
 // TestLabKubeNodeadmOpen: with gate = "open" nodeadm-run waits for gpuadm.service to end, however it ends: the node of a machine
@@ -140,9 +133,8 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 			"kubeconfig = \"" + accountFile + "\"\n[join]\nmethod = \"eks\"\ngate = \"open\"\n",
 	}
 	n.wants(spec...)
-	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
-		t.Fatalf("the first apply, on the machine that will be the image: %s", r)
-	}
+	r := n.Exec("gpuadm", "apply", "--install")
+	must.That(t, r.Exit == 75, "the first apply, on the machine that will be the image: %s", r)
 
 	t.Log("a boot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
@@ -150,9 +142,8 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Ready()
 	n.seenReady()
 	n.account() // the pod that the first token was bound to had no node, and went
-	if ended, began := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); ended > began {
-		t.Errorf("gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
-	}
+	ended, began := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic")
+	check.That(t, ended <= began, "gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
 	n.condition("False")
 	taints := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
 		return strings.HasPrefix(taint, "example.com/") || strings.HasPrefix(taint, "karpenter.sh/") || strings.HasPrefix(taint, "node.cloudprovider.kubernetes.io/")
@@ -172,9 +163,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Must("sh", "-ec", "rm -r /sys/bus/pci/devices/0000:28:00.0")
 	n.Must("env", state, "fakenvml", "new", "--gpus", "H100-80:1")
 	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "gpu_count = 1 in [driver]")
-	if output := kube.Text(n.condition("False"), "message"); !strings.Contains(output, "0000:28:00.0") {
-		t.Errorf("the condition says %q", output)
-	}
+	check.Has(t, kube.Text(n.condition("False"), "message"), "0000:28:00.0", "the condition says")
 	n.wants(append(spec, "[driver]\ngpu_count = 1\n")...)
 	n.settled()
 	n.condition("True")
@@ -191,17 +180,12 @@ func (n gpuHost) eksRegistered() {
 	for key, want := range map[string]string{
 		"example.com/from": "user-data", "example.com/pool": "h100", "nvidia.com/gpu.present": "true", "k8s.amazonaws.com/accelerator": "nvidia-h100",
 	} {
-		if is := kube.Text(o, "metadata", "labels", key); is != want {
-			n.t.Errorf("label %s is %q, want %q", key, is, want)
-		}
+		check.Equal(n.t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 	}
 	taints := slices.Sorted(slices.Values(kube.Taints(o)))
-	if want := []string{"example.com/gpu=yes:NoSchedule", "karpenter.sh/unregistered:NoExecute", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}; !slices.Equal(taints, want) {
-		n.t.Errorf("taints %v", taints)
-	}
-	if is := kube.Text(o, "spec", "providerID"); is != "aws:///us-east-1a/i-0abcdef1234567890" {
-		n.t.Errorf("provider id %q", is)
-	}
+	want := []string{"example.com/gpu=yes:NoSchedule", "karpenter.sh/unregistered:NoExecute", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}
+	check.That(n.t, slices.Equal(taints, want), "taints %v", taints)
+	check.Equal(n.t, kube.Text(o, "spec", "providerID"), "aws:///us-east-1a/i-0abcdef1234567890", "provider id")
 }
 
 // TestLabKubeNodeadmRecord has EKS's own nodeadm write its files for the machine and the cluster of cloud's TestLikeNodeadm, which
@@ -227,9 +211,8 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 	n.Must("sh", "-ec", "mkdir -p /run/cpu /run/node; cd /run/cpu; for i in $(seq 0 191); do mkdir cpu$i; done; echo 0-191 >online")
 	for engine, version := range map[string]string{"config.toml": "1.7.27", "config2.toml": "2.1.5"} {
 		n.Put("/etc/eks/containerd-version.txt", "containerd github.com/containerd/containerd "+version+"\n", 0o644)
-		if r := n.Exec("env", "CPU_DIR=/run/cpu", "NODE_DIR=/run/node", "nodeadm", "init", "--skip", "run", "--config-source", "imds://user-data", "--config-cache", "/run/eks/nodeadm/config.json"); r.Exit != 0 {
-			t.Fatal(r)
-		}
+		r := n.Exec("env", "CPU_DIR=/run/cpu", "NODE_DIR=/run/node", "nodeadm", "init", "--skip", "run", "--config-source", "imds://user-data", "--config-cache", "/run/eks/nodeadm/config.json")
+		must.That(t, r.Exit == 0, "%v", r)
 		for name, to := range map[string]string{
 			"/etc/containerd/config.toml": engine, "/etc/containerd/base-runtime-spec.json": "base-runtime-spec.json",
 			"/etc/kubernetes/kubelet/config.json": "kubelet-config.json", "/etc/eks/kubelet/environment": "environment",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/images/daemonset"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -59,9 +60,7 @@ func TestLabKubePolicy(t *testing.T) {
 	bound := c.Bearer(c.Account("gpuadm", "gpuadm", "own"))
 	free := c.Bearer(c.Account("gpuadm", "gpuadm", ""))
 	denied, passing := deniedRequests(), passingRequests()
-	if len(denied) < 30 || len(passing) < 10 {
-		t.Fatalf("%d requests to deny and %d to pass", len(denied), len(passing))
-	}
+	must.That(t, len(denied) >= 30 && len(passing) >= 10, "%d requests to deny and %d to pass", len(denied), len(passing))
 	policyNode(c, "foreign")
 	probe := func() string {
 		policyNode(c, "own")
@@ -70,16 +69,12 @@ func TestLabKubePolicy(t *testing.T) {
 	c.Until("RBAC is known and no policy is in force", probe)
 	for _, r := range append(denied, passing...) {
 		policyNode(c, r.node())
-		if denial := denialOf(policySend(t, c, policyToken(r, bound, free), r)); denial != "" {
-			t.Errorf("without the policy, %s: denied: %s", r.what, denial)
-		}
+		check.None(t, denialOf(policySend(t, c, policyToken(r, bound, free), r)), "without the policy, %s: denied:", r.what)
 	}
 
 	c.Apply(policy...)
 	t.Cleanup(func() { // other tests of this cluster rely on it
-		if err := c.Admin.Apply(context.WithoutCancel(t.Context()), policyObjects(t, labKeys)...); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, c.Admin.Apply(context.WithoutCancel(t.Context()), policyObjects(t, labKeys)...))
 	})
 	c.Until("the policy is in force", func() string {
 		if denial := probe(); !strings.Contains(denial, neverKey) {
@@ -148,9 +143,7 @@ func policyBeside(c *kube.T, bound *kube.Client, policies string) {
 func policyObjects(t testing.TB, more string) []kube.Object {
 	t.Helper()
 	const first = `"nvidia.com/*",`
-	if strings.Count(string(daemonset.RBAC), first) != 1 {
-		t.Fatalf("rbac.yaml has not one %s", first)
-	}
+	must.That(t, strings.Count(string(daemonset.RBAC), first) == 1, "rbac.yaml has not one %s", first)
 	objects := must.Get(kube.Documents([]byte(strings.Replace(string(daemonset.RBAC), first, first+" "+more, 1))))(t)
 	return objects
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -27,12 +28,10 @@ func TestLabKubeRace(t *testing.T) {
 		n.Ready()
 		c.PodReady("default", "early") // as a script that waits for Ready before it taints would find it
 		c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"spec": kube.Object{"taints": []kube.Object{{"key": "late", "effect": "NoSchedule"}}}})
-		if node, _ := n.landed("early"); node != n.Name {
-			t.Error("the race is not shown: the pod did not slip in")
-		}
-		if is := kube.Condition(n.Object(), gpuReady); is != nil {
-			t.Errorf("the GPUs were not checked, and yet: %v", is)
-		}
+		node, _ := n.landed("early")
+		check.That(t, node == n.Name, "the race is not shown: the pod did not slip in")
+		is := kube.Condition(n.Object(), gpuReady)
+		check.That(t, is == nil, "the GPUs were not checked, and yet: %v", is)
 	})
 	t.Run("startup taint", func(t *testing.T) {
 		t.Parallel()
@@ -48,17 +47,14 @@ func TestLabKubeRace(t *testing.T) {
 		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
 		n.Ready()
 		n.seenReady()
-		if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != startup {
-			t.Errorf("taints %v", taints)
-		}
-		if node, _ := n.landed("patient"); node != "" {
-			t.Error("the pod slipped in before the GPUs were ready")
-		}
+		taints := kube.Taints(n.Object())
+		check.That(t, len(taints) == 1 && taints[0] == startup, "taints %v", taints)
+		node, _ := n.landed("patient")
+		check.That(t, node == "", "the pod slipped in before the GPUs were ready")
 		n.Devices(2 * count)
 		n.Allocatable("nvidia.com/gpu", 2*count)
-		if node, _ := n.landed("patient"); node != "" {
-			t.Error("the pod slipped in before all was checked")
-		}
+		node, _ = n.landed("patient")
+		check.That(t, node == "", "the pod slipped in before all was checked")
 		n.settled()
 		c.PodReady("default", "patient")
 		_, landed := n.landed("patient")
@@ -69,9 +65,8 @@ func TestLabKubeRace(t *testing.T) {
 			return ""
 		})
 		n.seenReady()
-		if taints := kube.Taints(n.Object()); len(taints) != 0 {
-			t.Errorf("taints %v", taints)
-		}
+		taints = kube.Taints(n.Object())
+		check.That(t, len(taints) == 0, "taints %v", taints)
 		n.idle()
 	})
 }
@@ -94,17 +89,13 @@ func TestLabKubeAccount(t *testing.T) {
 	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted)
 	n.gpuadm(0, []string{"apply"}, "label lab.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
 	n.seenReady()
-	if is := kube.Text(n.Object(), "metadata", "labels", "lab.kubernetes.io/gpu"); is != "yes" {
-		t.Errorf("label %q", is)
-	}
-	if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != "example.com/gpu=yes:NoSchedule" {
-		t.Errorf("taints %v", taints)
-	}
+	check.Equal(t, kube.Text(n.Object(), "metadata", "labels", "lab.kubernetes.io/gpu"), "yes", "label")
+	taints := kube.Taints(n.Object())
+	check.That(t, len(taints) == 1 && taints[0] == "example.com/gpu=yes:NoSchedule", "taints %v", taints)
 	t.Logf("kubelet's identity: %v", c.Requests(n.user())[before:])
 	t.Logf("the ServiceAccount: %v", c.Requests(accountUser))
-	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
-		t.Errorf("the second apply: %s", r)
-	}
+	r = n.gpuadm(0, []string{"apply"})
+	check.That(t, r.Stdout == "Nothing to do.\n", "the second apply: %s", r)
 }
 
 const (
@@ -156,9 +147,8 @@ func TestLabKubeFormerTaint(t *testing.T) {
 		return ""
 	})
 	n.gpuadm(0, []string{"status"}, toleration, "no device plugin runs here: the node has the taint example.com/starting=x:NoSchedule")
-	if named := kube.Text(n.Object(), "metadata", "annotations", "nvidia.com/gpuadm.startup-taints"); named != "example.com/starting=x:NoSchedule" || !n.starting() {
-		t.Errorf("the Node's annotation names %q", named)
-	}
+	named := kube.Text(n.Object(), "metadata", "annotations", "nvidia.com/gpuadm.startup-taints")
+	check.That(t, named == "example.com/starting=x:NoSchedule" && n.starting(), "the Node's annotation names %q", named)
 
 	t.Log("an identity that may nothing")
 	text := must.Get(c.BearerConfig(kube.Server, c.Account("gpuadm", "default", n.Name)))(t)
@@ -174,9 +164,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	t.Log("and one that may")
 	n.account()
 	n.settled()
-	if n.starting() {
-		t.Error("the former startup taint is still on the Node")
-	}
+	check.That(t, !n.starting(), "the former startup taint is still on the Node")
 	n.condition("True")
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
 }

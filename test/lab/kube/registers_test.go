@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -48,24 +49,17 @@ func TestLabKubeRegisters(t *testing.T) {
 			n.Ready()
 			o := n.Object()
 			for key, want := range c.labels {
-				if got := kube.Text(o, "metadata", "labels", key); got != want {
-					t.Errorf("label %s is %q, want %q", key, got, want)
-				}
+				check.Equal(t, kube.Text(o, "metadata", "labels", key), want, "label %s is", key)
 			}
 			for _, want := range []string{"lab.invalid/booting:NoSchedule", "example.com/gpu=yes:NoSchedule"} {
-				if got := kube.Taints(o); !slices.Contains(got, want) {
-					t.Errorf("taints %v, want %s", got, want)
-				}
+				got := kube.Taints(o)
+				check.That(t, slices.Contains(got, want), "taints %v, want %s", got, want)
 			}
-			if r := n.Exec("gpuadm", "undo", "--to", "all"); r.Exit != 0 {
-				t.Errorf("%s", r)
-			}
-			if now := n.Must("cat", "/etc/default/kubelet"); now != owner {
-				t.Errorf("after undo %q, was %q", now, owner)
-			}
-			if r := n.Exec("ls", "/etc/kubernetes/kubelet.conf.d"); strings.Contains(r.Stdout, "gpuadm") {
-				t.Errorf("after undo: %s", r)
-			}
+			r = n.Exec("gpuadm", "undo", "--to", "all")
+			check.That(t, r.Exit == 0, "%s", r)
+			check.Equal(t, n.Must("cat", "/etc/default/kubelet"), owner, "after undo")
+			r = n.Exec("ls", "/etc/kubernetes/kubelet.conf.d")
+			check.That(t, !strings.Contains(r.Stdout, "gpuadm"), "after undo: %s", r)
 		})
 	}
 }

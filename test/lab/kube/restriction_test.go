@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -30,9 +31,8 @@ func TestLabKubeRestriction(t *testing.T) {
 	made := taints("lab.invalid/a", "lab.invalid/b")
 	made["apiVersion"], made["kind"] = "v1", "Node"
 	made["metadata"] = kube.Object{"name": "restricted", "labels": kube.Object{"nvidia.com/gpu.present": "true"}}
-	if _, err := kubelet.Create(t.Context(), "/api/v1/nodes", made); err != nil {
-		t.Fatalf("it registers with labels and taints: %v", err)
-	}
+	_, err := kubelet.Create(t.Context(), "/api/v1/nodes", made)
+	must.That(t, err == nil, "it registers with labels and taints: %v", err)
 	label := func(key string) kube.Object {
 		return kube.Object{"metadata": kube.Object{"labels": kube.Object{key: "x"}}}
 	}
@@ -60,16 +60,13 @@ func TestLabKubeRestriction(t *testing.T) {
 		{"another's label", other, label("nvidia.com/x"), 403},
 		{"another's status", other + "/status", kube.Object{"status": kube.Object{"capacity": kube.Object{"nvidia.com/gpu": "8"}}}, 403},
 	} {
-		if _, err := kubelet.Merge(t.Context(), r.path, r.change); kube.StatusOf(err) != r.status {
-			t.Errorf("%s: %v, want %d", r.what, err, r.status)
-		}
+		_, err := kubelet.Merge(t.Context(), r.path, r.change)
+		check.That(t, kube.StatusOf(err) == r.status, "%s: %v, want %d", r.what, err, r.status)
 	}
-	if _, err := kubelet.Get(t.Context(), own); err != nil {
-		t.Errorf("it reads itself: %v", err)
-	}
-	if _, err := kubelet.Get(t.Context(), other); kube.StatusOf(err) != 403 {
-		t.Errorf("it reads another: %v", err)
-	}
+	_, err = kubelet.Get(t.Context(), own)
+	check.That(t, err == nil, "it reads itself: %v", err)
+	_, err = kubelet.Get(t.Context(), other)
+	check.That(t, kube.StatusOf(err) == 403, "it reads another: %v", err)
 	// What the driver for dynamic allocation offers of its own node it may list as gpuadm asks, and no other's.
 	const slices, mine = "/apis/resource.k8s.io/v1/resourceslices", "restricted-gpu.nvidia.com"
 	t.Cleanup(func() { c.Delete(slices + "/" + mine) })
@@ -89,10 +86,8 @@ func TestLabKubeRestriction(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := kubelet.Get(t.Context(), of+"other"); kube.StatusOf(err) != 403 {
-		t.Errorf("it lists another's ResourceSlices: %v", err)
-	}
-	if _, err := c.Bearer("abcdef.0123456789abcdef").Get(t.Context(), own); kube.StatusOf(err) != 401 {
-		t.Errorf("an unknown token: %v", err)
-	}
+	_, err = kubelet.Get(t.Context(), of+"other")
+	check.That(t, kube.StatusOf(err) == 403, "it lists another's ResourceSlices: %v", err)
+	_, err = c.Bearer("abcdef.0123456789abcdef").Get(t.Context(), own)
+	check.That(t, kube.StatusOf(err) == 401, "an unknown token: %v", err)
 }

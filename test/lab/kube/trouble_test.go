@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -45,17 +46,13 @@ func TestLabKubeTroubles(t *testing.T) {
 	n.gpuadm(75, []string{"apply"})
 	n.wire()
 	n.settled()
-	if is := kube.Text(n.Object(), "metadata", "labels", "example.com/pool"); is != "a" {
-		t.Errorf("label %q", is)
-	}
+	check.Equal(t, kube.Text(n.Object(), "metadata", "labels", "example.com/pool"), "a", "label")
 
 	t.Log("the API server is not there at undo")
 	pid, undo := n.MainPID("kubelet.service"), []string{"undo", "--to", "all"}
 	n.Must("ip", "link", "set", "host0", "down")
 	n.gpuadm(75, undo, "cannot read the state of node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
-	if now := n.MainPID("kubelet.service"); now != pid {
-		t.Errorf("an undo that waits: kubelet was %d, is %d", pid, now)
-	}
+	check.Equal(t, n.MainPID("kubelet.service"), pid, "an undo that waits: kubelet was %d, is", pid)
 	n.wire()
 	n.gpuadm(0, undo)
 	n.active("kubelet.service", "active")

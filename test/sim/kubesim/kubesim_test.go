@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -74,12 +75,9 @@ func TestPatches(t *testing.T) {
 			before := version(s)
 			code, o := send(t, s, tt.token, http.MethodPatch, "/api/v1/nodes/"+tt.path, tt.form, tt.body)
 			message, _ := o["message"].(string)
-			if code != tt.code || !strings.Contains(message, tt.message) {
-				t.Errorf("got %d %q, want %d %q", code, message, tt.code, tt.message)
-			}
-			if changed := version(s) != before; changed != (tt.code == 200) {
-				t.Errorf("it changed: %v", changed)
-			}
+			check.That(t, code == tt.code && strings.Contains(message, tt.message), "got %d %q, want %d %q", code, message, tt.code, tt.message)
+			changed := version(s) != before
+			check.That(t, changed == (tt.code == 200), "it changed: %v", changed)
 		})
 	}
 }
@@ -103,14 +101,11 @@ func TestStatus(t *testing.T) {
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
 	n := s.Node("gpu-1")
 	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["spec"].(kubesim.Object)["unschedulable"], n["status"]})
-	if want := `[{"x":"y"},null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`; err != nil || string(got) != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	want := `[{"x":"y"},null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`
+	check.That(t, err == nil && string(got) == want, "got %s, want %s", got, want)
 	before := version(s)
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{}`)
-	if version(s) != before {
-		t.Error("a patch that changes nothing made a new version")
-	}
+	check.That(t, version(s) == before, "a patch that changes nothing made a new version")
 }
 
 func TestFaults(t *testing.T) {
@@ -123,17 +118,15 @@ func TestFaults(t *testing.T) {
 	s.Fail(kubesim.Fault{On: "PATCH", Status: 500})
 	s.Fail(kubesim.Fault{On: "GET /api/v1/nodes", Status: 409, Times: 2})
 	s.Fail(kubesim.Fault{On: "GET", Do: func(s *kubesim.Server) { s.DeleteNode("gpu-1") }})
-	if got, want := []int{get(), get(), get(), get()}, []int{409, 409, 404, 404}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	got, want := []int{get(), get(), get(), get()}, []int{409, 409, 404, 404}
+	check.That(t, slices.Equal(got, want), "got %v, want %v", got, want)
 	if got := len(s.Requests()); got != 4 {
 		t.Errorf("%d requests", got)
 	}
 	s.AddNode("gpu-1", nil)
 	s.Fail(kubesim.Fault{Status: 503, Times: -1})
-	if first, second := get(), get(); first != 503 || second != 503 {
-		t.Error("always is not always")
-	}
+	first, second := get(), get()
+	check.That(t, first == 503 && second == 503, "always is not always")
 	if s.Heal(); get() != 200 {
 		t.Error("it does not heal")
 	}

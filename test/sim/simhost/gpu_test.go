@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -29,9 +30,7 @@ func driver(t *testing.T, v host.View) host.Driver {
 func code(t *testing.T, err error) string {
 	t.Helper()
 	refused := (*host.GPUError)(nil)
-	if err != nil && !errors.As(err, &refused) {
-		t.Fatalf("%T: %v", err, err)
-	}
+	must.That(t, err == nil || errors.As(err, &refused), "%T: %v", err, err)
 	if err == nil {
 		return ""
 	}
@@ -58,27 +57,21 @@ func TestGPUPower(t *testing.T) {
 	n.CutAt(2)
 	_, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 0, Size: 4})
 	must.OK(t, err)
-	if _, err := n.CreateInstance(ctx, first, 9, host.Span{Start: 4, Size: 4}); code(t, err) != "UNKNOWN" {
-		t.Error(err)
-	}
-	if err := n.SetMIGMode(ctx, second, false); !errors.Is(err, simhost.ErrPower) {
-		t.Error(err)
-	}
-	if _, err := n.Driver(ctx); !errors.Is(err, simhost.ErrPower) {
-		t.Error(err)
-	}
+	_, err = n.CreateInstance(ctx, first, 9, host.Span{Start: 4, Size: 4})
+	check.That(t, code(t, err) == "UNKNOWN", "%v", err)
+	err = n.SetMIGMode(ctx, second, false)
+	check.That(t, errors.Is(err, simhost.ErrPower), "%v", err)
+	_, err = n.Driver(ctx)
+	check.That(t, errors.Is(err, simhost.ErrPower), "%v", err)
 	n.Boot(simhost.LoseAll)
 	if d := driver(t, n); d.GPUs[0].Mode || d.GPUs[0].Instances != nil {
 		t.Errorf("%+v", d.GPUs[0])
 	}
 	n.Lose(second, "it has fallen off the bus")
 	want := host.GPU{Address: second, Index: 1, Minor: -1, Device: "0x233010DE", Sub: "0x16C110DE", Lost: "it has fallen off the bus"}
-	if diff := cmp.Diff(want, driver(t, n).GPUs[1]); diff != "" {
-		t.Error(diff)
-	}
-	if err := n.SetMIGMode(ctx, second, true); code(t, err) != "GPU_IS_LOST" {
-		t.Error(err)
-	}
+	check.None(t, cmp.Diff(want, driver(t, n).GPUs[1]), "got")
+	err = n.SetMIGMode(ctx, second, true)
+	check.That(t, code(t, err) == "GPU_IS_LOST", "%v", err)
 }
 
 // TestDriverAppears: the module's version file, which a command may write, is what makes the driver answer.
@@ -102,16 +95,13 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 	}
 	_, err := n.Do(t.Context(), "modprobe", "nvidia")
 	must.OK(t, err)
-	if d := driver(t, n); d.Version != "570.1" || d.NVML != "570.1" || d.GPUs[0].MIG || d.GPUs[0].Name != "Tesla T4" {
-		t.Errorf("%+v", d)
-	}
-	if err := n.SetMIGMode(t.Context(), first, true); code(t, err) != "NOT_SUPPORTED" {
-		t.Error(err)
-	}
+	d := driver(t, n)
+	check.That(t, d.Version == "570.1" && d.NVML == "570.1" && !d.GPUs[0].MIG && d.GPUs[0].Name == "Tesla T4", "%+v", d)
+	err = n.SetMIGMode(t.Context(), first, true)
+	check.That(t, code(t, err) == "NOT_SUPPORTED", "%v", err)
 	n.Image()
-	if _, err := n.Driver(t.Context()); !errors.As(err, new(host.Later)) {
-		t.Errorf("%v", err)
-	}
+	_, err = n.Driver(t.Context())
+	check.That(t, errors.As(err, new(host.Later)), "%v", err)
 }
 
 // TestDriverReload: a kernel module that is taken out takes all instances along, and on Hopper the mode with them.
@@ -138,9 +128,8 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 		must.OK(t, err)
 		_, err = n.Do(t.Context(), "modprobe", "nvidia")
 		must.OK(t, err)
-		if g := driver(t, n).GPUs[0]; len(g.Instances) != 1 || !g.Persistent {
-			t.Errorf("%s: loaded over itself: %+v", model, g)
-		}
+		g := driver(t, n).GPUs[0]
+		check.That(t, len(g.Instances) == 1 && g.Persistent, "%s: loaded over itself: %+v", model, g)
 		for _, do := range []string{"rmmod", "modprobe"} {
 			_, err := n.Do(t.Context(), do, "nvidia")
 			must.OK(t, err)
@@ -157,9 +146,8 @@ func TestBadGPUs(t *testing.T) {
 		"model = \"H1000\"", "count = 2", "model = \"T4\"\nmode = true\n[[gpu.instance]]\nprofile = \"1g.5gb\"",
 		"model = \"A100-40\"\n[[gpu.instance]]\nprofile = \"1g.5gb\"", "model = \"A100-40\"\nmode = true\n[[gpu.instance]]\nprofile = \"3g.20gb\"\nstart = 1",
 	} {
-		if _, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\n" + wrong + "\n")); err == nil {
-			t.Errorf("no error of %q", wrong)
-		}
+		_, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\n" + wrong + "\n"))
+		check.That(t, err != nil, "no error of %q", wrong)
 	}
 }
 
@@ -202,15 +190,12 @@ lost = "it has fallen off the bus"
 			}
 		}
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || want.GPUs[0].Instances[0].Clients == nil {
-		t.Error(diff)
-	}
-	if err := once.SetMIGMode(t.Context(), first, false); code(t, err) != "IN_USE" {
-		t.Error(err)
-	}
+	diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
+	check.That(t, diff == "" && want.GPUs[0].Instances[0].Clients != nil, "%v", diff)
+	err := once.SetMIGMode(t.Context(), first, false)
+	check.That(t, code(t, err) == "IN_USE", "%v", err)
 	n = node(t, "-- sim.toml --\n[driver]\nwhy = \"x\"\ntry = \"y\"\n")
 	none := (*host.NoDriver)(nil)
-	if _, err := again(n).Driver(t.Context()); !errors.As(err, &none) || none.Why != "x" || none.Try != "y" {
-		t.Error(err)
-	}
+	_, err = again(n).Driver(t.Context())
+	check.That(t, errors.As(err, &none) && none.Why == "x" && none.Try == "y", "%v", err)
 }
