@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -55,43 +56,13 @@ func TestLabHost(t *testing.T) {
 		if want == "" {
 			want = map[string]string{"bookworm": "1.6", "trixie": "1.7"}[o.Dist]
 		}
-		if out := h.Must("ctr", "version"); strings.Count(out, "Version:  "+want+".")+strings.Count(out, "Version:  v"+want+".") != 2 {
-			t.Errorf("ctr version, want client and server %s:\n%s", want, out)
-		}
+		out := h.Must("ctr", "version")
+		check.That(t, strings.Count(out, "Version:  "+want+".")+strings.Count(out, "Version:  v"+want+".") == 2, "ctr version, want client and server %s:\n%s", want, out)
 		facts := h.Must("gpuadm", "facts")
-		for _, want := range []string{"8 × H100", "containerd " + want + "."} {
-			if !strings.Contains(facts, want) {
-				t.Errorf("gpuadm facts does not say %q: %s", want, facts)
-			}
-		}
-		if c := h.ContainerRun("one"); !c.Runs() {
-			t.Error("the container does not run")
-		}
+		check.Says(t, facts, "8 × H100", "containerd "+want+".")
+		check.That(t, h.ContainerRun("one").Runs(), "the container does not run")
 		if strings.Contains(h.Journal("containerd.service"), "level=fatal") {
 			t.Errorf("containerd:\n%s", h.Journal("containerd.service"))
 		}
 	})
-}
-
-// TestLabHostTree: a tree tells of every change, and of a file written with what it held.
-func TestLabHostTree(t *testing.T) {
-	t.Parallel()
-	h := lab.Boot(t, lab.Options{Dist: "bookworm"})
-	look := func() lab.Tree { return h.Tree([]string{"/etc", "/usr", "/var"}) }
-	began := time.Now()
-	before := look()
-	t.Logf("%d entries in %s", len(before), time.Since(began).Round(10*time.Millisecond))
-	if diff := before.Touched(look()); diff != "" {
-		t.Errorf("nothing was touched, but\n%s", diff)
-	}
-	h.Must("cp", "/etc/fstab", "/etc/hosts.new")
-	h.Must("chmod", "600", "/usr/bin/less")
-	h.Must("dd", "if=/etc/hostname", "of=/etc/hostname", "conv=notrunc")
-	after := look()
-	if d := before.Diff(after); strings.Count(d, "\n") != 2 || !strings.Contains(d, "+ /etc/hosts.new ") || !strings.Contains(d, "~ /usr/bin/less ") {
-		t.Errorf("diff:\n%s", d)
-	}
-	if d := before.Touched(after); !strings.Contains(d, "~ /etc/hostname ") {
-		t.Errorf("touched:\n%s", d)
-	}
 }

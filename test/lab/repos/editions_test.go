@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -34,9 +35,7 @@ func TestEditionsHold(t *testing.T) {
 		there, named := map[string]bool{}, map[string]bool{}
 		for _, p := range list {
 			key := p.Name + " " + p.Version
-			if there[key] {
-				t.Errorf("%s: %s is there twice", distro, key)
-			}
+			check.That(t, !there[key], "%s: %s is there twice", distro, key)
 			there[key], named[p.Name] = true, true
 			for _, provides := range slices.Concat(p.Provides, p.Instead) {
 				name, _, _ := strings.Cut(provides, " ")
@@ -54,9 +53,7 @@ func TestEditionsHold(t *testing.T) {
 					name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSuffix(need, ":any"), "("), " ")
 					return named[name] || name == "dkms" || name == "adduser" || name == "libc6"
 				})
-				if !any {
-					t.Errorf("%s: %s %s needs %s, which is not there", distro, p.Name, p.Version, need)
-				}
+				check.That(t, any, "%s: %s %s needs %s, which is not there", distro, p.Name, p.Version, need)
 			}
 		}
 	}
@@ -104,27 +101,7 @@ func TestEditionsSayWhatListingsSay(t *testing.T) {
 		{"amzn2023", "kmod-nvidia-open-dkms", "3:570.172.08-1.amzn2023", true},
 	} {
 		has := slices.ContainsFunc(sets(t, c.distro), func(p Package) bool { return p.Name == c.name && p.Version == c.version })
-		if has != c.want {
-			t.Errorf("%s: %s %s is there: %t, want %t", c.distro, c.name, c.version, has, c.want)
-		}
-	}
-}
-
-// TestVirtualPackage: the versioned virtual package that is not a package.
-func TestVirtualPackage(t *testing.T) {
-	provides, needs := "", ""
-	for _, p := range sets(t, "ubuntu2204") {
-		switch {
-		case p.Name == "libnvidia-cfg1-575":
-			provides = strings.Join(p.Provides, ", ")
-		case p.Name == "nvidia-persistenced" && p.Version == "575.57.08-0ubuntu1":
-			needs = strings.Join(p.Depends, ", ")
-		case p.Name == "libnvidia-cfg1" && branch(p.Version) < "590":
-			t.Errorf("%s %s is a package", p.Name, p.Version)
-		}
-	}
-	if want := "libnvidia-cfg1 (= 575.57.08-0ubuntu1)"; provides != want || needs != want {
-		t.Errorf("libnvidia-cfg1-575 provides %q, nvidia-persistenced needs %q", provides, needs)
+		check.That(t, has == c.want, "%s: %s %s is there: %t, want %t", c.distro, c.name, c.version, has, c.want)
 	}
 }
 
@@ -133,8 +110,7 @@ func TestNotOfTheCatalog(t *testing.T) {
 	out := must.Get(exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output())(t)
 	const us = "github.com/gpuadm/gpuadm/"
 	for name := range strings.FieldsSeq(string(out)) {
-		if of, ok := strings.CutPrefix(name, us); ok && !strings.HasPrefix(of, "test/") {
-			t.Errorf("it imports %s", name)
-		}
+		of, ok := strings.CutPrefix(name, us)
+		check.That(t, !ok || strings.HasPrefix(of, "test/"), "it imports %s", name)
 	}
 }

@@ -5,15 +5,14 @@ package simhost_test
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -75,9 +74,7 @@ func TestDaemon(t *testing.T) {
 	n := node(t, containerd)
 	is := func(want string) {
 		t.Helper()
-		if got := line(n); got != want {
-			t.Errorf("containerd is %q, want %q", got, want)
-		}
+		check.Equal(t, line(n), want, "containerd is")
 	}
 	restart := host.UnitChange{Job: "restart"}
 	is("enabled active fresh")
@@ -90,24 +87,18 @@ func TestDaemon(t *testing.T) {
 	must.OK(t, n.SetUnit(t.Context(), "containerd.service", restart))
 	is("enabled active fresh")
 	u, err := n.Unit(t.Context(), "containerd.service")
-	if err != nil || u.Started.Sub(i.Ctime) <= 10*time.Millisecond || u.Since <= 0 || u.Uptime < u.Since || u.PID == 0 {
-		t.Errorf("%+v (%v)", u, err)
-	}
+	check.That(t, err == nil && u.Started.Sub(i.Ctime) > 10*time.Millisecond && u.Since > 0 && u.Uptime >= u.Since && u.PID != 0, "%+v (%v)", u, err)
 	must.OK(t, n.Mkdir("/etc/systemd/system/containerd.service.d", host.Attr{Mode: 0o755}))
 	must.OK(t, n.WriteFile("/etc/systemd/system/containerd.service.d/x.conf", nil, host.Attr{Mode: 0o644}))
 	is("enabled active stale") // its drop-ins count as well
 	must.OK(t, n.WriteFile("/etc/containerd/config.toml", []byte("broken\n"), host.Attr{Mode: 0o644}))
 	err = n.SetUnit(t.Context(), "containerd.service", restart)
-	if err == nil || err.Error() != "cannot restart containerd.service: the job ended as failed; journalctl -u containerd.service says why" {
-		t.Error(err)
-	}
+	check.That(t, err != nil && err.Error() == "cannot restart containerd.service: the job ended as failed; journalctl -u containerd.service says why", "%v", err)
 	is("enabled failed")
-	if _, err := n.Stat("/run/containerd/containerd.sock"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("a daemon that failed has its socket")
-	}
-	if err := n.SetUnit(t.Context(), "gone.service", restart); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err = n.Stat("/run/containerd/containerd.sock")
+	check.That(t, errors.Is(err, fs.ErrNotExist), "a daemon that failed has its socket")
+	err = n.SetUnit(t.Context(), "gone.service", restart)
+	check.That(t, errors.Is(err, fs.ErrNotExist), "%v", err)
 }
 
 func TestBoot(t *testing.T) {
@@ -116,52 +107,41 @@ func TestBoot(t *testing.T) {
 	must.OK(t, n.SetUnit(t.Context(), "kubelet.service", host.UnitChange{File: "enable"}))
 	must.OK(t, n.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "disable", Job: "stop"}))
 	must.Get(n.Lock())(t)
-	if _, err := n.Lock(); !errors.As(err, new(*host.Busy)) {
-		t.Errorf("locked twice: %v", err)
-	}
+	_, err := n.Lock()
+	check.That(t, errors.As(err, new(*host.Busy)), "locked twice: %v", err)
 	before, _ := n.Stat("/etc/old")
 	n.Reboot()
 	want := "containerd.service disabled inactive\ndbus.service static active fresh\ngone.service not-found inactive\nkubelet.service enabled active fresh\n"
-	if got := n.Units(); got != want {
-		t.Errorf("units are\n%swant\n%s", got, want)
-	}
-	if data, err := n.ReadFile("/proc/sys/kernel/random/boot_id"); string(data) != n.BootID()+"\n" || n.BootID() == id {
-		t.Errorf("boot ID %q (%v)", data, err)
-	}
-	if names, err := n.ReadDir("/run"); len(names) > 0 {
-		t.Errorf("/run has %q (%v)", names, err)
-	}
-	if after, _ := n.Stat("/etc/old"); !after.Ctime.Equal(before.Ctime) {
-		t.Error("a boot touched a file")
-	}
+	got := n.Units()
+	check.That(t, got == want, "units are\n%swant\n%s", got, want)
+	data, err := n.ReadFile("/proc/sys/kernel/random/boot_id")
+	check.That(t, string(data) == n.BootID()+"\n" && n.BootID() != id, "boot ID %q (%v)", data, err)
+	names, err := n.ReadDir("/run")
+	check.That(t, len(names) == 0, "/run has %q (%v)", names, err)
+	after, _ := n.Stat("/etc/old")
+	check.That(t, after.Ctime.Equal(before.Ctime), "a boot touched a file")
 	unlock := must.Get(n.Lock())(t)
 	unlock()
 }
 
 func TestFirstBoot(t *testing.T) {
 	n := node(t, "-- sim.toml --\nlive = false\n[[unit]]\nname = \"x.service\"\n")
-	if n.Live() || n.Root() == "/" {
-		t.Error("an image is live")
-	}
+	check.That(t, !n.Live() && n.Root() != "/", "an image is live")
 	err := n.SetUnit(t.Context(), "x.service", host.UnitChange{File: "enable", Job: "start"})
-	if later := (host.Later{}); !errors.As(err, &later) || later.Until != "first boot" {
-		t.Error(err)
-	}
-	if _, err := n.Do(t.Context(), "x"); !errors.As(err, new(host.Later)) {
-		t.Error(err)
-	}
+	later := (host.Later{})
+	check.That(t, errors.As(err, &later) && later.Until == "first boot", "%v", err)
+	_, err = n.Do(t.Context(), "x")
+	check.That(t, errors.As(err, new(host.Later)), "%v", err)
 	n.FirstBoot()
-	if got := n.Units(); got != "x.service enabled active fresh\n" || !n.Live() {
-		t.Error(got)
-	}
+	got := n.Units()
+	check.That(t, got == "x.service enabled active fresh\n" && n.Live(), "%v", got)
 }
 
 func TestCommands(t *testing.T) {
 	n := node(t, containerd)
 	v := n.View()
-	if _, ok := v.(host.Host); ok {
-		t.Error("a view can be turned back into a host")
-	}
+	_, ok := v.(host.Host)
+	check.That(t, !ok, "a view can be turned back into a host")
 	if out, err := v.Ask(t.Context(), "dpkg", "--print-architecture"); string(out) != "amd64\n" {
 		t.Errorf("%q (%v)", out, err)
 	}
@@ -182,9 +162,8 @@ func TestCommands(t *testing.T) {
 		t.Error("the file was not removed:", err)
 	}
 	_, err := v.Ask(t.Context(), "fails")
-	if failed := (*host.CommandError)(nil); !errors.As(err, &failed) || failed.Code != 5 || err.Error() != "cannot run fails: exit status 5: it fails" {
-		t.Error(err)
-	}
+	failed := (*host.CommandError)(nil)
+	check.That(t, errors.As(err, &failed) && failed.Code == 5 && err.Error() == "cannot run fails: exit status 5: it fails", "%v", err)
 	if _, err := v.Ask(t.Context(), "none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
@@ -201,9 +180,8 @@ func TestCommands(t *testing.T) {
 	before := n.Touches()
 	_, err = n.Do(t.Context(), "dpkg", "-i", "x.deb")
 	must.OK(t, err)
-	if out, err := v.Ask(t.Context(), "dpkg", "-s"); string(out) != "x.deb" || n.Touches() != before+1 {
-		t.Errorf("%q (%v), %d touches", out, err, n.Touches()-before)
-	}
+	out, err := v.Ask(t.Context(), "dpkg", "-s")
+	check.That(t, string(out) == "x.deb" && n.Touches() == before+1, "%q (%v), %d touches", out, err, n.Touches()-before)
 }
 
 func TestPower(t *testing.T) {
@@ -214,16 +192,11 @@ func TestPower(t *testing.T) {
 	for what, err := range map[string]error{
 		"job": n.SetUnit(t.Context(), "containerd.service", host.UnitChange{Job: "restart"}), "write": n.Append("/etc/x", nil), "remove": n.Remove("/etc/old"),
 	} {
-		if !errors.Is(err, simhost.ErrPower) {
-			t.Errorf("%s after the cut: %v", what, err)
-		}
+		check.That(t, errors.Is(err, simhost.ErrPower), "%s after the cut: %v", what, err)
 	}
-	if _, err := n.ReadFile("/etc/l"); !errors.Is(err, simhost.ErrPower) || !n.Off() {
-		t.Errorf("read after the cut: %v", err)
-	}
-	if n.Touches() != 1 {
-		t.Errorf("%d touches", n.Touches())
-	}
+	_, err = n.ReadFile("/etc/l")
+	check.That(t, errors.Is(err, simhost.ErrPower) && n.Off(), "read after the cut: %v", err)
+	check.That(t, n.Touches() == 1, "%d touches", n.Touches())
 	n.Boot(simhost.Random(7))
 	if line(n) != "enabled active fresh" || n.Off() {
 		t.Error(n.Units())
@@ -231,9 +204,8 @@ func TestPower(t *testing.T) {
 
 	n.Fail(n.Touches(), syscall.ENOSPC)
 	attr := host.Attr{Mode: 0o644}
-	if err := n.WriteFile("/etc/x", nil, attr); !errors.Is(err, syscall.ENOSPC) {
-		t.Error(err)
-	}
+	err = n.WriteFile("/etc/x", nil, attr)
+	check.That(t, errors.Is(err, syscall.ENOSPC), "%v", err)
 	must.OK(t, n.WriteFile("/etc/x", nil, attr))
 }
 
@@ -267,69 +239,7 @@ end
 			got.WriteString(l)
 		}
 	}
-	if got.String() != want {
-		t.Errorf("got\n%swant\n%s", got.String(), want)
-	}
-	if _, err := n.ReadFile("/etc/secret"); err == nil || err.Error() != "cannot read /etc/secret: its content was not recorded" {
-		t.Error(err)
-	}
-}
-
-func TestBadArchives(t *testing.T) {
-	for archive, want := range map[string]string{
-		"-- sim.toml --\nlife = true\n":                                 "life",
-		"-- sim.toml --\n[[unit]]\n":                                    "without name",
-		"-- sim.toml --\n[[unit]]\nname=\"x.service\"\nrefuses=\"(\"\n": "refuses",
-		"-- etc/x mode=9 --\n":                                          "marker mode=9",
-		"-- etc/x what=9 --\n":                                          "no such marker",
-		"-- etc/x --\n-- etc/x/y --\n":                                  "x is not a folder",
-		"-- etc/x --\n-- etc/x --\n":                                    "twice",
-		"-- lib link=usr/lib --\n-- lib/x --\n":                         "lib is not a folder",
-		"-- etc/x base64 --\n%\n":                                       "base64",
-		"-- proc/sys --\n":                                              "sys is not a folder",
-	} {
-		if _, err := simhost.New([]byte(archive)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", archive, err, want)
-		}
-	}
-}
-
-// TestTogether does all at once, for the race detector.
-func TestTogether(t *testing.T) {
-	n := node(t, containerd)
-	var all sync.WaitGroup
-	for i := range 4 {
-		name := fmt.Sprintf("/etc/x%d", i)
-		for _, do := range []func(){
-			func() { n.WriteFile(name, []byte(name), host.Attr{Mode: 0o644}) },
-			func() { n.Append(name, []byte(name)) },
-			func() { n.ReadFile(name); n.ReadDir("/etc"); n.Stat(name) },
-			func() { n.Unit(t.Context(), "containerd.service") },
-			func() { n.SetUnit(t.Context(), "containerd.service", host.UnitChange{Job: "restart"}) },
-			func() { n.Do(t.Context(), "apt-get", "install"); n.Ask(t.Context(), "apt-get", "install") },
-			func() { n.Tree(); n.Units(); n.Touches(); n.Violations() },
-			func() { n.Reboot() },
-		} {
-			all.Go(func() {
-				for range 20 {
-					do()
-				}
-			})
-		}
-	}
-	all.Wait()
-}
-
-func FuzzNew(f *testing.F) {
-	f.Add([]byte(containerd))
-	f.Add([]byte("-- \"a b\" link=x --\n-- c/ ro mount --\n-- d xattr=a=0sYQ== type=fifo ctime=2026-01-02T03:04:05Z --\n"))
-	f.Fuzz(func(t *testing.T, archive []byte) {
-		n, err := simhost.New(archive)
-		if err != nil {
-			return
-		}
-		n.Tree()
-		n.Reboot()
-		n.Units()
-	})
+	check.That(t, got.String() == want, "got\n%swant\n%s", got.String(), want)
+	_, err := n.ReadFile("/etc/secret")
+	check.That(t, err != nil && err.Error() == "cannot read /etc/secret: its content was not recorded", "%v", err)
 }
