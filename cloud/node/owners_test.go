@@ -4,15 +4,27 @@
 package node
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 func TestOwnerOf(t *testing.T) {
@@ -89,4 +101,173 @@ func TestRefuseForeign(t *testing.T) {
 			t.Errorf("no fix: %+v", told)
 		}
 	}
+}
+
+// others adds a condition of another client, written so long ago.
+func (a *apiNode) others(kind, status, reason string, age time.Duration) {
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		at := a.Now().Add(-age).UTC().Format(time.RFC3339)
+		n["status"].(kubesim.Object)["conditions"] = []any{
+			kubesim.Object{"type": "Ready", "status": "True"},
+			kubesim.Object{"type": kind, "status": status, "reason": reason, "message": "theirs", "lastHeartbeatTime": at, "lastTransitionTime": at},
+		}
+	})
+}
+
+// TestSecondOwner: a condition that Node Problem Detector writes is refused and stays; nothing about it is reported, and the guard of the
+// next boot leaves it. What it has left behind is taken over. The reason is that of NVIDIA/gpu-operator, examples/cluster-autoscaler.
+func TestSecondOwner(t *testing.T) {
+	const theirs = "GPUReadinessPending"
+	for _, status := range []string{"False", "True"} {
+		a := apiFixture(t, apiSpec)
+		a.others(GPUReady, status, theirs, 20*time.Second)
+		_, err := a.engine().Apply(a.ctx, a)
+		told := (*trouble.Error)(nil)
+		if !errors.As(err, &told) || trouble.Passes(err) || !strings.Contains(told.What, theirs) || !strings.Contains(strings.Join(told.Because, " "), "Node Problem Detector") {
+			t.Errorf("got %v", err)
+		}
+		check.OK(t, a.report(Outcome{Stage: "ready", Err: err}))
+		a.Reboot()
+		a.others(GPUReady, status, theirs, 20*time.Second)
+		_, _ = a.engine().Apply(a.ctx, a)
+		if got := a.shown(); !strings.HasSuffix(got, status+" "+theirs+" theirs") || strings.Contains(got, "status-taint") || !strings.Contains(got, "example.com/starting") {
+			t.Errorf("the Node is\n%s", got)
+		}
+		a.others(GPUReady, status, theirs, 11*time.Minute)
+		a.Advance(time.Minute)
+		a.apply()
+		a.converged(a.mark())
+	}
+}
+
+// TestRepairWaits: a node that another component has found at fault gets no pods, and the wait names who acts. The condition is left alone.
+func TestRepairWaits(t *testing.T) {
+	for _, tt := range []struct{ kind, bad, good, reason, acts string }{
+		{"AcceleratedHardwareReady", "False", "True", "NvidiaXID79Error", "EKS's node auto repair"},
+		{"GpuMemWatch", "True", "False", "GpuMemWatchIsNotHealthy", "NVSentinel cordons"},
+		{"SysLogsXIDError", "True", "False", "SysLogsXIDErrorIsNotHealthy", "NVSentinel cordons"},
+	} {
+		a := apiFixture(t, apiSpec)
+		a.others(tt.kind, tt.bad, tt.reason, time.Hour)
+		_, err := a.engine().Apply(a.ctx, a)
+		wait := &trouble.Error{}
+		if !trouble.Passes(err) || !errors.As(err, &wait) || !strings.Contains(wait.What, tt.kind+"="+tt.bad+" ("+tt.reason+")") || !strings.Contains(strings.Join(wait.Try, " "), tt.acts) {
+			t.Errorf("%s: got %v, %q", tt.kind, err, wait.Try)
+		}
+		got := a.shown()
+		check.That(t, strings.Contains(got, "taint example.com/starting") && a.condition() == "", "%s: the Node is\n%s", tt.kind, got)
+		c := a.sim.Node("gpu-1")["status"].(kubesim.Object)["conditions"].([]any)[1].(kubesim.Object)
+		check.That(t, c["status"] == tt.bad && c["message"] == "theirs", "%s was changed: %v", tt.kind, c)
+		a.others(tt.kind, tt.good, "", time.Hour)
+		a.Advance(time.Minute)
+		a.apply()
+		a.converged(a.mark())
+	}
+}
+
+// layoutEnv hands a layout to a process of our own that has the fake driver in its library path.
+const layoutEnv = "GPUADM_TEST_LAYOUT"
+
+// askGFD writes what NVIDIA's program says on a fake machine into a golden file.
+func askGFD(t *testing.T, c labelCase, program, golden string) {
+	t.Helper()
+	fake := fakenvml.New(t, c.gpus)
+	run := func(argv []string, env ...string) string {
+		t.Helper()
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(append(os.Environ(), fake.Env()...), env...)
+		out, err := cmd.CombinedOutput()
+		must.That(t, err == nil, "%v: %v\n%s", argv, err, out)
+		return string(out)
+	}
+	layout, _ := json.Marshal(c.layout)
+	for range 2 {
+		said := run([]string{os.Args[0], "-test.run=^TestPartitionFake$", "-test.v"}, layoutEnv+"="+string(layout))
+		for line := range strings.Lines(said) {
+			if _, gpus, ok := strings.Cut(strings.TrimSpace(line), "to be reset: "); ok {
+				fake.SMI("--gpu-reset", "-i", gpus)
+			}
+		}
+	}
+	dir := t.TempDir()
+	config := fmt.Sprintf("version: v1\nflags:\n  migStrategy: %s\n", c.strategy)
+	for how, replicas := range map[string]int{"timeSlicing": c.replicas, "mps": c.mps} {
+		if replicas > 0 {
+			config += fmt.Sprintf("sharing:\n  %s:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: %d\n", how, replicas)
+		}
+	}
+	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	run([]string{
+		program, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--device-discovery-strategy=nvml",
+		"--config-file", filepath.Join(dir, "config"), "--machine-type-file", filepath.Join(dir, "machine"), "--output-file", filepath.Join(dir, "out"),
+	})
+	out := must.Get(os.ReadFile(filepath.Join(dir, "out")))(t)
+	sorted := slices.Sorted(strings.Lines(string(out)))
+	must.OK(t, os.MkdirAll(filepath.Dir(golden), 0o755))
+	must.OK(t, os.WriteFile(golden, []byte(strings.Join(sorted, "")), 0o644))
+}
+
+// TestPartitionFake is what askGFD runs in a process of its own. In any other it has nothing to do.
+func TestPartitionFake(t *testing.T) {
+	text := os.Getenv(layoutEnv)
+	if text == "" {
+		return
+	}
+	var layout map[int][]string
+	must.OK(t, json.Unmarshal([]byte(text), &layout))
+	h := must.Get(host.Open("/"))(t)
+	d := must.Get(h.Driver(t.Context()))(t)
+	if slices.ContainsFunc(d.GPUs, func(g host.GPU) bool { return len(g.Instances) > 0 }) {
+		return // the run before did it
+	}
+	if wait := partition(t, h, layout); len(wait) > 0 {
+		fmt.Println("to be reset: " + strings.Join(wait, ","))
+	}
+}
+
+// With [sharing] the number that a device plugin offers is compared with it, also where none is waited for: one that was configured
+// otherwise offers another. A node without a device plugin is ready.
+func TestSharingCompared(t *testing.T) {
+	for _, x := range []struct{ sharing, offers, waits string }{
+		{"time_slicing = 4\n", "8", ""},
+		{"mps = 4\n", "8", ""},
+		{"time_slicing = 4\n", "2", "2 of 8 nvidia.com/gpu"},
+		{"mps = 4\n", "2", "2 of 8 nvidia.com/gpu"},
+		{"", "8", "8 of 2 nvidia.com/gpu"},
+		{"time_slicing = 4\n", "", ""},
+		{"time_slicing = 4\n", "0", ""},
+	} {
+		a := apiFixture(t, apiSpec+"[sharing]\n"+x.sharing)
+		name := "nvidia.com/gpu"
+		if x.offers == "" {
+			name = ""
+		}
+		offers(a, a.BootID(), name, x.offers)
+		a.Advance(time.Minute)
+		_, err := a.engine().Apply(a.ctx, a)
+		if x.waits == "" && err != nil || x.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
+			t.Errorf("%q, of which %q are offered: %v; want %q", x.sharing, x.offers, err, x.waits)
+		}
+	}
+	a := apiFixture(t, apiSpec)
+	offers(a, a.BootID(), "nvidia.com/gpu", "8")
+	a.Advance(time.Minute)
+	_, err := a.engine().Apply(a.ctx, a)
+	check.That(t, err == nil, "without [sharing]: %v", err)
+}
+
+func FuzzSandboxes(f *testing.F) {
+	f.Add([]byte{0x0a, 0x02, 0x12, 0x00})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var pods []string
+		var err error
+		alloc.Most(t, 200, len(data), func() { pods, err = sandboxes(data) })
+		for _, p := range pods {
+			if err == nil && strings.ContainsAny(p, "\n\r") {
+				t.Errorf("%q", p)
+			}
+		}
+	})
 }

@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -156,4 +158,55 @@ func TestParsedTaint(t *testing.T) {
 	for _, text := range []string{"a:NoSchedule", "a/b=c:NoExecute", "a=b:PreferNoSchedule"} {
 		check.Equal(t, parsedTaint(text).String(), text, "%s became", text)
 	}
+}
+
+// TestQuickKubelet: a kubelet that registers its node before we look again has done so because we started it: the journal has it,
+// and undo says that the cluster still has the node. One that was there at first is nobody's change.
+func TestQuickKubelet(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	wanted := func() converge.Want {
+		return WaitRegistered(new(Session), spec.Spec{}, a.facts, "gpu-1", apiKubelet)
+	}
+	look := func(w converge.Want, want converge.State) {
+		t.Helper()
+		is, err := w.Look(a.ctx, a)
+		check.That(t, err == nil && is == want, "%q, %v; want %q", is, err, want)
+	}
+	look(wanted(), "there")
+
+	a.sim.DeleteNode("gpu-1")
+	w := wanted()
+	look(w, "")
+	a.sim.AddNode("gpu-1", nil)
+	look(w, "")
+	must.OK(t, w.Make(a.ctx, a, "there"))
+	look(w, "there")
+}
+
+// TestHolds: status says what keeps pods off at a boot, and that a taint does not hold those that are bound already.
+func TestHolds(t *testing.T) {
+	each(func(c startupCase) {
+		s, f := c.make()
+		_, on, _, err := startupTaint(s, f)
+		want := "nothing keeps pods away"
+		switch {
+		case err != nil:
+			want = ""
+		case (c.gate == "drop-in" || c.gate == "nodeadm") && c.open == "closed":
+			want = "kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
+		case on:
+			want = "those that are bound to the node already come back with kubelet"
+		}
+		if got := holds(s, f); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%+v: %q, want %q", c, got, want)
+		}
+	})
+	n := joins.Recorded(t, "ubuntu24-h100", nil)
+	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs are ready: no account here may take a startup taint off"} {
+		if got, err := Holds(t.Context(), n.View(), joins.Spec(t, text)); err != nil || !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %q %v", text, got, err)
+		}
+	}
+	got, err := Holds(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
+	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // broken are the machines of the broken hosts: each breaks the working one as a public report says.
@@ -273,9 +272,13 @@ func TestBroken(t *testing.T) {
 				}
 			}
 			for _, cause := range report.Causes {
-				check.That(t, len(cause.Commands) > 0, "%s has nothing to type", cause.Code)
+				if len(cause.Commands) == 0 {
+					t.Errorf("%s has nothing to type", cause.Code)
+				}
 			}
-			check.That(t, n.Touches() == 0 && len(n.Violations()) == 0, "doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
+			if n.Touches() != 0 || len(n.Violations()) != 0 {
+				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
+			}
 		})
 	}
 }
@@ -284,7 +287,9 @@ func TestBroken(t *testing.T) {
 func TestWorking(t *testing.T) {
 	n, _ := joined(t, nil)
 	r := examine(t, n)
-	check.That(t, codes(r) == "" && len(r.Unread) == 0 && len(r.Notes) == 0, "%v %v %v", r.Causes, r.Unread, r.Notes)
+	if codes(r) != "" || len(r.Unread) != 0 || len(r.Notes) != 0 {
+		t.Errorf("%v %v %v", r.Causes, r.Unread, r.Notes)
+	}
 }
 
 // fullView is a machine with file systems that are full.
@@ -308,7 +313,9 @@ func TestSealed(t *testing.T) {
 	r.change("proc/self/mounts", "/dev/vda1 / ext4 rw,", "/dev/dm-0 / ext4 ro,")
 	r.put("etc/fstab", "")
 	report := examine(t, fullView{r.node(), map[string]host.Room{"/": {}}})
-	check.That(t, codes(report) == "", "%v", report.Causes)
+	if codes(report) != "" {
+		t.Errorf("%v", report.Causes)
+	}
 }
 
 // TestFull: a full disk is the root of a package that could not be installed; one file system is named once.
@@ -334,7 +341,9 @@ func TestFull(t *testing.T) {
 				}
 				got = append(got, fmt.Sprintf("%s %v", cause.Code, objects))
 			}
-			check.Equal(t, strings.Join(got, ", "), c.want, "got")
+			if s := strings.Join(got, ", "); s != c.want {
+				t.Errorf("got %s, want %s", s, c.want)
+			}
 		})
 	}
 }

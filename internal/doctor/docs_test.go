@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -70,4 +72,39 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	}
 	want := must.Get(os.ReadFile(docs))(t)
 	check.None(t, cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)), "(-want +got, -update takes it over)")
+}
+
+// oneVersion is in the name of a listing of one version of the driver: ubuntu2204__nvidia__570.133.20.txt.
+var oneVersion = pattern.Of(`__(\d{3}\.\d+(?:\.\d+)?)(?:-[a-z]+)?\.txt$`)
+
+// TestLockstep holds the names of packages that must be of one version against the recorded lists of real repositories: of a list of one
+// version each of them is of that version.
+func TestLockstep(t *testing.T) {
+	files, err := filepath.Glob("../../test/listings/data/*.txt")
+	if err != nil || len(files) < 20 {
+		t.Fatal("no listings", err)
+	}
+	found := 0
+	for _, file := range files {
+		of := oneVersion().FindStringSubmatch(filepath.Base(file))
+		if of == nil {
+			continue
+		}
+		data := must.Get(os.ReadFile(file))(t)
+		for line := range strings.Lines(string(data)) {
+			f := strings.Fields(line)
+			if len(f) < 2 || !isLockstep(f[0]) {
+				continue
+			}
+			v := driverVersion().FindStringSubmatch(f[1])
+			if v == nil {
+				continue
+			}
+			found++
+			if v[1] != of[1] {
+				t.Errorf("%s: %s is %s", filepath.Base(file), f[0], f[1])
+			}
+		}
+	}
+	check.That(t, found >= 100, "only %d packages are found that must be of the driver's version", found)
 }

@@ -6,14 +6,21 @@ package containerd
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func message(fields ...any) (m []byte) {
@@ -86,4 +93,110 @@ func TestAnswers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	check.That(t, Answers(ctx, &slow{}, "", "") != nil, "did not stop when told to")
+}
+
+// machineWith is a machine with one program, or none where mode is 0.
+type machineWith struct {
+	host.View
+	mode  fs.FileMode
+	fails string // what its --version says on standard error
+	image bool
+	asked int
+}
+
+func (m *machineWith) Live() bool { return !m.image }
+func (m *machineWith) Runs() bool { return !m.image }
+
+func (m *machineWith) Stat(string) (host.Info, error) {
+	if m.mode == 0 {
+		return host.Info{}, fs.ErrNotExist
+	}
+	return host.Info{Mode: m.mode}, nil
+}
+
+func (m *machineWith) Ask(_ context.Context, argv ...string) ([]byte, error) {
+	m.asked++
+	if m.fails != "" {
+		return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: m.fails, Cause: errors.New("exit status 1")}
+	}
+	return []byte("NVIDIA Container Runtime version 1.18.0\n"), nil
+}
+
+// TestDefaultNeedsItsProgram: nothing becomes the default that cannot start a container. The program is run when the entry is made
+// and at boot, and no more than looked for after that.
+func TestDefaultNeedsItsProgram(t *testing.T) {
+	const (
+		plain     = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
+		converged = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n" +
+			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \"" + engine.Binary + "\"}\n"
+		// What the program says without a runtime below it: internal/oci/runtime_low_level.go of NVIDIA/nvidia-container-toolkit.
+		noRunc = "failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [runc crun]"
+	)
+	for name, c := range map[string]struct {
+		m       machineWith
+		config  string
+		toolkit bool
+		booting bool
+		problem string
+		asked   int
+		later   bool
+	}{
+		"made, and it runs":               {m: machineWith{mode: 0o755}, config: plain, asked: 1},
+		"made, and it is missing":         {config: plain, problem: "is not there, and without it no container starts"},
+		"made, and it is no program":      {m: machineWith{mode: 0o644}, config: plain, problem: "cannot be run"},
+		"made, and it is a folder":        {m: machineWith{mode: fs.ModeDir | 0o755}, config: plain, problem: "cannot be run"},
+		"made, and there is no runc":      {m: machineWith{mode: 0o755, fails: noRunc}, config: plain, asked: 1, problem: "no runtime binary found"},
+		"converged":                       {m: machineWith{mode: 0o755, fails: noRunc}, config: converged},
+		"converged, and it is missing":    {config: converged, problem: "is not there"},
+		"converged, at boot":              {m: machineWith{mode: 0o755, fails: noRunc}, config: converged, booting: true, asked: 1, problem: "no runtime binary found"},
+		"an image":                        {m: machineWith{mode: 0o755, image: true}, config: plain},
+		"an image without":                {m: machineWith{image: true}, config: plain, problem: "is not there"},
+		"an image, and packages bring it": {m: machineWith{image: true}, config: plain, toolkit: true, later: true},
+		"the packages are still to come":  {config: plain, toolkit: true, later: true},
+		"the packages have come":          {m: machineWith{mode: 0o755}, config: plain, toolkit: true, asked: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec.Defaults()
+			s.Sections = []string{"runtime"}
+			if c.toolkit {
+				s.Sections = append(s.Sections, "toolkit")
+			}
+			s.Runtime.SetAsDefault = true
+			e := facts.Engine{Name: "containerd", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: []byte(c.config)}}}
+			f := facts.Facts{Live: !c.m.image, Booting: c.booting}
+			if c.m.mode != 0 {
+				f.Programs = []string{engine.Binary}
+			}
+			read := must.Get(asRead(e))(t)
+			h, wants := asDefault(s, f, read, HandlerFor(s, f, e))
+			must.That(t, len(wants) == 1 && h.Default != c.later, "%d wants, default %v", len(wants), h.Default)
+			state, err := wants[0].Look(t.Context(), &c.m)
+			if later := (host.Later{}); errors.As(err, &later) != c.later || err != nil && !c.later {
+				t.Errorf("later %v: %v", c.later, err)
+			}
+			if problem := string(state); c.problem == "" && problem != "ok" && !c.later || !strings.Contains(problem, c.problem) {
+				t.Errorf("found %q, want %q", problem, c.problem)
+			}
+			check.That(t, c.m.asked == c.asked, "run %d times, want %d", c.m.asked, c.asked)
+		})
+	}
+}
+
+// without is a machine on which no program is found.
+type without struct{ *simhost.Node }
+
+func (without) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
+	return nil, fs.ErrNotExist
+}
+
+// TestProveWithoutADaemon: an engine whose unit runs and whose program is gone cannot be asked, and that is what is said.
+func TestProveWithoutADaemon(t *testing.T) {
+	n, err := simhost.New([]byte("-- etc/containerd/config.toml --\nversion = 2\n"))
+	must.OK(t, err)
+	const name = "/etc/containerd/config.toml"
+	err = Prove(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
+	tr := (*trouble.Error)(nil)
+	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
+		t.Errorf("%+v", err)
+	}
 }

@@ -6,8 +6,10 @@ package fakenvml
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
@@ -31,4 +33,47 @@ func TestNamesFollowFromMemory(t *testing.T) {
 			check.That(t, len(p.Name) >= len(want) && p.Name[:len(want)] == want, "%s: profile %d is called %s, its memory says %s", m.Key, p.ID, p.Name, want)
 		}
 	}
+}
+
+// TestOneTable: the fake driver offers what gpuadm's own table says. The fake's has more of each GPU (engines, the driver's order of
+// places), gpuadm's has more GPUs.
+func TestOneTable(t *testing.T) {
+	compared := 0
+	for _, m := range models(t) {
+		if m.Compute == 0 {
+			continue
+		}
+		all := mig.Models()
+		i := slices.IndexFunc(all, func(k mig.Model) bool { return slices.Contains(k.Devices, m.fields["pci"][0]) })
+		if i < 0 {
+			t.Errorf("gpuadm has no table for %s, %s", m.Key, m.fields["pci"][0])
+			continue
+		}
+		known := all[i]
+		if known.Compute != m.Compute || known.Memory != m.Slices || known.Resets() != m.Resets {
+			t.Errorf("%s: %d and %d slices, resets %v; gpuadm's table: %d, %d, %v", m.Key, m.Compute, m.Slices, m.Resets, known.Compute, known.Memory, known.Resets())
+		}
+		var fake, table []string
+		for _, p := range m.Profiles {
+			starts := slices.Sorted(slices.Values(p.Starts))
+			fake = append(fake, fmt.Sprintf("%d %d %s: %d slices, %d at most, %d slices of memory at %v", p.ID, p.Kind, p.Name, p.Slices, p.Max, p.Size, starts))
+		}
+		for _, p := range known.Profiles {
+			var starts []int
+			for _, at := range p.Places {
+				starts = append(starts, at.Start)
+			}
+			table = append(table, fmt.Sprintf("%d %d %s: %d slices, %d at most, %d slices of memory at %v", p.ID, p.Enum, p.Name, p.Slices, p.Max, p.Places[0].Size, starts))
+		}
+		slices.Sort(fake)
+		slices.Sort(table)
+		for _, line := range fake {
+			check.That(t, slices.Contains(table, line), "%s: only the fake has %s", m.Key, line)
+		}
+		for _, line := range table {
+			check.That(t, slices.Contains(fake, line), "%s: only gpuadm's table has %s", m.Key, line)
+		}
+		compared += len(fake)
+	}
+	check.That(t, compared != 0, "nothing was compared")
 }

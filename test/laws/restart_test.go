@@ -7,15 +7,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/doctor"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon that reads it is not restarted.
@@ -110,4 +116,133 @@ func TestRestartOnce(t *testing.T) {
 	p := must.Get(again.PlanUndo(context.Background(), n.View(), "all", nil))(t)
 	once("undo", p.Changes)
 	undo(t, n, again, "all")
+}
+
+// TestPolicies: a change that would take a partition from a process touches nothing under any policy. It waits under idle and drain, and is
+// refused under never; an operator's word goes before all three.
+func TestPolicies(t *testing.T) {
+	for policy, waits := range map[string]bool{"idle": true, "drain": true, "never": false} {
+		n := withProcesses(t, sevenBusy)
+		n.Use(first, 2, 4711)
+		opens(t, n, 4711, "/dev/nvidia0")
+		e := engine(t, wantsMIG(`"1g.5gb" = 7`)+"[disruption]\npolicy = \""+policy+"\"\n")
+		before, touches := ids(t, n), n.Touches()
+		_, err := e.Apply(t.Context(), n)
+		if !errors.Is(err, converge.ErrInUse) || trouble.Passes(err) != waits || n.Touches() != touches {
+			t.Errorf("%s: %v, passes %v, %d touches", policy, err, trouble.Passes(err), n.Touches()-touches)
+		}
+		compare(t, policy, before, ids(t, n))
+		e.Allow = []string{"stop-clients"}
+		apply(t, n, e)
+	}
+}
+
+// TestPolicyLate: a process that comes while the change is at work has the stage rolled back, and the run ends, whatever the policy; the same
+// command makes the change once the process has ended.
+func TestPolicyLate(t *testing.T) {
+	n := withProcesses(t, sevenBusy)
+	before := ids(t, n)
+	e := engine(t, wantsMIG(`"1g.5gb" = 7`))
+	_, err := e.Apply(t.Context(), &comes{Node: n, t: t})
+	if !errors.Is(err, converge.ErrInUse) || !trouble.Passes(err) {
+		t.Errorf("%v, passes %v", err, trouble.Passes(err))
+	}
+	compare(t, "after that", before, ids(t, n))
+	runs := converge.ReadJournal(n).Runs()
+	check.That(t, len(runs) == 1 && runs[0].Result == "failed", "the run is open: %+v", runs)
+	ends(t, n, 4711)
+	apply(t, n, e)
+}
+
+// ends has a process of the simulated machine end.
+func ends(t *testing.T, n *simhost.Node, pid int) {
+	t.Helper()
+	must.OK(t, n.Terminate(pid))
+}
+
+// TestPolicyPartitions: partitions and containers do not go by waiting, so no policy waits for that.
+func TestPolicyPartitions(t *testing.T) {
+	n := node(t)
+	for what, waits := range map[string]bool{"lose-partitions": false, "stop-containers": false, "stop-clients": true} {
+		e := engineOf(t, stage(converge.Want{
+			Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{what}, Clients: map[string][]string{what: {"GPU 0: 1 MIG instance"}},
+		}))
+		e.Spec.Disruption.Policy = "idle"
+		if err := e.Interrupts(t.Context(), n); !errors.Is(err, converge.ErrInUse) || trouble.Passes(err) != waits {
+			t.Errorf("%s: %v, passes %v", what, err, trouble.Passes(err))
+		}
+	}
+}
+
+// TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the same, and what a stop of the instance loses.
+func TestOneAdvice(t *testing.T) {
+	advice := faults.Of("GPU-001").Fix
+	check.That(t, strings.Contains(advice, "power the machine off and on") && strings.Contains(advice, "loses what is on its local disks"), "%v", advice)
+	for _, spec := range []string{"[driver]\ngpu_count = 8\n", "[driver]\n"} {
+		all := stages.Sequence()
+		preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "preflight" })]
+		var f facts.Facts
+		f.Live = true
+		wants, err := preflight.Wants(parse(t, spec), f)
+		must.That(t, err == nil && len(wants) == 1, "%v %v", wants, err)
+		_, err = wants[0].To("a GPU is missing")
+		tr := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &tr) && slices.Contains(tr.Try, advice), "preflight: %v", err)
+	}
+	for _, c := range doctor.Checks() {
+		check.That(t, c.Code != "GPU-001" || c.Fix == advice, "doctor: %s", c.Fix)
+	}
+	got := faults.Meanings([]string{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus."})
+	check.That(t, len(got) == 1 && strings.HasSuffix(got[0], advice), "the kernel's log: %q", got)
+	for _, line := range []string{"NVRM: Xid (PCI:0000:17:00): 79, pid=1", "NVRM: Xid (PCI:0000:17:00): 143, pid=1"} {
+		got := strings.Join(faults.Meanings([]string{line}), "\n")
+		check.That(t, strings.Contains(got, "power the machine off and on") && strings.Contains(got, "loses what is on its local disks"), "%s: %s", line, got)
+	}
+}
+
+// TestPreflightWaitsForAKS: no stage touches a machine of AKS's before its scripts have ended, which may remove a driver by path.
+func TestPreflightWaitsForAKS(t *testing.T) {
+	const spec = "[driver]\n[runtime]\n"
+	for _, gone := range []string{"", "-/opt/azure/containers/provision.complete"} {
+		files := map[string]string{gone: ""}
+		delete(files, "")
+		n := changed(t, "aks-ubuntu2204", files)
+		e := engine(t, spec)
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		if _, err := e.Apply(t.Context(), n); trouble.Passes(err) != (gone != "") || gone == "" && err != nil {
+			t.Errorf("%q: %v", gone, err)
+		}
+	}
+}
+
+// TestPreflightGKEPlugin: Google's device plugin finds no driver but Google's, so where gpuadm installs one the pool must keep that
+// plugin off, and gpuadm says so before anything is installed.
+func TestPreflightGKEPlugin(t *testing.T) {
+	for _, c := range []struct{ name, machine, options, spec, want string }{
+		{"labelled", "gke-ubuntu", "", "[driver]\nversion = \"580\"\n", ""},
+		{"not labelled", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
+		{"labelled otherwise", "gke-ubuntu", "--node-labels=gke-no-default-nvidia-gpu-device-plugin=false", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
+		{"no driver is asked for", "gke-ubuntu", "--node-labels=a=b", "[driver]\n[runtime]\n", ""},
+		{"the driver is another's", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\nowner = \"other\"\n", ""},
+	} {
+		files := map[string]string{}
+		if c.options != "" {
+			files["/etc/default/kubelet"] = "KUBELET_OPTS=\"--kubeconfig=/var/lib/kubelet/kubeconfig --config /home/kubernetes/kubelet-config.yaml " + c.options + "\"\n"
+		}
+		e := engine(t, c.spec)
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		var cannot []string
+		for _, ch := range plan(t, changed(t, c.machine, files), e).Changes {
+			if ch.Cannot != "" {
+				cannot = append(cannot, ch.Cannot+"\n"+strings.Join(ch.Try, "\n"))
+			}
+		}
+		got := strings.Join(cannot, "\n")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+		if c.want != "" && (!strings.Contains(got, "gke-no-default-nvidia-gpu-device-plugin=true") || !strings.Contains(got, "exactly one device plugin")) {
+			t.Errorf("%s: no advice: %s", c.name, got)
+		}
+	}
 }
