@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -139,9 +140,7 @@ func TestBakeIsItsPlan(t *testing.T) {
 					t.Fatalf("bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
 				}
 				same := func(what string, want, got []converge.Change) {
-					if d := cmp.Diff(want, got); d != "" {
-						t.Errorf("%s (-want +got):\n%s", what, d)
-					}
+					check.None(t, cmp.Diff(want, got), "%s (-want +got):", what)
 				}
 				same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
 				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Change) bool { return ch.Stage == "install" }))
@@ -159,12 +158,9 @@ func TestBakeIsItsPlan(t *testing.T) {
 				in := func(ch converge.Change) (i int) {
 					return slices.IndexFunc(made, func(o converge.Change) bool { return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name })
 				}
-				if d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) < 0 })), names(made)); d != "" {
-					t.Errorf("planned, made (-want +got):\n%s", d)
-				}
-				if d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) >= 0 })), names(deferred)); d != "" {
-					t.Errorf("planned and not made, deferred (-want +got):\n%s", d)
-				}
+				check.None(t, cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) < 0 })), names(made)), "planned, made (-want +got):")
+				d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) >= 0 })), names(deferred))
+				check.That(t, d == "", "planned and not made, deferred (-want +got):\n%s", d)
 				for _, ch := range dry.Changes {
 					i := in(ch)
 					switch {
@@ -179,9 +175,7 @@ func TestBakeIsItsPlan(t *testing.T) {
 			})
 		}
 	}
-	if tested < 60 {
-		t.Errorf("only %d images could be baked: the law was hardly tested", tested)
-	}
+	check.That(t, tested >= 60, "only %d images could be baked: the law was hardly tested", tested)
 }
 
 // TestFirstBootTakes: the list of what is deferred says how long first boot takes for it, where that is known, and invents nothing.
@@ -197,7 +191,5 @@ func TestFirstBootTakes(t *testing.T) {
 		"Deferred until first boot, needs systemd: unit nvidia-persistenced.service.",
 		"Deferred until first boot, needs the cluster (1 to 4 s for kubelet to register): registered node.",
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	check.None(t, cmp.Diff(want, got), "-want +got:")
 }

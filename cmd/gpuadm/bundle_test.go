@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -69,9 +70,7 @@ func unpacked(t *testing.T, packed []byte) map[string]string {
 			t.Fatal(err)
 		}
 		data := must.Get(io.ReadAll(archive))(t)
-		if len(files) == 0 && head.Name != bundleFolder+"index.txt" {
-			t.Errorf("the first file is %s", head.Name)
-		}
+		check.That(t, len(files) > 0 || head.Name == bundleFolder+"index.txt", "the first file is %s", head.Name)
 		files[strings.TrimPrefix(head.Name, bundleFolder)] = string(data)
 	}
 }
@@ -86,9 +85,7 @@ func TestBundleHasNoSecret(t *testing.T) {
 	n.Install("journalctl", says(leakyJournal))
 	onNode(t, n, "apply") // the journal has a failed run
 	code, packed, errs := onNode(t, n, "bundle", "-o", "-")
-	if code != 0 {
-		t.Fatalf("exit code %d: %s", code, errs)
-	}
+	must.That(t, code == 0, "exit code %d: %s", code, errs)
 	files := unpacked(t, []byte(packed))
 	for name, text := range files {
 		for _, secret := range append(corpus, "planted-") {
@@ -102,12 +99,8 @@ func TestBundleHasNoSecret(t *testing.T) {
 		"runs.json": `"changes":`, "plan.json": `"changes":[{`, "facts.txtar": "-- etc/containerd/config.toml", "units.txt": "kubelet.service",
 		"status.json": `"made":`, "doctor.json": `"checks":`, "versions.txt": "gpuadm devel",
 	} {
-		if !strings.Contains(files[name], want) {
-			t.Errorf("%s lacks %s:\n%s", name, want, files[name])
-		}
-		if !strings.Contains(files["index.txt"], name) {
-			t.Errorf("the index does not name %s:\n%s", name, files["index.txt"])
-		}
+		check.That(t, strings.Contains(files[name], want), "%s lacks %s:\n%s", name, want, files[name])
+		check.That(t, strings.Contains(files["index.txt"], name), "the index does not name %s:\n%s", name, files["index.txt"])
 	}
 }
 
@@ -118,13 +111,10 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	plantFile(t, n, "/var/lib/gpuadm/journal.jsonl", "garbage\n")
 	plantFile(t, n, "/tmp/there.tar.gz", "another's")
 	code, out, errs := onNode(t, n, "bundle", "-o", "/tmp/a.tar.gz")
-	if code != 0 {
-		t.Fatalf("exit code %d: %s%s", code, out, errs)
-	}
+	must.That(t, code == 0, "exit code %d: %s%s", code, out, errs)
 	packed := must.Get(n.ReadFile("/tmp/a.tar.gz"))(t)
-	if i, err := n.Stat("/tmp/a.tar.gz"); err != nil || i.Mode.Perm() != 0o600 {
-		t.Errorf("the mode is %v (%v)", i.Mode, err)
-	}
+	i, err := n.Stat("/tmp/a.tar.gz")
+	check.That(t, err == nil && i.Mode.Perm() == 0o600, "the mode is %v (%v)", i.Mode, err)
 	files := unpacked(t, packed)
 	size := 0
 	for _, text := range files {
@@ -139,17 +129,13 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 			t.Errorf("%s is not named as missing:\n%s\n%s", name, files["index.txt"], out)
 		}
 	}
-	if !strings.Contains(files["facts.txtar"], "-- sim.toml --") {
-		t.Errorf("no recording:\n%s", files["index.txt"])
-	}
+	check.That(t, strings.Contains(files["facts.txtar"], "-- sim.toml --"), "no recording:\n%s", files["index.txt"])
 	for _, there := range []string{"/tmp/a.tar.gz", "/tmp/there.tar.gz"} {
 		before, _ := n.ReadFile(there)
-		if code, _, errs := onNode(t, n, "bundle", "-o", there); code != 1 || !strings.Contains(errs, "the file exists") || !strings.Contains(errs, "try ") {
-			t.Errorf("exit code %d: %s", code, errs)
-		}
-		if after, _ := n.ReadFile(there); !bytes.Equal(before, after) {
-			t.Errorf("%s was overwritten", there)
-		}
+		code, _, errs := onNode(t, n, "bundle", "-o", there)
+		check.That(t, code == 1 && strings.Contains(errs, "the file exists") && strings.Contains(errs, "try "), "exit code %d: %s", code, errs)
+		after, _ := n.ReadFile(there)
+		check.That(t, bytes.Equal(before, after), "%s was overwritten", there)
 	}
 }
 
@@ -158,9 +144,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 func TestBundleBecomesATest(t *testing.T) {
 	doc := must.Get(os.ReadFile("../../docs/bundle.md"))(t)
 	const command = "tar -xzOf BUNDLE gpuadm-bundle/facts.txtar > test/hosts/NAME.txtar"
-	if !strings.Contains(string(doc), command) {
-		t.Fatalf("docs/bundle.md does not have the command %s", command)
-	}
+	must.That(t, strings.Contains(string(doc), command), "docs/bundle.md does not have the command %s", command)
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
 	if err != nil || len(hosts) < 15 {
 		t.Fatal(hosts, err)
@@ -170,9 +154,7 @@ func TestBundleBecomesATest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := recordedNode(t, name)
 			code, packed, errs := onNode(t, n, "bundle", "-o", "-")
-			if code != 0 {
-				t.Fatalf("exit code %d: %s", code, errs)
-			}
+			must.That(t, code == 0, "exit code %d: %s", code, errs)
 			dir := t.TempDir()
 			must.OK(t, os.MkdirAll(filepath.Join(dir, "test/hosts"), 0o755))
 			must.OK(t, os.WriteFile(filepath.Join(dir, "BUNDLE"), []byte(packed), 0o600))
@@ -183,12 +165,8 @@ func TestBundleBecomesATest(t *testing.T) {
 			}
 			archive := must.Get(os.ReadFile(filepath.Join(dir, "test/hosts/NAME.txtar")))(t)
 			again, err := simhost.New(archive)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, archive)
-			}
-			if diff := cmp.Diff(factLines(t, n), factLines(t, again)); diff != "" {
-				t.Errorf("other facts:\n%s", diff)
-			}
+			must.That(t, err == nil, "%v\n%s", err, archive)
+			check.None(t, cmp.Diff(factLines(t, n), factLines(t, again)), "other facts:")
 		})
 	}
 }
@@ -209,9 +187,7 @@ func TestBundleWithoutSystemd(t *testing.T) {
 		open: host.Open,
 	}
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
-	if !strings.Contains(out.String(), "units.txt: systemd does not run here\n") {
-		t.Errorf("units.txt has another reason:\n%s", out.String())
-	}
+	check.That(t, strings.Contains(out.String(), "units.txt: systemd does not run here\n"), "units.txt has another reason:\n%s", out.String())
 	if text := out.String(); strings.Contains(text, "first boot") || !strings.Contains(text, "kernel.txt: the machine does not run") {
 		t.Errorf("a folder may be the disk of a machine that has booted:\n%s", text)
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -81,13 +82,9 @@ func TestPrintedCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if marked < 50 {
-		t.Errorf("only %d commands were found", marked)
-	}
+	check.That(t, marked >= 50, "only %d commands were found", marked)
 	for _, g := range generic {
-		if !found[g] {
-			t.Errorf("%s names no command any more", g)
-		}
+		check.That(t, found[g], "%s names no command any more", g)
 	}
 }
 
@@ -170,7 +167,5 @@ func TestDocumentedCommands(t *testing.T) {
 			}
 		}
 	}
-	if lines < 50 {
-		t.Errorf("only %d command lines were found", lines)
-	}
+	check.That(t, lines >= 50, "only %d command lines were found", lines)
 }

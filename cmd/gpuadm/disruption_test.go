@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -98,11 +99,7 @@ func (b *busyNode) condition() string {
 
 func (b *busyNode) says(words ...string) {
 	b.t.Helper()
-	for _, w := range words {
-		if !strings.Contains(b.said, w) {
-			b.t.Errorf("it does not say %q:\n%s", w, b.said)
-		}
-	}
+	check.Says(b.t, b.said, words...)
 }
 
 const (
@@ -116,9 +113,8 @@ func TestIdle(t *testing.T) {
 	b := newBusy(t, "", "ml/train")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
 	b.says("pod ml/train has 1g.10gb@4 of GPU 0", "or wait: once nothing uses the GPUs")
-	if is := b.condition(); !strings.HasPrefix(is, "False WaitingUntilIdle cannot make mig 0000:17:00.0: ") || !strings.Contains(is, "pod ml/train has 1g.10gb@4") {
-		t.Errorf("the condition is %s", is)
-	}
+	is := b.condition()
+	check.That(t, strings.HasPrefix(is, "False WaitingUntilIdle cannot make mig 0000:17:00.0: ") && strings.Contains(is, "pod ml/train has 1g.10gb@4"), "the condition is %s", is)
 	told := len(b.sim.Events())
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [] "+two)
 	if b.pauses > 0 || b.cordoned() != free || len(b.evicted) > 0 || len(b.sim.Events()) != told {
@@ -152,9 +148,8 @@ func TestDrain(t *testing.T) {
 	if slices.Sort(b.evicted); !slices.Equal(b.evicted, []string{"ml/train", "web/infer"}) || was != "true true" || b.cordoned() != free {
 		t.Errorf("evicted %v while cordoned %s, and then %s\n%s", b.evicted, was, b.cordoned(), b.said)
 	}
-	if _, err := b.Stat("/var/lib/gpuadm/cordoned"); !host.NotExist(err) {
-		t.Errorf("the mark of a cordon: %v", err)
-	}
+	_, err := b.Stat("/var/lib/gpuadm/cordoned")
+	check.That(t, host.NotExist(err), "the mark of a cordon: %v", err)
 }
 
 // TestDrainRefused: where a budget keeps a pod, or a right is missing, nothing is interrupted, the node is uncordoned, and the run that
@@ -178,16 +173,14 @@ func TestDrainRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBusy(t, "policy = \"drain\"\n", "ml/train")
 			tt.set(b)
-			if got := b.gpuadm("apply", "mig", "--unattended"); !strings.HasPrefix(got, "75 ") || !strings.HasSuffix(got, two) {
-				t.Errorf("%s\n%s", got, b.said)
-			}
+			got := b.gpuadm("apply", "mig", "--unattended")
+			check.That(t, strings.HasPrefix(got, "75 ") && strings.HasSuffix(got, two), "%s\n%s", got, b.said)
 			b.says(tt.words, "cannot drain this node")
 			if b.cordoned() != free || len(b.evicted) > 0 {
 				t.Errorf("cordoned %s, evicted %v", b.cordoned(), b.evicted)
 			}
-			if is := b.condition(); !strings.HasPrefix(is, "False WaitingUntilIdle cannot drain this node") {
-				t.Errorf("the condition is %s", is)
-			}
+			is := b.condition()
+			check.That(t, strings.HasPrefix(is, "False WaitingUntilIdle cannot drain this node"), "the condition is %s", is)
 			b.refuses = ""
 			b.sim.Heal()
 			b.sim.Admit(nil)
@@ -241,9 +234,7 @@ func TestDrainCut(t *testing.T) {
 		b := newBusy(t, "policy = \"drain\"\n", "ml/train")
 		b.CutAt(cut)
 		if b.gpuadmCut("apply", "mig", "--unattended") == 0 {
-			if between == 0 {
-				t.Error("no cut was between cordon and uncordon")
-			}
+			check.That(t, between != 0, "no cut was between cordon and uncordon")
 			return
 		}
 		b.Boot(simhost.LoseAll)

@@ -29,6 +29,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -82,9 +83,8 @@ func machine(t *testing.T) host.Host {
 	write := func(name, text string) {
 		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 	}
-	if err := n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}); err != nil && !os.IsExist(err) {
-		t.Fatal(err)
-	}
+	err = n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755})
+	must.That(t, err == nil || os.IsExist(err), "%v", err)
 	write("/etc/gpuadm/node.toml", "format = 1\n[runtime]\n")
 	write("/etc/os-release", "ID=ubuntu\nVERSION_ID=\"24.04\x1b[31m\n  because  forged\"\nPRETTY_NAME=\"\u202eUbuntu\"\n")
 	return liar{n}
@@ -114,15 +114,10 @@ func TestNothingIsForged(t *testing.T) {
 			}
 			run(context.Background(), e, append(strings.Fields(line), "-o", form))
 			told := strings.Contains(out.String()+err.String(), `exit status 1: x;   because  forged; `)
-			if says := strings.Contains("plan apply status", line); says != told {
-				t.Errorf("%s -o %s does not say what the daemon says, or says it: %s%s", line, form, &out, &err)
-			}
-			if bad := forged(err.String()); bad != "" {
-				t.Errorf("%s -o %s: on stderr: %q", line, form, bad)
-			}
-			if bad := forged(out.String()); bad != "" && form == "text" {
-				t.Errorf("%s: on stdout: %q", line, bad)
-			}
+			check.That(t, strings.Contains("plan apply status", line) == told, "%s -o %s does not say what the daemon says, or says it: %s%s", line, form, &out, &err)
+			check.None(t, forged(err.String()), "%s -o %s: on stderr:", line, form)
+			bad := forged(out.String())
+			check.That(t, bad == "" || form != "text", "%s: on stdout: %q", line, bad)
 			for answer := range strings.Lines(out.String()) {
 				if form == "json" && (!json.Valid([]byte(answer)) || !utf8.ValidString(answer)) {
 					t.Errorf("%s: no JSON: %q", line, answer)
@@ -142,9 +137,8 @@ func TestProcessForgesNothing(t *testing.T) {
 	var said strings.Builder
 	report(env{stderr: &said, getenv: func(string) string { return "" }}, newRoot(env{}), err)
 	named := strings.Contains(said.String(), `process 4711 (x\n  because  forged\n\x1b[31mred`)
-	if bad := forged(said.String()); bad != "" || !named || strings.Count(said.String(), "\n") != 3 {
-		t.Errorf("%q in\n%s", bad, said.String())
-	}
+	bad := forged(said.String())
+	check.That(t, bad == "" && named && strings.Count(said.String(), "\n") == 3, "%q in\n%s", bad, said.String())
 }
 
 // TestManyUndone: what was rolled back, which can be thirty packages, does not hide the cause and what to try.
@@ -153,9 +147,8 @@ func TestManyUndone(t *testing.T) {
 		var said strings.Builder
 		e := env{stderr: &said, getenv: func(string) string { return "" }}
 		report(e, newRoot(e), &trouble.Error{What: "x", Because: []string{"y"}, Undone: slices.Repeat([]string{"file /z"}, c.undone), Try: []string{"w"}})
-		if got := strings.Count(said.String(), "\n"); got != c.lines {
-			t.Errorf("%d lines, want %d:\n%s", got, c.lines, said.String())
-		}
+		got := strings.Count(said.String(), "\n")
+		check.That(t, got == c.lines, "%d lines, want %d:\n%s", got, c.lines, said.String())
 	}
 }
 
@@ -166,9 +159,8 @@ func TestTroubleIsNotForged(t *testing.T) {
 	list := []string{planted}
 	told := &trouble.Error{What: "cannot go on: " + planted, Because: append(list, "two"), Undone: list, Try: list}
 	report(e, newRoot(e), told)
-	if bad := forged(said.String()); bad != "" || strings.Count(said.String(), "\n") != 5 {
-		t.Errorf("%q in\n%s", bad, said.String())
-	}
+	bad := forged(said.String())
+	check.That(t, bad == "" && strings.Count(said.String(), "\n") == 5, "%q in\n%s", bad, said.String())
 	said.Reset()
 	c := &common{env: e}
 	change := converge.Change{Ref: converge.Ref{Kind: "unit", Name: planted}, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
@@ -185,17 +177,13 @@ func TestTroubleIsNotForged(t *testing.T) {
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
 		(&textVoice{common: c}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
 	}
-	if bad := forged(said.String() + out.String()); bad != "" {
-		t.Errorf("%q", bad)
-	}
+	check.None(t, forged(said.String()+out.String()), "got")
 }
 
 // TestJournalIsNotForged: the same of what systemd's journal gets.
 func TestJournalIsNotForged(t *testing.T) {
 	message, fields := entry(&logrus.Entry{Message: planted, Data: logrus.Fields{"THING": planted}})
-	if strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") || fields["THING"] == "" {
-		t.Errorf("%q %q", message, fields)
-	}
+	check.That(t, !strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") && fields["THING"] != "", "%q %q", message, fields)
 }
 
 // TestOnePrinter: nothing in this package prints but by printf, apart from archives and tables for other programs.
@@ -227,7 +215,5 @@ func TestOnePrinter(t *testing.T) {
 			return true
 		})
 	}
-	if found == 0 {
-		t.Error("not even printf prints: the test looks for the wrong thing")
-	}
+	check.That(t, found != 0, "not even printf prints: the test looks for the wrong thing")
 }

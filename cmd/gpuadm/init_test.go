@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -36,9 +37,7 @@ func onHost(t *testing.T, n *simhost.Node, args ...string) (code int, out string
 func recorded(t *testing.T) map[string][]byte {
 	t.Helper()
 	names, err := filepath.Glob("../../test/hosts/*.txtar")
-	if err != nil || len(names) < 15 {
-		t.Fatalf("%d recorded machines, %v", len(names), err)
-	}
+	must.That(t, err == nil && len(names) >= 15, "%d recorded machines, %v", len(names), err)
 	all := map[string][]byte{}
 	for _, name := range names {
 		data := must.Get(os.ReadFile(name))(t)
@@ -56,36 +55,27 @@ func TestInitPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := must.Get(simhost.New(archive))(t)
-			if err := n.Remove("/etc/gpuadm/node.toml"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
+			err := n.Remove("/etc/gpuadm/node.toml")
+			must.That(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 			code, text := onHost(t, n, "init", "--print")
-			if code != 0 {
-				t.Fatalf("exit code %d\n%s", code, text)
-			}
-			if name == "no-gpu" && !strings.Contains(text, "There is no NVIDIA GPU here yet") {
-				t.Errorf("without a GPU:\n%s", text)
-			}
+			must.That(t, code == 0, "exit code %d\n%s", code, text)
+			check.That(t, name != "no-gpu" || strings.Contains(text, "There is no NVIDIA GPU here yet"), "without a GPU:\n%s", text)
 			all := option.ReplaceAllString(text, "$1")
 			if n := strings.Count(all, "[driver]"); n != 1 || all == text {
 				t.Errorf("%d sections [driver]\n%s", n, text)
 			}
-			if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(all)}); err != nil {
-				t.Errorf("with its comments: %v\n%s", err, all)
-			}
-			if code, out := onHost(t, n, "init"); code != 0 {
-				t.Fatalf("exit code %d\n%s", code, out)
-			}
-			if code, out := onHost(t, n, "validate"); code != 0 {
-				t.Errorf("exit code %d\n%s\n%s", code, out, text)
-			}
+			_, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte(all)})
+			check.That(t, err == nil, "with its comments: %v\n%s", err, all)
+			code, out := onHost(t, n, "init")
+			must.That(t, code == 0, "exit code %d\n%s", code, out)
+			code, out = onHost(t, n, "validate")
+			check.That(t, code == 0, "exit code %d\n%s\n%s", code, out, text)
 			want := 0
 			if name == "eks-bottlerocket" || name == "talos" { // TestSealed
 				want = exitCannot
 			}
-			if code, out := onHost(t, n, "plan"); code != want {
-				t.Errorf("exit code %d\n%s\n%s", code, out, text)
-			}
+			code, out = onHost(t, n, "plan")
+			check.That(t, code == want, "exit code %d\n%s\n%s", code, out, text)
 		})
 	}
 }
@@ -105,9 +95,8 @@ func TestInitElsewhere(t *testing.T) {
 			}
 			name := filepath.Join(t.TempDir(), "node.toml")
 			must.OK(t, os.WriteFile(name, []byte(text), 0o644))
-			if code, out := onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", system); code != 0 {
-				t.Errorf("%s, %s: exit code %d\n%s\n%s", system, gpu, code, out, text)
-			}
+			code, out := onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", system)
+			check.That(t, code == 0, "%s, %s: exit code %d\n%s\n%s", system, gpu, code, out, text)
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // heard keeps what is logged.
@@ -43,9 +45,7 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	v.tell(converge.Event{Time: at.Add(290 * time.Second), Stage: "joined", What: converge.Waiting, Text: "for the node"})
 	want := slices.Repeat([]string{"packages waiting: process 4711 (apt-get upgrade) holds it"}, 5)
 	want = append(want, "joined waiting: for the node")
-	if !slices.Equal(lines, want) {
-		t.Errorf("told %d times: %q", len(lines), lines)
-	}
+	check.That(t, slices.Equal(lines, want), "told %d times: %q", len(lines), lines)
 }
 
 // The journal has how long each change took, as a field.
@@ -55,9 +55,7 @@ func TestJournalHasTimes(t *testing.T) {
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(kept{fields})
 	logVoice{log, nil}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}, Millis: 2300})
-	if fields["MS"] != "2300" || fields["STAGE"] != "modules" {
-		t.Errorf("%v", fields)
-	}
+	check.That(t, fields["MS"] == "2300" && fields["STAGE"] == "modules", "%v", fields)
 }
 
 // kept keeps the fields of an entry.
@@ -86,9 +84,7 @@ func TestWrap(t *testing.T) {
 		{"× × ×", 0, 3, "× ×\n×"},
 		{"", 3, 10, ""},
 	} {
-		if got := wrap(test.text, test.indent, test.width); got != test.want {
-			t.Errorf("wrap(%q, %d, %d) = %q, want %q", test.text, test.indent, test.width, got, test.want)
-		}
+		check.Equal(t, wrap(test.text, test.indent, test.width), test.want, "wrap(%q, %d, %d) =", test.text, test.indent, test.width)
 	}
 }
 
@@ -115,9 +111,8 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	} {
 		var out strings.Builder
 		e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
-		if code := report(e, newApply(&common{env: e}), test.err); code != test.code || !strings.Contains(out.String(), test.try) {
-			t.Errorf("%#v: exit code %d\n%s", test.err, code, out.String())
-		}
+		code := report(e, newApply(&common{env: e}), test.err)
+		check.That(t, code == test.code && strings.Contains(out.String(), test.try), "%#v: exit code %d\n%s", test.err, code, out.String())
 	}
 }
 
@@ -125,21 +120,17 @@ func TestWhoseTimeIsOver(t *testing.T) {
 func TestHelpExit(t *testing.T) {
 	var out strings.Builder
 	e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
-	if code := run(context.Background(), e, []string{"help", "exit"}); code != 0 {
-		t.Fatalf("exit code %d\n%s", code, &out)
-	}
+	code := run(context.Background(), e, []string{"help", "exit"})
+	must.That(t, code == 0, "exit code %d\n%s", code, &out)
 	var told []string
 	for line := range strings.Lines(out.String()) {
-		if len(line) > 81 {
-			t.Errorf("%d characters: %s", len(line)-1, line)
-		}
+		check.That(t, len(line) <= 81, "%d characters: %s", len(line)-1, line)
 		if m := regexp.MustCompile(`^  (\d+) +[A-Z]`).FindStringSubmatch(line); m != nil {
 			told = append(told, m[1])
 		}
 	}
-	if want := fmt.Sprint([]int{0, exitCannot, exitUsage, exitPending, exitReboot, exitAgain}); fmt.Sprint(told) != want {
-		t.Errorf("it tells of %v, want %s", told, want)
-	}
+	want := fmt.Sprint([]int{0, exitCannot, exitUsage, exitPending, exitReboot, exitAgain})
+	check.That(t, fmt.Sprint(told) == want, "it tells of %v, want %s", told, want)
 	out.Reset()
 	if run(context.Background(), e, []string{"help"}); !strings.Contains(out.String(), "gpuadm help exit") {
 		t.Errorf("help does not name it:\n%s", &out)

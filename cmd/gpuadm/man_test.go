@@ -5,7 +5,11 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -148,7 +153,47 @@ func held(t *testing.T, name, text string) {
 	if *update {
 		must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	if want, err := os.ReadFile(file); err != nil || string(want) != text {
-		t.Errorf("%s is not as the help texts say (%v); if that is meant: make update", file, err)
+	want, err := os.ReadFile(file)
+	check.That(t, err == nil && string(want) == text, "%s is not as the help texts say (%v); if that is meant: make update", file, err)
+}
+
+// flagVariables are the variables of all flags of all verbs.
+func flagVariables(cmd *cobra.Command) []string {
+	var all []string
+	add := func(f *pflag.Flag) { all = append(all, variable(f.Name)) }
+	cmd.PersistentFlags().VisitAll(add)
+	cmd.Flags().VisitAll(add)
+	for _, sub := range cmd.Commands() {
+		all = append(all, flagVariables(sub)...)
+	}
+	return all
+}
+
+// TestEnvironment: the variables that the code names are those of gpuadm help environment and of docs/environment.md.
+func TestEnvironment(t *testing.T) {
+	word := regexp.MustCompile(`GPUADM_[A-Z_]*[A-Z]`)
+	page, err := os.ReadFile("../../docs/environment.md")
+	must.OK(t, err)
+	documented := append(word.FindAllString(environment, -1), word.FindAllString(string(page), -1)...)
+	of := flagVariables(newRoot(env{getenv: func(string) string { return "" }}))
+	named := map[string]string{}
+	err = filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".sh", ".service", ".yaml", ".txtar"}, filepath.Ext(name)) || strings.HasSuffix(name, "cmd/gpuadm/topics.go") {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		for _, v := range word.FindAllString(string(data), -1) {
+			named[v] = name
+		}
+		return err
+	})
+	must.OK(t, err)
+	delete(named, "GPUADM_TEST")    // of a test of host.WithEnv
+	delete(named, "GPUADM_VERSION") // of a test that it is not read
+	for v, where := range named {
+		check.That(t, slices.Contains(documented, v) || slices.Contains(of, v), "%s is in %s and on neither page", v, where)
+	}
+	for _, v := range documented {
+		check.That(t, named[v] != "" || slices.Contains(of, v), "%s is documented, and nothing reads it", v)
 	}
 }

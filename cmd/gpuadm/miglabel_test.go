@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -111,23 +113,18 @@ func (l *labelled) gpuadm(args ...string) string {
 
 func (l *labelled) want(got, want string) {
 	l.t.Helper()
-	if got != want {
-		l.t.Errorf("got  %s\nwant %s\n%s", got, want, l.said)
-	}
+	check.That(l.t, got == want, "got  %s\nwant %s\n%s", got, want, l.said)
 }
 
 // TestMIGLabel: a team that leaves the operator keeps its commands: kubectl label node … nvidia.com/mig.config=…
 func TestMIGLabel(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{devicePlug: "true"})
 	l.want(l.gpuadm("apply", "mig"), "0 [] off")
-	if _, err := l.Stat("/var/lib/gpuadm/mig-layout"); !host.NotExist(err) {
-		t.Errorf("a name is kept, and there was no label: %v", err)
-	}
+	_, err := l.Stat("/var/lib/gpuadm/mig-layout")
+	check.That(t, host.NotExist(err), "a name is kept, and there was no label: %v", err)
 	l.label(kubesim.Object{"nvidia.com/mig.config": "two"})
 	l.want(l.gpuadm("plan", "mig"), "0 [] off")
-	if !strings.Contains(l.said, "the layout is two, by the node's label nvidia.com/mig.config") {
-		t.Errorf("plan does not say where the layout comes from:\n%s", l.said)
-	}
+	check.That(t, strings.Contains(l.said, "the layout is two, by the node's label nvidia.com/mig.config"), "plan does not say where the layout comes from:\n%s", l.said)
 	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
 	two := "on 1g.10gb@4 1g.10gb@5"
 	if labelsIn(l.sim.Node("gpu-1"))[devicePlug] != "true" || l.pauses != 1 {
@@ -146,9 +143,7 @@ func TestMIGLabel(t *testing.T) {
 	l.label(kubesim.Object{"nvidia.com/mig.config": "three", "nvidia.com/gpu.deploy.mig-manager": "true"})
 	touches := l.Touches()
 	l.want(l.gpuadm("apply", "mig"), "1 [] "+two)
-	if l.Touches() != touches || !strings.Contains(l.said, "nvidia.com/gpu.deploy.mig-manager=false") {
-		t.Errorf("two owners, %d touches:\n%s", l.Touches()-touches, l.said)
-	}
+	check.That(t, l.Touches() == touches && strings.Contains(l.said, "nvidia.com/gpu.deploy.mig-manager=false"), "two owners, %d touches:\n%s", l.Touches()-touches, l.said)
 }
 
 // TestMIGLabelBusy: with policy = "never" a change that failed is made again without a pause, until an operator asks or the label changes.
@@ -177,17 +172,13 @@ func TestMIGLabelCut(t *testing.T) {
 		l.CutAt(cut)
 		got := l.gpuadmCut("apply", "mig")
 		if got == 0 {
-			if cut < 3 {
-				t.Errorf("only %d touches", cut)
-			}
+			check.That(t, cut >= 3, "only %d touches", cut)
 			return
 		}
 		l.Boot(simhost.LoseAll)
 		l.gpuadm("apply", "mig")
 		labels := labelsIn(l.sim.Node("gpu-1"))
-		if labels[devicePlug] != "true" || labels["nvidia.com/mig.config.state"] != "success" {
-			t.Errorf("cut at %d: %v\n%s", cut, labels, l.said)
-		}
+		check.That(t, labels[devicePlug] == "true" && labels["nvidia.com/mig.config.state"] == "success", "cut at %d: %v\n%s", cut, labels, l.said)
 	}
 }
 
@@ -203,12 +194,10 @@ func (l *labelled) gpuadmCut(args ...string) int {
 func TestMIGLabelPlugin(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
 	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
-	if names, err := l.ReadDir(filepath.Join("/proc", "4711", "fd")); err == nil && len(names) > 0 {
-		t.Errorf("the device plugin still runs, with %v open\n%s", names, l.said)
-	}
-	if _, has := labelsIn(l.sim.Node("gpu-1"))[devicePlug]; has {
-		t.Error("a label of the operator was made")
-	}
+	names, err := l.ReadDir(filepath.Join("/proc", "4711", "fd"))
+	check.That(t, err != nil || len(names) == 0, "the device plugin still runs, with %v open\n%s", names, l.said)
+	_, has := labelsIn(l.sim.Node("gpu-1"))[devicePlug]
+	check.That(t, !has, "a label of the operator was made")
 }
 
 // TestMIGChangeLeavesFeatureDiscovery: GPU Feature Discovery reads the partitions again once a minute, so it runs on where the device
@@ -225,12 +214,10 @@ func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
 	}
 	must.OK(t, l.Symlink("/proc/4712/fd/3", "/dev/nvidiactl"))
 	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
-	if names, err := l.ReadDir("/proc/4711/fd"); err == nil && len(names) > 0 {
-		t.Errorf("the device plugin still runs, with %v open\n%s", names, l.said)
-	}
-	if names, err := l.ReadDir("/proc/4712/fd"); err != nil || len(names) != 1 {
-		t.Errorf("GPU Feature Discovery was ended: %v, %v\n%s", names, err, l.said)
-	}
+	names, err := l.ReadDir("/proc/4711/fd")
+	check.That(t, err != nil || len(names) == 0, "the device plugin still runs, with %v open\n%s", names, l.said)
+	names, err = l.ReadDir("/proc/4712/fd")
+	check.That(t, err == nil && len(names) == 1, "GPU Feature Discovery was ended: %v, %v\n%s", names, err, l.said)
 }
 
 // TestPodFollows: the DaemonSet's pod looks at its Node's label only if the spec that its apply reads has follow_label.
@@ -240,8 +227,82 @@ func TestPodFollows(t *testing.T) {
 		if text != "" {
 			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: 0o644}))
 		}
-		if got := (&common{}).podFollows(n); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
+		check.Equal(t, (&common{}).podFollows(n), want, "%q:", text)
 	}
+}
+
+// twoH100 is a machine with two GPUs whose driver answers.
+func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
+	t.Helper()
+	text := "-- sim.toml --\n" + strings.Join(tables, "")
+	bus := ""
+	for _, address := range []string{"0000:17:00.0", "0000:2a:00.0"} {
+		text += "[[gpu]]\nmodel = \"H100-80\"\n"
+		bus += "-- sys/bus/pci/devices/" + address + "/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n"
+	}
+	n := must.Get(simhost.New([]byte(text + bus + "-- etc/gpuadm/node.toml --\nformat = 1\n" + toml)))(t)
+	return n
+}
+
+func outputOn(h host.Host, root bool, argv ...string) (int, string) {
+	var out strings.Builder
+	e := env{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: root,
+		open: func(string) (host.Host, error) { return h, nil },
+		read: func(string) ([]byte, error) { return nil, io.EOF },
+	}
+	return run(context.Background(), e, argv), out.String()
+}
+
+// TestApplyNamesEveryGPU: what plan says of each GPU, apply says too when it changes them.
+func TestApplyNamesEveryGPU(t *testing.T) {
+	n := twoH100(t, "[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n")
+	_, plan := outputOn(n, true, "plan", "mig")
+	code, apply := outputOn(n, true, "apply", "mig")
+	for _, line := range []string{"GPU 0: 7 × 1g.10gb", "GPU 1: 7 × 1g.10gb"} {
+		check.That(t, code == 0 && strings.Contains(plan, line) && strings.Contains(apply, line), "exit code %d; %q is not in both of\n%s\n%s", code, line, plan, apply)
+	}
+}
+
+// TestNamesPausedServices: plan and apply name the services that the change stops for a while, each once; those that do not run are not
+// among them, and a change that only makes partitions pauses none.
+func TestNamesPausedServices(t *testing.T) {
+	const units = "[[unit]]\nname = \"nvidia-dcgm.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvidia-persistenced.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvsm.service\"\nactive = \"inactive\"\n"
+	n := twoH100(t, "[[mig.gpu]]\nlayout = { \"1g.10gb\" = 2 }\n", units)
+	for _, step := range []struct{ layout, services string }{
+		{`"1g.10gb" = 2`, "nvidia-dcgm.service, nvidia-persistenced.service"}, // the mode changes
+		{`"1g.10gb" = 3`, ""},
+		{`"7g.80gb" = 1`, "nvidia-dcgm.service"},
+	} {
+		must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte("format = 1\n[[mig.gpu]]\nlayout = { "+step.layout+" }\n"), host.Attr{Mode: 0o644}))
+		_, plan := outputOn(n, true, "plan", "mig")
+		code, apply := outputOn(n, true, "apply", "mig")
+		plans, made := strings.Contains(plan, "Pauses and resumes "+step.services+"."), strings.Contains(apply, "; paused and resumed "+step.services+". To undo")
+		if step.services == "" {
+			plans, made = !strings.Contains(plan, "Pauses"), !strings.Contains(apply, "paused")
+		}
+		check.That(t, code == 0 && plans && made, "%s: exit code %d, want %q in both of\n%s\n%s", step.layout, code, step.services, plan, apply)
+	}
+}
+
+// refused is a machine whose driver does not let this process change a GPU.
+type refused struct{ host.Host }
+
+func (refused) SetMIGMode(context.Context, string, bool) error {
+	return &host.GPUError{Call: "nvmlDeviceSetMigMode", GPU: "0000:17:00.0", Code: "NO_PERMISSION"}
+}
+
+// TestNoPermissionSaysRoot: an error about missing rights says what to do.
+func TestNoPermissionSaysRoot(t *testing.T) {
+	code, out := outputOn(refused{twoH100(t, "[[mig.gpu]]\n")}, true, "apply", "mig")
+	check.That(t, code != 0 && strings.Contains(out, "NO_PERMISSION") && strings.Contains(out, "run it as root"), "exit code %d\n%s", code, out)
+}
+
+// TestGateStaysShut: a GPU that waits alone leaves the node not ready: apply says so by its exit code, and kubelet may not start.
+func TestGateStaysShut(t *testing.T) {
+	n := twoH100(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n")
+	n.Use("0000:1f:00.0", -1, 4711)
+	code, out := outputOn(n, true, "apply")
+	gate, why := outputOn(n, true, "gate")
+	check.That(t, code != 0 && gate != 0, "apply: exit code %d\n%s\ngate: exit code %d\n%s", code, out, gate, why)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -56,9 +57,7 @@ func startsNewProcess(t *testing.T, deadline string) {
 					if len(more) == 1 {
 						left, _ = time.ParseDuration(strings.TrimPrefix(more[0], "--deadline="))
 					}
-					if left <= 0 || left >= time.Hour {
-						t.Errorf("started a new process with %q: want the time left of the hour", more)
-					}
+					check.That(t, left > 0 && left < time.Hour, "started a new process with %q: want the time left of the hour", more)
 				}
 				return nil
 			},
@@ -68,8 +67,7 @@ func startsNewProcess(t *testing.T, deadline string) {
 			argv = append(argv, "--deadline", deadline)
 		}
 		code := run(context.Background(), e, argv)
-		if want := map[bool]int{true: 1}[again]; code != 0 || started != want {
-			t.Errorf("again %t: exit %d, started a new process %d times, want %d: %s%s", again, code, started, want, out.String(), bad.String())
-		}
+		want := map[bool]int{true: 1}[again]
+		check.That(t, code == 0 && started == want, "again %t: exit %d, started a new process %d times, want %d: %s%s", again, code, started, want, out.String(), bad.String())
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -96,9 +97,8 @@ func TestPlantedSecrets(t *testing.T) {
 			stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
 			open: func(string) (host.Host, error) { return n, nil },
 		}
-		if code := run(context.Background(), e, args); code != want {
-			t.Errorf("%v ends with %d:\n%s", args, code, out.String())
-		}
+		code := run(context.Background(), e, args)
+		check.That(t, code == want, "%v ends with %d:\n%s", args, code, out.String())
 		for _, secret := range append(corpus, "planted-") {
 			if strings.Contains(out.String(), secret) {
 				t.Errorf("%v prints %s:\n%s", args, secret, lineWith(out.String(), secret))
@@ -113,9 +113,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said(0, "facts", "-v")
 	said(3, "status", "--diff")
 	said(0, "facts", "-o", "json")
-	if out := said(0, "plan", "-v"); !strings.Contains(out, "(masked)") {
-		t.Errorf("no file with a secret is in the plan:\n%s", out)
-	}
+	check.Has(t, said(0, "plan", "-v"), "(masked)", "no file with a secret is in the plan:")
 	said(0, "plan", "-o", "json")
 	said(3, "status")
 	said(3, "status", "-o", "json")

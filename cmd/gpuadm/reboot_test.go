@@ -4,13 +4,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/unit"
+
+	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -19,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -49,21 +55,16 @@ func TestMayReboot(t *testing.T) {
 		e := &converge.Engine{Stages: c.stages}
 		agent.InstallFirst(e)
 		command.run = &agent.Run{Engine: e, Host: n}
-		if last := e.Stages[len(e.Stages)-1].Name; last != "one" {
-			t.Errorf("%s: %s comes last", c.name, last)
-		}
+		last := e.Stages[len(e.Stages)-1].Name
+		check.That(t, last == "one", "%s: %s comes last", c.name, last)
 		touches := n.Touches()
 		err = command.mayReboot(t.Context())
 		told := (*trouble.Error)(nil)
 		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.run.Reboots != c.reboots {
 			t.Errorf("%s: %v, reboots %v", c.name, err, command.run.Reboots)
 		}
-		if c.refused && !strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot") {
-			t.Errorf("%s: try %q", c.name, told.Try)
-		}
-		if n.Touches() != touches {
-			t.Errorf("%s: it was touched", c.name)
-		}
+		check.That(t, !c.refused || strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot"), "%s: try %q", c.name, told.Try)
+		check.That(t, n.Touches() == touches, "%s: it was touched", c.name)
 	}
 }
 
@@ -90,5 +91,27 @@ func TestRebootFails(t *testing.T) {
 	err := reboot(ctx, d)
 	if !errors.As(err, &told) || !strings.Contains(told.What, "cannot run systemctl") || len(told.Try) == 0 || strings.Join(d.asked, " ") != "systemctl reboot" {
 		t.Errorf("%v after %q", err, d.asked)
+	}
+}
+
+// TestBootUnitsHaveALimit: kubelet waits for the first unit, so an apply in there ends by its deadline; systemd's own limit is for a
+// process that does not, and leaves it time to put the stage at work back first.
+func TestBootUnitsHaveALimit(t *testing.T) {
+	for name, text := range map[string][]byte{"gpuadm.service": systemd.Service, "gpuadm-ready.service": systemd.Ready} {
+		options := must.Get(unit.DeserializeOptions(bytes.NewReader(text)))(t)
+		is := map[string]string{}
+		for _, o := range options {
+			is[o.Name] = o.Value
+		}
+		words := strings.Fields(is["ExecStart"])
+		cmd, flags, err := newRoot(env{}).Find(words[1:])
+		if err == nil {
+			err = cmd.ParseFlags(flags)
+		}
+		must.That(t, err == nil, "%s: %v", name, err)
+		deadline, err := cmd.Flags().GetDuration("deadline")
+		check.That(t, err == nil && deadline >= agent.WaitLimit+time.Hour, "%s: an apply that compiles modules and waits for %v has %v (%v)", name, agent.WaitLimit, deadline, err)
+		start, err := time.ParseDuration(is["TimeoutStartSec"])
+		check.That(t, err == nil && start >= deadline+time.Hour, "%s: TimeoutStartSec is %q, with a deadline of %v", name, is["TimeoutStartSec"], deadline)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -83,14 +84,11 @@ func TestSchemas(t *testing.T) {
 		if *update {
 			must.OK(t, os.WriteFile(file, text, 0o644))
 		}
-		if want, err := os.ReadFile(file); err != nil || !bytes.Equal(want, text) {
-			t.Errorf("%s is not as the code says (%v); if that is meant: make update", file, err)
-		}
+		want, err := os.ReadFile(file)
+		check.That(t, err == nil && bytes.Equal(want, text), "%s is not as the code says (%v); if that is meant: make update", file, err)
 	}
 	files, err := filepath.Glob(schemas + "*.json")
-	if err != nil || len(files) != len(made) {
-		t.Errorf("%d files for %d schemas, %v: %v", len(files), len(made), err, files)
-	}
+	check.That(t, err == nil && len(files) == len(made), "%d files for %d schemas, %v: %v", len(files), len(made), err, files)
 }
 
 // nodeSchema is the schema of node.toml: each key of the spec's table with its type, default and meaning.
@@ -128,9 +126,7 @@ func TestNodeDescribed(t *testing.T) {
 	var look func(name string, s *jsonschema.Schema)
 	look = func(name string, s *jsonschema.Schema) {
 		for key, p := range s.Properties {
-			if p.Description == "" {
-				t.Errorf("%s%s has no description", name, key)
-			}
+			check.That(t, p.Description != "", "%s%s has no description", name, key)
 			look(name+key+".", p)
 			if p.Items != nil {
 				look(name+key+".", p.Items)
@@ -192,9 +188,7 @@ func schema(t *testing.T, name string) *jsonschema.Resolved {
 	var s jsonschema.Schema
 	must.OK(t, json.Unmarshal(text, &s))
 	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	must.That(t, err == nil, "%s: %v", name, err)
 	return resolved
 }
 
@@ -206,9 +200,8 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		s, lines := schema(t, name), 0
 		for line := range strings.Lines(out) {
 			var v any
-			if err := json.Unmarshal([]byte(line), &v); err != nil {
-				t.Fatalf("%s: %v\n%s", name, err, line)
-			}
+			err := json.Unmarshal([]byte(line), &v)
+			must.That(t, err == nil, "%s: %v\n%s", name, err, line)
 			if err := s.Validate(v); err != nil {
 				t.Errorf("%s: %v\n%s", name, err, line)
 			}
@@ -222,9 +215,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		n := must.Get(simhost.New(archive))(t)
 		for _, verb := range []string{"facts", "plan", "status", "owners"} {
 			code, out := onHost(t, n, verb, "-o", "json", "-f", good)
-			if code == exitUsage {
-				t.Fatalf("%s: %s: exit code %d\n%s", name, verb, code, out)
-			}
+			must.That(t, code != exitUsage, "%s: %s: exit code %d\n%s", name, verb, code, out)
 			if as := verb; code == exitCannot && strings.HasPrefix(out, `{"format":1,"error":`) {
 				check("error", out)
 			} else {
@@ -340,18 +331,15 @@ func TestSpecHasSchema(t *testing.T) {
 	s := schema(t, "node")
 	judge := func(text string) error {
 		var v map[string]any
-		if err := toml.Unmarshal([]byte(text), &v); err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
+		err := toml.Unmarshal([]byte(text), &v)
+		must.That(t, err == nil, "%v\n%s", err, text)
 		asJSON := must.Get(json.Marshal(v))(t)
 		var plain any
 		must.OK(t, json.Unmarshal(asJSON, &plain))
 		return s.Validate(plain)
 	}
 	names, err := filepath.Glob("../../docs/examples/*/values.yaml")
-	if err != nil || len(names) < 4 {
-		t.Fatalf("%d examples, %v", len(names), err)
-	}
+	must.That(t, err == nil && len(names) >= 4, "%d examples, %v", len(names), err)
 	for _, name := range names {
 		var values struct {
 			NodeToml string `yaml:"nodeToml"`
@@ -361,9 +349,8 @@ func TestSpecHasSchema(t *testing.T) {
 		} else if err := yaml.Unmarshal(data, &values); err != nil {
 			t.Fatal(err)
 		}
-		if err := judge(values.NodeToml); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := judge(values.NodeToml)
+		check.That(t, err == nil, "%s: %v", name, err)
 	}
 	wrong := map[string]string{
 		spec.TypeString: "1", spec.TypeBool: `"yes"`, spec.TypeInt: `"1"`, spec.TypeStrings: `[1]`, spec.TypeLabels: `{ a = 1 }`,
@@ -379,9 +366,8 @@ func TestSpecHasSchema(t *testing.T) {
 		}
 		if k.Default != "" && k.Section != "mig.gpu.placements" {
 			text := "format = 1\n" + header + "\n" + k.Name + " = " + k.Default + "\n"
-			if err := judge(text); err != nil {
-				t.Errorf("the schema refuses a default: %v\n%s", err, text)
-			}
+			err := judge(text)
+			check.That(t, err == nil, "the schema refuses a default: %v\n%s", err, text)
 		}
 		bad := []string{k.Name + " = " + wrong[k.Type], k.Name + "x = 1"}
 		if len(k.Allowed) > 0 {
@@ -393,12 +379,9 @@ func TestSpecHasSchema(t *testing.T) {
 		}
 		for _, line := range bad {
 			text := "format = 1\n" + header + "\n" + line + "\n"
-			if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}); err == nil {
-				t.Errorf("the parser takes it:\n%s", text)
-			}
-			if judge(text) == nil {
-				t.Errorf("the schema takes it:\n%s", text)
-			}
+			_, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)})
+			check.That(t, err != nil, "the parser takes it:\n%s", text)
+			check.That(t, judge(text) != nil, "the schema takes it:\n%s", text)
 		}
 	}
 	if judge("format = 1\n[drivers]\n") == nil || judge("format = 2\n") == nil || judge("format = 1\nversion = 1\n") == nil {

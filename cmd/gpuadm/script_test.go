@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -230,9 +231,8 @@ func golden(t *testing.T, name string, args ...string) {
 	}
 	var out strings.Builder
 	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: host.Open, read: os.ReadFile}
-	if code := run(context.Background(), e, args); code != 0 {
-		t.Fatalf("gpuadm %s: exit code %d\n%s", args, code, &out)
-	}
+	code := run(context.Background(), e, args)
+	must.That(t, code == 0, "gpuadm %s: exit code %d\n%s", args, code, &out)
 	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")
 	compareGolden(t, filepath.Join("testdata", name+".txt"), got)
 }
@@ -244,7 +244,5 @@ func compareGolden(t *testing.T, file, got string) {
 		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil || string(want) != got {
-		t.Errorf("the output is not as in %s (%v); if that is meant: make update\n%s", file, err, got)
-	}
+	check.That(t, err == nil && string(want) == got, "the output is not as in %s (%v); if that is meant: make update\n%s", file, err, got)
 }

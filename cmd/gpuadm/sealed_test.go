@@ -4,8 +4,17 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"io/fs"
+	"math/big"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +23,9 @@ import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -52,14 +64,10 @@ func TestSealed(t *testing.T) {
 			for verb, wide := range map[string]string{"plan": out, "apply": applied(t, n)} {
 				text := strings.Join(strings.Fields(wide), " ")
 				for _, word := range []string{"cannot prepare a node of " + c.name + ": " + why, "use " + use} {
-					if !strings.Contains(text, word) {
-						t.Errorf("%s does not say %q:\n%s", verb, word, wide)
-					}
+					check.That(t, strings.Contains(text, word), "%s does not say %q:\n%s", verb, word, wide)
 				}
 			}
-			if code != exitCannot || n.Touches() != touched {
-				t.Errorf("exit code %d, %d touches", code, n.Touches()-touched)
-			}
+			check.That(t, code == exitCannot && n.Touches() == touched, "exit code %d, %d touches", code, n.Touches()-touched)
 			if c.page != "" {
 				onPage(t, c.page, c.name+" | gpuadm cannot prepare these nodes: "+why+". Use "+use)
 			}
@@ -72,17 +80,14 @@ func TestSealed(t *testing.T) {
 func applied(t *testing.T, n *simhost.Node) string {
 	t.Helper()
 	code, out := onHost(t, n, "apply", "--unattended")
-	if code != exitCannot {
-		t.Errorf("apply's exit code is %d", code)
-	}
+	check.That(t, code == exitCannot, "apply's exit code is %d", code)
 	return out
 }
 
 func onPage(t *testing.T, page, text string) {
 	t.Helper()
-	if b, err := os.ReadFile("../../docs/" + page + ".md"); err != nil || !strings.Contains(string(b), text) {
-		t.Errorf("docs/%s.md does not say %q: %v", page, text, err)
-	}
+	b, err := os.ReadFile("../../docs/" + page + ".md")
+	check.That(t, err == nil && strings.Contains(string(b), text), "docs/%s.md does not say %q: %v", page, text, err)
 }
 
 // owned is a file of -f.
@@ -116,8 +121,82 @@ func TestWriters(t *testing.T) {
 		{owned{0o666, operator, operator}, operator, operator, "every user can write to"},
 		{owned{0o646, 0, 0}, 0, operator, "every user can write to"},
 	} {
-		if got := writers(c.file, c.caller, func() int { return c.login }); got != c.want {
-			t.Errorf("%+v: %q, want %q", c, got, c.want)
+		check.Equal(t, writers(c.file, c.caller, func() int { return c.login }), c.want, "%+v:", c)
+	}
+}
+
+// moduleKey makes a private key in PEM, and a certificate of it in DER.
+func moduleKey(t *testing.T) (key, cert []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must.OK(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "site key"}}
+	cert, err = x509.CreateCertificate(rand.Reader, c, c, &private.PublicKey, private)
+	must.OK(t, err)
+	der := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), cert
+}
+
+// TestModuleKey: the key and the certificate must be each other's, and readable without a passphrase. The certificate may be PEM.
+func TestModuleKey(t *testing.T) {
+	key, cert := moduleKey(t)
+	other, _ := moduleKey(t)
+	block, _ := pem.Decode(key)
+	encrypted := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: block.Bytes})
+	older := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED"}, Bytes: block.Bytes})
+	armoured := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	for _, x := range []struct {
+		name      string
+		key, cert []byte
+		says      string
+	}{
+		{"DER", key, cert, ""},
+		{"PEM", key, armoured, ""},
+		{"no PEM", []byte("x"), cert, "the key is not in PEM"},
+		{"encrypted", encrypted, cert, "the key is encrypted, and bake asks for no passphrase"},
+		{"encrypted, PKCS 1", older, cert, "the key is encrypted"},
+		{"no certificate", key, []byte("x"), "the certificate is no X.509 certificate"},
+		{"the two exchanged", armoured, key, "the certificate is no X.509 certificate"},
+		{"another's", other, cert, "private key does not match public key"},
+		{"broken", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), cert, "failed to parse private key"},
+	} {
+		c := &common{env: env{read: func(name string) ([]byte, error) { return map[string][]byte{"k": x.key, "c": x.cert}[name], nil }}}
+		got, err := c.signing(bakeFlags{moduleKey: "k", moduleCert: "c"})
+		switch {
+		case x.says == "":
+			check.That(t, err == nil && string(got.Certificate) == string(cert) && string(got.Private) == string(key), "%s: %v", x.name, err)
+		case !errors.As(err, new(usage)) || !strings.Contains(err.Error(), x.says):
+			t.Errorf("%s: %v", x.name, err)
 		}
+		if x.says == "" {
+			trust, err := c.forSecureBoot(bakeFlags{}, got)
+			check.That(t, err == nil && trust.Demands() && trust.Trusts(trust.Build) && trust.Build.Name == "site key", "%s: %+v, %v", x.name, trust, err)
+		}
+	}
+}
+
+// TestModuleKeyOutside: an image in which the key lies is not sealed, whichever way its folder is named.
+func TestModuleKeyOutside(t *testing.T) {
+	key, cert := moduleKey(t)
+	root := t.TempDir()
+	for _, dir := range []string{"image/root", "elsewhere"} {
+		must.OK(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+	}
+	n := must.Get(simhost.New([]byte("-- root/ --\n")))(t)
+	must.OK(t, n.WriteFile("/root/k.pem", key, host.Attr{Mode: 0o600}))
+	must.OK(t, os.Symlink("image", filepath.Join(root, "link")))
+	for _, x := range []struct {
+		root, key string
+		refused   bool
+	}{
+		{"image", "image/root/k.pem", true},
+		{"link", "image/root/k.pem", true},
+		{"image", "elsewhere/k.pem", false},
+		{"image", "image/root/gone.pem", false}, // in what the image's view hides
+	} {
+		c := &common{rootDir: filepath.Join(root, x.root)}
+		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &host.ModuleKey{Private: key, Certificate: cert})
+		told := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &told) == x.refused, "%s in %s: %v", x.key, x.root, err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/remote"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -78,26 +79,19 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 // Each line has its machine in front, and each that fails says why.
 func TestSSHMany(t *testing.T) {
 	code, out, bad, homes := runSSH(t, "ssh", "one", "down", "three", "--parallel", "2", "--", "version")
-	if code != 1 || out == "" {
-		t.Errorf("exit %d", code)
-	}
+	check.That(t, code == 1 && out != "", "exit %d", code)
 	for _, want := range []string{"one: gpuadm devel", "three: gpuadm devel"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
-		}
+		check.That(t, strings.Contains(out, want), "it does not say %q:\n%s%s", want, out, bad)
 	}
 	for _, want := range []string{"down: gpuadm: cannot connect: the connection ended\n", "down:   because  ssh: connect to host down port 22: No route to host\n"} {
-		if !strings.Contains(bad, want) {
-			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
-		}
+		check.That(t, strings.Contains(bad, want), "it does not say %q:\n%s%s", want, out, bad)
 	}
 	for _, name := range []string{"one", "three"} {
 		said := must.Get(os.ReadFile(filepath.Join(homes, name, "said")))(t)
 		first, _, _ := strings.Cut(string(said), "\n") // "gpuadm-ssh machine x86_64 root none /run/.gpuadm-ssh.0a1b2c"
 		words := strings.Fields(first)
-		if _, err := os.Stat(words[len(words)-1]); !os.IsNotExist(err) || len(words) != 6 {
-			t.Errorf("%s: left behind: %q: %v", name, first, err)
-		}
+		_, err := os.Stat(words[len(words)-1])
+		check.That(t, os.IsNotExist(err) && len(words) == 6, "%s: left behind: %q: %v", name, first, err)
 	}
 }
 
@@ -107,17 +101,14 @@ func TestSSHJSON(t *testing.T) {
 	all := map[string]machineSaid{}
 	for line := range strings.Lines(out) {
 		var m machineSaid
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatalf("%v: %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &m)
+		must.That(t, err == nil, "%v: %s", err, line)
 		all[m.Host] = m
 	}
-	if m := all["one"]; code != 1 || m.Exit != 0 || len(m.Answers) != 1 || !strings.Contains(string(m.Answers[0]), version()) {
-		t.Errorf("exit %d, one: %+v: %s", code, m, bad)
-	}
-	if m := all["down"]; m.Exit != 1 || m.Error == "" || len(m.Because) != 1 || m.Answers != nil {
-		t.Errorf("down: %+v", m)
-	}
+	m := all["one"]
+	check.That(t, code == 1 && m.Exit == 0 && len(m.Answers) == 1 && strings.Contains(string(m.Answers[0]), version()), "exit %d, one: %+v: %s", code, m, bad)
+	m = all["down"]
+	check.That(t, m.Exit == 1 && m.Error != "" && len(m.Because) == 1 && m.Answers == nil, "down: %+v", m)
 }
 
 type machineSaid struct {
@@ -130,20 +121,16 @@ type machineSaid struct {
 // A machine that says more than it may, or says it so that a terminal or a reader would take harm, does neither.
 func TestSSHBounds(t *testing.T) {
 	for _, host := range []string{"endless", "longline"} {
-		if code, out, bad, _ := runSSH(t, "ssh", host, "--", "version"); code != 1 || !strings.Contains(bad, "it has said more than 16 MiB") || len(out) > 17<<20 {
-			t.Errorf("%s: exit %d, %d bytes, %s", host, code, len(out), bad)
-		}
+		code, out, bad, _ := runSSH(t, "ssh", host, "--", "version")
+		check.That(t, code == 1 && strings.Contains(bad, "it has said more than 16 MiB") && len(out) <= 17<<20, "%s: exit %d, %d bytes, %s", host, code, len(out), bad)
 	}
 	code, out, _, _ := runSSH(t, "ssh", "-o", "json", "deep", "--", "version")
 	var m machineSaid
-	if err := json.Unmarshal([]byte(out), &m); err != nil || code != 0 || len(m.Answers) != 1 || m.Answers[0][0] != '"' {
-		t.Errorf("deep: exit %d, %v", code, err)
-	}
+	err := json.Unmarshal([]byte(out), &m)
+	check.That(t, err == nil && code == 0 && len(m.Answers) == 1 && m.Answers[0][0] == '"', "deep: exit %d, %v", code, err)
 	for _, form := range []string{"text", "json"} {
 		_, out, bad, _ := runSSH(t, "ssh", "-o", form, "rude", "--", "version")
-		if strings.ContainsAny(out+bad, "\u009b\x1b\u202e") || !strings.Contains(out, `\u009b[31m\u202e`) {
-			t.Errorf("%s: %q %q", form, out, bad)
-		}
+		check.That(t, !strings.ContainsAny(out+bad, "\u009b\x1b\u202e") && strings.Contains(out, `\u009b[31m\u202e`), "%s: %q %q", form, out, bad)
 	}
 }
 
@@ -153,9 +140,7 @@ func TestSSHCut(t *testing.T) {
 	must.OK(t, os.WriteFile(spec, []byte("format = 1\n"), 0o600))
 	for verb, want := range map[string]int{"apply": exitAgain, "plan": exitCannot} {
 		code, out, bad, _ := runSSH(t, "ssh", "cut", "--", verb, "-f", spec)
-		if code != want || out != "half\n" || strings.Contains(bad, "the run goes on there") != (verb == "apply") {
-			t.Errorf("%s: exit %d: %s%s", verb, code, out, bad)
-		}
+		check.That(t, code == want && out == "half\n" && strings.Contains(bad, "the run goes on there") == (verb == "apply"), "%s: exit %d: %s%s", verb, code, out, bad)
 	}
 }
 
@@ -164,9 +149,7 @@ func TestSSHCarriesFiles(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "my node.toml")
 	must.OK(t, os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600))
 	code, out, bad, _ := runSSH(t, "ssh", "one", "--", "plan", "-f", spec)
-	if code != 2 || !strings.Contains(bad, spec+":2:2: unknown section [runtme]") {
-		t.Errorf("exit %d: %s%s", code, out, bad)
-	}
+	check.That(t, code == 2 && strings.Contains(bad, spec+":2:2: unknown section [runtme]"), "exit %d: %s%s", code, out, bad)
 }
 
 // A wrong command line is refused before any machine is reached.
@@ -219,9 +202,7 @@ func TestSSHExit(t *testing.T) {
 		for _, r := range c.results {
 			a.ended(r)
 		}
-		if got := sshExits[a.worst]; got != c.want {
-			t.Errorf("%+v: %d, want %d", c.results, got, c.want)
-		}
+		check.Equal(t, sshExits[a.worst], c.want, "%+v:", c.results)
 	}
 }
 
@@ -234,12 +215,8 @@ func TestHangupIsIgnored(t *testing.T) {
 		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // another test's run, or nohup, may have left it ignored
-	if ignored() {
-		t.Fatal("a signal that is asked for is ignored")
-	}
+	must.That(t, !ignored(), "a signal that is asked for is ignored")
 	_, done := onSignal(func() {})
 	defer done()
-	if !ignored() {
-		t.Error("a run ends with its terminal")
-	}
+	check.That(t, ignored(), "a run ends with its terminal")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -82,25 +83,19 @@ func TestDaemonSetLends(t *testing.T) {
 			t.Fatal(step.what, err)
 		}
 		for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
-			if _, err := machine.Stat(name); (err == nil) != step.lent {
-				t.Errorf("%s: %s: %v", step.what, name, err)
-			}
+			_, err := machine.Stat(name)
+			check.That(t, (err == nil) == step.lent, "%s: %s: %v", step.what, name, err)
 		}
-		if p.unknown != step.unknown {
-			t.Errorf("%s: unknown is %v", step.what, p.unknown)
-		}
-		if text := said.String(); (text == "") != (step.says == "") || !strings.Contains(text, step.says) {
-			t.Errorf("%s: it says %q, want %q", step.what, text, step.says)
-		}
+		check.That(t, p.unknown == step.unknown, "%s: unknown is %v", step.what, p.unknown)
+		text := said.String()
+		check.That(t, (text == "") == (step.says == "") && strings.Contains(text, step.says), "%s: it says %q, want %q", step.what, text, step.says)
 	}
 	p.WithoutPolicy = true
 	sim.Requests()
-	if err := p.lend(t.Context(), machine); err != nil || len(sim.Requests()) > 0 {
-		t.Errorf("--without-policy: %v, or it asked", err)
-	}
-	if _, err := machine.Stat(node.PodKubeconfig); err != nil {
-		t.Errorf("--without-policy: %v", err)
-	}
+	err := p.lend(t.Context(), machine)
+	check.That(t, err == nil && len(sim.Requests()) == 0, "--without-policy: %v, or it asked", err)
+	_, err = machine.Stat(node.PodKubeconfig)
+	check.That(t, err == nil, "--without-policy: %v", err)
 }
 
 // TestDaemonSetRenews: a token that kubelet renews in the pod comes to the machine during an apply, where one was lent.
@@ -140,8 +135,6 @@ func TestPodSeesLabel(t *testing.T) {
 		if step.fails {
 			sim.Fail(kubesim.Fault{On: "GET", Status: 403})
 		}
-		if got := p.relabelled(t.Context()); got != step.changed {
-			t.Errorf("step %d: changed %v", i, got)
-		}
+		check.Equal(t, p.relabelled(t.Context()), step.changed, "step %d: changed", i)
 	}
 }

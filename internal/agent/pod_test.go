@@ -11,7 +11,11 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -40,13 +44,10 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	n := must.Get(simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n")))(t)
 	p := lentPod("content\n")
 	argv := must.Get(p.lay(t.Context(), n))(t)
-	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
-		t.Errorf("the machine runs %q", argv)
-	}
+	check.That(t, strings.HasPrefix(argv[0], at) && len(argv) >= 3 && argv[1] == "apply" && argv[2] == "--unattended", "the machine runs %q", argv)
 	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
-		if i, err := n.Stat(name); err != nil || i.Mode.Perm() != mode {
-			t.Errorf("%s: %v %v, want %v", name, i.Mode, err, mode)
-		}
+		i, err := n.Stat(name)
+		check.That(t, err == nil && i.Mode.Perm() == mode, "%s: %v %v, want %v", name, i.Mode, err, mode)
 	}
 }
 
@@ -60,36 +61,30 @@ func TestDaemonSetOwners(t *testing.T) {
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
 		_, err := p.lay(t.Context(), n)
-		if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.HasPrefix(err.Error(), "cannot trust /") || n.Touches() > 0 {
-			t.Errorf("%s: %d touches, %v", dir, n.Touches(), err)
-		}
+		told := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &told) && strings.HasPrefix(err.Error(), "cannot trust /") && n.Touches() <= 0, "%s: %d touches, %v", dir, n.Touches(), err)
 	}
 	// The bytes are what they shall be, and another user could change them.
 	for _, marks := range []string{"mode=0755 owner=65534:65534", "mode=0755 owner=0:7", "mode=0777", "mode=4755"} {
 		n := boot("-- var/lib/gpuadm/daemonset " + marks + " --\nsame\n-- run/gpuadm/token mode=0644 --\nsame\n")
 		argv := must.Get(p.lay(t.Context(), n))(t)
 		for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome + "/token": 0o600} {
-			if i, err := n.Stat(name); err != nil || i.UID != 0 || i.GID != 0 || i.Mode != mode {
-				t.Errorf("%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)
-			}
+			i, err := n.Stat(name)
+			check.That(t, err == nil && i.UID == 0 && i.GID == 0 && i.Mode == mode, "%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)
 		}
 		touches := n.Touches()
-		if _, err := p.lay(t.Context(), n); err != nil || n.Touches() != touches {
-			t.Errorf("%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
-		}
+		_, err := p.lay(t.Context(), n)
+		check.That(t, err == nil && n.Touches() == touches, "%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
 	}
 }
 
 // TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as its flag says.
 func TestDaemonSetSpread(t *testing.T) {
 	for random, want := range map[float64]time.Duration{0: 8 * time.Minute, 0.5: 10 * time.Minute, 1: 12 * time.Minute} {
-		if is := spread(10*time.Minute, random); is != want {
-			t.Errorf("by %v: %v, want %v", random, is, want)
-		}
+		check.Equal(t, spread(10*time.Minute, random), want, "by %v:", random)
 	}
-	if most := spread(podPolls, 1); most > 30*time.Second {
-		t.Errorf("a changed label is seen after %v", most)
-	}
+	most := spread(podPolls, 1)
+	check.That(t, most <= 30*time.Second, "a changed label is seen after %v", most)
 }
 
 // TestDaemonSetTriesAgain: a failure that passes by itself, such as a container engine that just restarts, does not leave the node unready
@@ -117,8 +112,23 @@ func TestDaemonSetTriesAgain(t *testing.T) {
 		{ExitUsage, time.Hour},
 		{ExitReboot, time.Hour},
 	} {
-		if is := p.pause(step.status); is != step.want {
-			t.Errorf("step %d, after exit code %d: %v, want %v", i, step.status, is, step.want)
-		}
+		check.Equal(t, p.pause(step.status), step.want, "step %d, after exit code %d:", i, step.status)
+	}
+}
+
+// TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go, Run.
+func TestMIGLabelState(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	for want, tt := range map[string]struct {
+		is      partitions
+		res     converge.Result
+		reboots bool
+	}{
+		"success":   {partitions{made: true}, converge.Result{}, true},
+		"rebooting": {partitions{made: true}, converge.Result{Reboot: "a GPU changes its mode"}, true},
+		"failed":    {partitions{}, converge.Result{Reboot: "a GPU changes its mode"}, false}, // of a layout that is not in the file
+	} {
+		r := &Run{Host: n, Reboots: tt.reboots, Engine: &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}}}}
+		check.Equal(t, r.migState(t.Context(), tt.is, tt.res, nil), want, "%+v:", tt)
 	}
 }
