@@ -63,7 +63,7 @@ func TestMayReboot(t *testing.T) {
 		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.run.Reboots != c.reboots {
 			t.Errorf("%s: %v, reboots %v", c.name, err, command.run.Reboots)
 		}
-		check.That(t, !c.refused || strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot"), "%s: try %q", c.name, told.Try)
+		check.That(t, !c.refused || strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot"), "%s: %v", c.name, err)
 		check.That(t, n.Touches() == touches, "%s: it was touched", c.name)
 	}
 }

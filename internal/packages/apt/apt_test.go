@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -39,14 +40,11 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 	m.update()
 	c := crowded{m}
 	a := apt{wait: 2 * time.Second}
-	if err := a.get(t.Context(), c, "install", "module-dkms"); err == nil {
-		t.Fatal("the script did not fail")
-	}
+	must.That(t, a.get(t.Context(), c, "install", "module-dkms") != nil, "the script did not fail")
 	m.write("/opt/fine", "")
 	must.OK(t, a.Repair(t.Context(), c))
-	if jobs, err := os.ReadFile(m.dir + "/opt/jobs"); err != nil || string(jobs) != "1\n1\n" {
-		t.Errorf("compilers at once: %q, %v", jobs, err)
-	}
+	jobs, err := os.ReadFile(m.dir + "/opt/jobs")
+	check.That(t, err == nil && string(jobs) == "1\n1\n", "compilers at once: %q, %v", jobs, err)
 }
 
 func TestLeftovers(t *testing.T) {
@@ -54,9 +52,8 @@ func TestLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	h := must.Get(host.Open(dir))(t)
 	put(t, dir+"/etc/apt/sources.list.d/cuda.list", "deb [signed-by=/usr/share/keyrings/cuda.gpg] https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n", 0o644)
-	if found := New().Leftovers(h); len(found) > 0 {
-		t.Errorf("on a tidy machine: %q", found)
-	}
+	found := New().Leftovers(h)
+	check.That(t, len(found) == 0, "on a tidy machine: %q", found)
 	put(t, dir+"/etc/apt/sources.list.d/nvidia-docker.list", "# old\ndeb https://nvidia.github.io/nvidia-docker/ubuntu18.04/$(ARCH) /\n", 0o644)
 	put(t, dir+"/etc/apt/sources.list.d/libnvidia-container.list", "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n", 0o644)
 	put(t, dir+"/etc/apt/sources.list.d/cuda2.sources", "Types: deb\nURIs: https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64\nSuites: /\n", 0o644)
@@ -64,9 +61,8 @@ func TestLeftovers(t *testing.T) {
 	put(t, dir+"/etc/apt/trusted.gpg.d/nvidia.gpg", "x", 0o644)
 	said := strings.Join(New().Leftovers(h), "\n")
 	contains(t, said, "nvidia-docker.list: nvidia-docker's repository", "libnvidia-container.list: https://nvidia.github.io/libnvidia-container/stable/deb/", "cuda.list, /etc/apt/sources.list.d/cuda2.sources: each names", "/etc/apt/trusted.gpg:", "trusted.gpg.d/nvidia.gpg")
-	if n := len(New().Leftovers(h)); n != 5 {
-		t.Errorf("%d leftovers:\n%s", n, said)
-	}
+	n := len(New().Leftovers(h))
+	check.That(t, n == 5, "%d leftovers:\n%s", n, said)
 }
 
 func TestFits(t *testing.T) {
@@ -76,9 +72,8 @@ func TestFits(t *testing.T) {
 		install, download int64
 		ok                bool
 	}{{5e6, 5e6, 2e6, 2e6, true}, {5e6, 5e6, 3e6, 3e6, false}, {5e6, 9e6, 3e6, 3e6, true}, {5e6, 9e6, 6e6, 1, false}, {9e6, 5e6, 1, 6e6, false}, {5e6, 5e6, -1e6, 5e6, true}} {
-		if err := fits(c.usr, c.archives, c.install, c.download); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c, err)
-		}
+		err := fits(c.usr, c.archives, c.install, c.download)
+		check.That(t, (err == nil) == c.ok, "%+v: %v", c, err)
 	}
 }
 
@@ -101,9 +96,8 @@ func TestReadingOutlivesSnapshot(t *testing.T) {
 	must.Get(plan.ReadFile(packages.DpkgStatus))(t)
 	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(strings.Replace(text, "Version: 1", "Version: 2.0", 1)), host.Attr{Mode: 0o644}))
 	must.Get(r.Read(t.Context(), plan))(t)
-	if after, err := r.Read(t.Context(), n); err != nil || after["a"].Version != "2.0" {
-		t.Errorf("%+v, %v", after["a"], err)
-	}
+	after, err := r.Read(t.Context(), n)
+	check.That(t, err == nil && after["a"].Version == "2.0", "%+v, %v", after["a"], err)
 }
 
 func TestCompareLikeDpkg(t *testing.T) {
@@ -118,9 +112,8 @@ func TestCompareLikeDpkg(t *testing.T) {
 			} else if exec.Command("dpkg", "--compare-versions", a, "gt", b).Run() == nil {
 				want = 1
 			}
-			if got := sign((apt{}).Compare(a, b)); got != want {
-				t.Errorf("%s and %s: %d, dpkg says %d", a, b, got, want)
-			}
+			got := sign((apt{}).Compare(a, b))
+			check.That(t, got == want, "%s and %s: %d, dpkg says %d", a, b, got, want)
 		}
 	}
 }

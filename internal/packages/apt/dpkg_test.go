@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -65,9 +66,7 @@ func TestDpkgDatabase(t *testing.T) {
 	want := map[string]string{
 		"dpkg": "1.21.22", "libfoo:i386": "1.0-1 held auto", "gone": "2 config-files", "never": "- held", "half": "3 half-installed", "fresh": "4 unpacked",
 	}
-	if !reflect.DeepEqual(got, want) || !d.interrupted || d.native != "amd64" || !d.details("dpkg").essential {
-		t.Errorf("%v, %+v", got, d)
-	}
+	check.That(t, reflect.DeepEqual(got, want) && d.interrupted && d.native == "amd64" && d.details("dpkg").essential, "%v, %+v", got, d)
 }
 
 // TestReadStates: read in pieces, the states are those of the whole file, wherever its paragraphs end; also where it is replaced
@@ -98,13 +97,9 @@ func TestReadStates(t *testing.T) {
 		v := &replaced{View: h, then: func() { put(t, dir+packages.DpkgStatus, strings.ReplaceAll(text, "Version: 3", "Version: 4"), 0o644) }}
 		got, err := readStates(v)
 		for name, is := range got {
-			if !strings.HasPrefix(is.Version, "4.0") {
-				t.Errorf("replaced meanwhile, %s is %+v", name, is)
-			}
+			check.That(t, strings.HasPrefix(is.Version, "4.0"), "replaced meanwhile, %s is %+v", name, is)
 		}
-		if err != nil || len(got) != len(want.packages) {
-			t.Errorf("replaced meanwhile: %d states, not %d (%v)", len(got), len(want.packages), err)
-		}
+		check.That(t, err == nil && len(got) == len(want.packages), "replaced meanwhile: %d states, not %d (%v)", len(got), len(want.packages), err)
 	}
 }
 
@@ -253,21 +248,15 @@ func asPlain(t *testing.T, d dpkg, text string) {
 			states[key(f)] = s
 		}
 	}
-	if len(d.packages) != len(states) {
-		t.Errorf("%q: %d packages, want %d", text, len(d.packages), len(states))
-	}
+	check.That(t, len(d.packages) == len(states), "%q: %d packages, want %d", text, len(d.packages), len(states))
 	looked := 0
 	for name, want := range states {
-		if d.packages[name] != want {
-			t.Errorf("%q: %q is %+v, want %+v", text, name, d.packages[name], want)
-		}
+		check.That(t, d.packages[name] == want, "%q: %q is %+v, want %+v", text, name, d.packages[name], want)
 		if looked++; looked > 8 { // each is looked up in the whole text
 			continue
 		}
 		e := d.details(name)
-		if got := fmt.Sprint(string(e.arch), e.essential, e.conffiles, string(e.size)); got != details[name] {
-			t.Errorf("%q: %q has %s, want %s", text, name, got, details[name])
-		}
+		check.Equal(t, fmt.Sprint(string(e.arch), e.essential, e.conffiles, string(e.size)), details[name], "%q: %q has", text, name)
 	}
 	arch := ""
 	for _, f := range plain(text) {
@@ -278,9 +267,7 @@ func asPlain(t *testing.T, d dpkg, text string) {
 			break
 		}
 	}
-	if got := nativeArch(noFiles{}, []byte(text)); got != arch {
-		t.Errorf("%q: native is %q, want %q", text, got, arch)
-	}
+	check.Equal(t, nativeArch(noFiles{}, []byte(text)), arch, "%q: native is", text)
 }
 
 // noFiles is a machine without dpkg's list of architectures.

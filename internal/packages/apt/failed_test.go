@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -34,9 +35,7 @@ func TestExplain(t *testing.T) {
 		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                                                                     "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
 	} {
 		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\nsays: %v", said, err)
-		}
+		check.That(t, strings.Contains(err.Error(), want), "%s\nsays: %v", said, err)
 	}
 }
 
@@ -52,9 +51,7 @@ func TestExplainedProxy(t *testing.T) {
 	} {
 		n := must.Get(simhost.New([]byte(text)))(t)
 		got := wordsOf(packages.Unread(n, explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
-		if strings.Contains(got, "127.0.0.1:1: see that the proxy runs") != proxy {
-			t.Errorf("%s\n%s", text, got)
-		}
+		check.That(t, strings.Contains(got, "127.0.0.1:1: see that the proxy runs") == proxy, "%s\n%s", text, got)
 		contains(t, got, "cannot read repository http://vendor.invalid/x (/etc/x.sources): Failed to fetch http://vendor.invalid/x/InRelease  Could not connect", "\nSome index files failed to download", "see that the address is right")
 		if strings.Count(got, "Could not connect to") > 2 { // as the cause, and as what apt said
 			t.Errorf("the message repeats the cause: %s", got)
@@ -71,9 +68,8 @@ func TestExplainedScript(t *testing.T) {
 	must.OK(t, err)
 	got := wordsOf(explain(n, "Setting up other (1) ...\nSetting up nvidia-dkms (580.95.05-1) ...\nLoading new nvidia DKMS files\n", &host.CommandError{Stderr: said}))
 	contains(t, got, "cannot install package nvidia-dkms: dpkg has left it half-configured\n", "/x/nv.c:3:9: error: no such thing", "Loading new nvidia DKMS files", "made to fail", "exit status 10", "try:", "term.log")
-	if got := wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"})); strings.Contains(got, "nvidia-dkms") {
-		t.Errorf("dpkg has not run: %s", got)
-	}
+	got = wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"}))
+	check.That(t, !strings.Contains(got, "nvidia-dkms"), "dpkg has not run: %s", got)
 }
 
 // Whatever apt says, there is something to do next.
@@ -85,9 +81,7 @@ func TestExplainedWithAFix(t *testing.T) {
 		"unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
 	} {
 		told := (*trouble.Error)(nil)
-		if !errors.As(explained, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
-			t.Errorf("%s: %v", name, explained)
-		}
+		check.That(t, errors.As(explained, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s: %v", name, explained)
 	}
 }
 
@@ -111,15 +105,12 @@ func TestLockIsNamed(t *testing.T) {
 	var says []string
 	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
-	if busy := (*packages.Locked)(nil); !errors.As(err, &busy) {
-		t.Errorf("%T", err)
-	}
+	busy := (*packages.Locked)(nil)
+	check.That(t, errors.As(err, &busy), "%T", err)
 	if len(says) != 1 || !strings.HasPrefix(says[0], "process ") || !strings.HasSuffix(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to 2s") {
 		t.Errorf("while it waited it said %q", says)
 	}
 	m.write("/run/pass", "")
 	m.apt.wait = packages.LockWait
-	if err := m.apt.get(t.Context(), m, "install", "--", "nvidia-driver"); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, m.apt.get(t.Context(), m, "install", "--", "nvidia-driver"))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -45,9 +46,8 @@ func TestVirtualPackageInOneVersion(t *testing.T) {
 	m.repo.add(deb{name: "libnvidia-cfg1", version: "590.48.01-0ubuntu1"}) // a real package from 590 on
 	m.update()
 	m.apply(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
-	if got := m.state("libnvidia-cfg1-575"); got != (packages.State{Version: "575.57.08-0ubuntu1", Held: true, Auto: true}) {
-		t.Errorf("libnvidia-cfg1-575 is %q", got.String())
-	}
+	got := m.state("libnvidia-cfg1-575")
+	check.That(t, got == (packages.State{Version: "575.57.08-0ubuntu1", Held: true, Auto: true}), "libnvidia-cfg1-575 is %q", got.String())
 	m.idle(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
 }
 
@@ -63,12 +63,10 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	m.update()
 	m.write("/etc/apt/preferences.d/00-gpuadm-driver", string(preferences(packages.Repository{Pins: nvidiaDriver().Pins("535.*")}))) // as on disk by then
 	res := m.apply(leaves(nvidiaDriver(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
-	if i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" }); i < 0 || !strings.Contains(res.Made[i].Why, "available in 535.309.01") {
-		t.Errorf("made: %+v", res.Made)
-	}
-	if got := m.state("libnvidia-ptxjitcompiler1"); got.Version != "535.261.03-1" || !got.Held {
-		t.Errorf("libnvidia-ptxjitcompiler1 is %q", got.String())
-	}
+	i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" })
+	check.That(t, i >= 0 && strings.Contains(res.Made[i].Why, "available in 535.309.01"), "made: %+v", res.Made)
+	got := m.state("libnvidia-ptxjitcompiler1")
+	check.That(t, got.Version == "535.261.03-1" && got.Held, "libnvidia-ptxjitcompiler1 is %q", got.String())
 }
 
 // Ubuntu's packages of 590 lead to those of 595: packages.ubuntu.com/noble-updates/libnvidia-extra-590-server.
@@ -135,24 +133,20 @@ func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
 	}
 	m.apply(before)
 	for _, name := range []string{"nvidia-modprobe", "libnvidia-encode-580", "libnvidia-gpucomp-580"} {
-		if got := m.state(name); got != (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}) {
-			t.Errorf("%s is %q", name, got.String())
-		}
+		got := m.state(name)
+		check.That(t, got == (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}), "%s is %q", name, got.String())
 	}
 	m.installs()
 	m.apply(func(s *packages.Set) []converge.Want {
 		return file(leaves(to, "595.71.05", "nvidia-dkms-open", "libnvidia-compute")(s), "595")
 	})
-	if ran := m.installs(); len(ran) != 1 {
-		t.Errorf("the upgrade ran %q", ran)
-	}
-	if left := regexp.MustCompile(`(?m)^.*-580 .*$`).FindAllString(m.must("dpkg-query", "-W", "-f", "${Package} ${Status}\n"), -1); len(left) > 0 {
-		t.Errorf("of the old branch there is still %q", left)
-	}
+	ran := m.installs()
+	check.That(t, len(ran) == 1, "the upgrade ran %q", ran)
+	left := regexp.MustCompile(`(?m)^.*-580 .*$`).FindAllString(m.must("dpkg-query", "-W", "-f", "${Package} ${Status}\n"), -1)
+	check.That(t, len(left) == 0, "of the old branch there is still %q", left)
 	m.apply(before)
-	if ran := m.installs(); len(ran) != 1 {
-		t.Errorf("the downgrade ran %q", ran)
-	}
+	ran = m.installs()
+	check.That(t, len(ran) == 1, "the downgrade ran %q", ran)
 	m.undo()
 	m.still(first)
 	if left, _ := os.ReadDir(m.dir + "/opt"); len(left) > 0 {
@@ -190,19 +184,16 @@ func TestChangeOfSource(t *testing.T) {
 	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
 	m.installs()
 	m.apply(leaves(ours, "595.71.05", "libnvidia-compute"))
-	if ran := m.installs(); len(ran) != 1 {
-		t.Errorf("the change of source ran %q", ran)
-	}
+	ran := m.installs()
+	check.That(t, len(ran) == 1, "the change of source ran %q", ran)
 	for name, want := range map[string]string{"nvidia-firmware": "595.71.05-1ubuntu1", "nvidia-modprobe": "595.71.05-1ubuntu1", "nvidia-utils-595": "", "nvidia-firmware-595-595.71.05": ""} {
-		if got := m.state(name); got.Version != want {
-			t.Errorf("%s is %q, not %q", name, got.String(), want)
-		}
+		got := m.state(name)
+		check.That(t, got.Version == want, "%s is %q, not %q", name, got.String(), want)
 	}
 	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
 	for _, name := range []string{"libnvidia-compute", "nvidia-firmware"} {
-		if got := m.state(name); got.Installed() {
-			t.Errorf("back at the first source %s is %q", name, got.String())
-		}
+		got := m.state(name)
+		check.That(t, !got.Installed(), "back at the first source %s is %q", name, got.String())
 	}
 	m.undo()
 	m.still(first)
@@ -225,9 +216,8 @@ func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
 	m.apply(want)
 	m.must("apt-get", "-y", "--allow-change-held-packages", "install", "nvidia-modprobe=595.71.05-1ubuntu1")
 	m.apply(want)
-	if got := m.state("nvidia-modprobe"); got.Version != "580.95.05-0ubuntu1" || !got.Held {
-		t.Errorf("nvidia-modprobe is %q", got.String())
-	}
+	got := m.state("nvidia-modprobe")
+	check.That(t, got.Version == "580.95.05-0ubuntu1" && got.Held, "nvidia-modprobe is %q", got.String())
 }
 
 // A package that the spec names in any version comes in the driver's where it is part of it; one that is not comes in its own.
@@ -245,15 +235,12 @@ func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 		return wants
 	}
 	m.apply(want)
-	if got := m.state("libnvidia-encode-580"); got.Version != "580.95.05-0ubuntu1" || !got.Held {
-		t.Errorf("libnvidia-encode-580 is %q", got.String())
-	}
-	if got := m.state("nvidia-fs"); got.Version != "2.27.3-1" || got.Held {
-		t.Errorf("nvidia-fs is %q", got.String())
-	}
-	if res := m.apply(want); res.Run != "" {
-		t.Errorf("the second apply changed %v", res.Made)
-	}
+	got := m.state("libnvidia-encode-580")
+	check.That(t, got.Version == "580.95.05-0ubuntu1" && got.Held, "libnvidia-encode-580 is %q", got.String())
+	got = m.state("nvidia-fs")
+	check.That(t, got.Version == "2.27.3-1" && !got.Held, "nvidia-fs is %q", got.String())
+	res := m.apply(want)
+	check.That(t, res.Run == "", "the second apply changed %v", res.Made)
 }
 
 // A part that the spec asked for by name, and that is a dependency in the next version, stays in that version: from 570.148.08
@@ -272,12 +259,10 @@ func TestPartThatBecomesADependencyStays(t *testing.T) {
 	m.installs()
 	down := leaves(nvidiaDriver(), "570.148.08", "nvidia-compute-utils-570")
 	m.apply(down)
-	if ran := m.installs(); len(ran) != 1 {
-		t.Errorf("the downgrade ran %q", ran)
-	}
-	if got := m.state("nvidia-persistenced"); got != (packages.State{Version: "570.148.08-1ubuntu1", Held: true, Auto: true}) {
-		t.Errorf("nvidia-persistenced is %q", got.String())
-	}
+	ran := m.installs()
+	check.That(t, len(ran) == 1, "the downgrade ran %q", ran)
+	got := m.state("nvidia-persistenced")
+	check.That(t, got == (packages.State{Version: "570.148.08-1ubuntu1", Held: true, Auto: true}), "nvidia-persistenced is %q", got.String())
 	m.idle(down)
 	m.undo()
 	m.still(first)
@@ -325,9 +310,8 @@ func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	m.must("apt-get", "-y", "install", "monitoring-agent")
 	said := m.refusal(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute"))
-	if got := m.state("monitoring-agent"); !got.Installed() {
-		t.Errorf("a user's package was removed: %q (%s)", got.String(), said)
-	}
+	got := m.state("monitoring-agent")
+	check.That(t, got.Installed(), "a user's package was removed: %q (%s)", got.String(), said)
 }
 
 // unknownPart installs a library of the family from a file, in a version that no repository has.
@@ -349,9 +333,8 @@ func TestHeldPartIsNotRemoved(t *testing.T) {
 	m.unknownPart()
 	m.must("apt-mark", "hold", "libnvidia-fbc1-580")
 	said := m.refusal(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
-	if got := m.state("libnvidia-fbc1-580"); said == "" && !got.Installed() {
-		t.Errorf("a package that its owner holds was removed: %q", got.String())
-	}
+	got := m.state("libnvidia-fbc1-580")
+	check.That(t, said != "" || got.Installed(), "a package that its owner holds was removed: %q", got.String())
 }
 
 // A driver that its administrator upgraded by apt after gpuadm installed it is upgraded across names as well.
@@ -390,9 +373,8 @@ func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
 	m.idle(want)
 	m.must("apt-get", "-y", "install", "libnvidia-encode-580=580.105.08-0ubuntu1") // an administrator adds a library
 	m.apply(want)
-	if got := m.state("nvidia-dkms-580-open"); got.Version != "580.95.05-0ubuntu1" {
-		t.Errorf("the kernel module's package is %q", got.String())
-	}
+	got := m.state("nvidia-dkms-580-open")
+	check.That(t, got.Version == "580.95.05-0ubuntu1", "the kernel module's package is %q", got.String())
 }
 
 // A packager's new revision of the same driver: the archive has dropped the old one (Ubuntu's updates have the newest only), and

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -42,21 +43,16 @@ func TestLists(t *testing.T) {
 	m := newMachine(t)
 	m.repo.add(deb{name: "a", version: "1"})
 	m.repo.publish()
-	if got := m.lists(); got != "stale" {
-		t.Errorf("lists that were never read are %s", got)
-	}
+	check.Equal(t, m.lists(), "stale", "lists that were never read are")
 	if err := m.read(); err != nil || m.lists() != "fresh" {
 		t.Fatalf("read: %v, %s", err, m.lists())
 	}
 	m.packagers()
-	if err := m.read(); err != nil || len(m.packagers()) > 0 {
-		t.Errorf("fresh lists were read again: %v", err)
-	}
+	err := m.read()
+	check.That(t, err == nil && len(m.packagers()) == 0, "fresh lists were read again: %v", err)
 	// The repository is as it was, so apt keeps the list with its old time.
 	m.touchSource()
-	if got := m.lists(); got != "stale" {
-		t.Errorf("lists older than their source are %s", got)
-	}
+	check.Equal(t, m.lists(), "stale", "lists older than their source are")
 	if err := m.read(); err != nil || m.lists() != "fresh" {
 		t.Fatalf("read again: %v, %s", err, m.lists())
 	}
@@ -67,9 +63,7 @@ func TestLists(t *testing.T) {
 		t.Errorf("beside a broken source: %v, %s", err, m.lists())
 	}
 	must.OK(t, os.Remove(m.dir+ourSource))
-	if got := m.lists(); got != "fresh" {
-		t.Errorf("lists of no source are %s", got)
-	}
+	check.Equal(t, m.lists(), "fresh", "lists of no source are")
 }
 
 func TestDistrustedLists(t *testing.T) {
@@ -87,9 +81,7 @@ func TestDistrustedLists(t *testing.T) {
 			return
 		}
 		contains(t, wordsOf(err), append(parts, "cannot read repository "+m.repo.url, ourSource)...)
-		if got := m.lists(); got != "stale" {
-			t.Errorf("%s: the lists are %s", what, got)
-		}
+		check.Equal(t, m.lists(), "stale", "%s: the lists are", what)
 	}
 	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
 	refused("tampered", "is not accepted", "BADSIG ", "no proxy rewrites")
@@ -137,9 +129,7 @@ func TestUnsettledLists(t *testing.T) {
 		{"fresh", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, "fresh"},
 		{"", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, ""},
 	} {
-		if got := l.Affected(c.found, c.by); got != c.want {
-			t.Errorf("%q after %+v: %q, want %q", c.found, c.by, got, c.want)
-		}
+		check.Equal(t, l.Affected(c.found, c.by), c.want, "%q after %+v:", c.found, c.by)
 	}
 }
 
@@ -173,12 +163,9 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
 	c := counting{h, map[string]int{}}
 	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})
-	if err != nil || old {
-		t.Fatalf("stale: %v, %v", old, err)
-	}
-	if n := c.reads[packages.DpkgStatus]; n > 1 {
-		t.Errorf("dpkg's database was read %d times", n)
-	}
+	must.That(t, err == nil && !old, "stale: %v, %v", old, err)
+	n := c.reads[packages.DpkgStatus]
+	check.That(t, n <= 1, "dpkg's database was read %d times", n)
 }
 
 // Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the
@@ -248,43 +235,31 @@ func TestHeadersAreAvailable(t *testing.T) {
 	m.repo.add(deb{name: image, version: "1"})
 	m.update()
 	_, later, err := judged(mine)
-	if err == nil {
-		t.Fatalf("the lists have the kernel and not its headers: later %q", later)
-	}
+	must.That(t, err != nil, "the lists have the kernel and not its headers: later %q", later)
 	words := wordsOf(err)
-	for _, want := range []string{"cannot build modules for kernel " + kernel, name, "these kernels have headers: " + other, "https://vendor.example/cuda", "remove kernel " + kernel} {
-		if !strings.Contains(words, want) {
-			t.Errorf("it does not say %q: %s", want, words)
-		}
-	}
-	if words := packages.WithoutHeaders(runs{m, kernel}, kernel); strings.Contains(words, "remove") || !strings.Contains(words, "reboot into it, or install the headers of "+kernel) {
-		t.Errorf("of the kernel that runs: %s", words)
-	}
-	if _, later, err := judged(mirror); err != nil || !strings.Contains(later, mirror.URL) || !strings.Contains(later, name) {
-		t.Errorf("a mirror that may have them: later %q, %v", later, err)
-	}
+	check.Says(t, words, "cannot build modules for kernel "+kernel, name, "these kernels have headers: "+other, "https://vendor.example/cuda", "remove kernel "+kernel)
+	words = packages.WithoutHeaders(runs{m, kernel}, kernel)
+	check.That(t, !strings.Contains(words, "remove") && strings.Contains(words, "reboot into it, or install the headers of "+kernel), "of the kernel that runs: %s", words)
+	_, later, err = judged(mirror)
+	check.That(t, err == nil && strings.Contains(later, mirror.URL) && strings.Contains(later, name), "a mirror that may have them: later %q, %v", later, err)
 
 	// Lists that know neither the kernel nor its headers say nothing, if they are older than the kernel.
 	m.repo.drop(image, "1")
 	m.repo.add(deb{name: "other", version: "1"})
 	m.update()
-	if _, _, err := judged(mine); err == nil {
-		t.Error("lists younger than the kernel have neither: not refused")
-	}
+	_, _, err = judged(mine)
+	check.That(t, err != nil, "lists younger than the kernel have neither: not refused")
 	must.OK(t, os.Remove(m.dir+"/usr/lib/modules/"+kernel+"/modules.builtin"))
 	m.write("/usr/lib/modules/"+kernel+"/modules.builtin", "")
-	if _, later, err := judged(mine); err != nil || later == "" {
-		t.Errorf("lists older than the kernel: later %q, %v", later, err)
-	}
+	_, later, err = judged(mine)
+	check.That(t, err == nil && later != "", "lists older than the kernel: later %q, %v", later, err)
 
 	m.repo.add(deb{name: name, version: "1"})
 	m.update()
-	if found, later, err := judged(mine); found != "ok" || later != "" || err != nil {
-		t.Errorf("they are available: %q, later %q, %v", found, later, err)
-	}
+	found, later, err := judged(mine)
+	check.That(t, found == "ok" && later == "" && err == nil, "they are available: %q, later %q, %v", found, later, err)
 	m.must("apt-get", "-y", "install", name)
 	m.packagers()
-	if found, _, err := judged(mine); found != "ok" || err != nil || len(m.packagers()) > 0 {
-		t.Errorf("they are installed: %q, %v", found, err)
-	}
+	found, _, err = judged(mine)
+	check.That(t, found == "ok" && err == nil && len(m.packagers()) == 0, "they are installed: %q, %v", found, err)
 }

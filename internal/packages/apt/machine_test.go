@@ -29,6 +29,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -148,9 +149,7 @@ func (m *machine) packagers() []string {
 func (m *machine) must(argv ...string) string {
 	m.t.Helper()
 	out, err := m.Do(m.t.Context(), argv...)
-	if err != nil {
-		m.t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
-	}
+	must.That(m.t, err == nil, "%s: %v\n%s", strings.Join(argv, " "), err, out)
 	return string(out)
 }
 
@@ -174,9 +173,8 @@ func (m *machine) has() string {
 // still fails the test unless the machine has the packages that it had before.
 func (m *machine) still(before string) {
 	m.t.Helper()
-	if now := m.has(); now != before {
-		m.t.Errorf("the packages are:\n%swere:\n%s", now, before)
-	}
+	now := m.has()
+	check.That(m.t, now == before, "the packages are:\n%swere:\n%s", now, before)
 }
 
 const ourSource = "/etc/apt/sources.list.d/gpuadm-test.sources"
@@ -231,9 +229,7 @@ func need(t *testing.T, programs ...string) {
 
 func skip(t *testing.T, why string) {
 	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
+	must.That(t, os.Getenv("CI") != "true", "%v", why)
 	t.Skip(why)
 }
 
@@ -284,11 +280,7 @@ func wordsOf(err error) string {
 
 func contains(t *testing.T, text string, parts ...string) {
 	t.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			t.Errorf("%q is missing in:\n%s", p, text)
-		}
-	}
+	check.Says(t, text, parts...)
 }
 
 // repo is a flat repository, as NVIDIA's are, signed with a key of its own, and served over HTTP.
@@ -327,9 +319,7 @@ func newRepo(t *testing.T) *repo {
 func (r *repo) run(argv ...string) string {
 	r.t.Helper()
 	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
-	if err != nil {
-		r.t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
-	}
+	must.That(r.t, err == nil, "%s: %v\n%s", strings.Join(argv, " "), err, out)
 	return string(out)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -32,9 +33,7 @@ func (m *machine) gathers(into string, names ...string) []string {
 	}
 	m.fetched = 0
 	files, err := m.apt.Gather(m.t.Context(), m, g)
-	if err != nil {
-		m.t.Fatal(wordsOf(err))
-	}
+	must.That(m.t, err == nil, "%v", wordsOf(err))
 	m.must("rm", "-rf", into+"/.work")
 	slices.Sort(files)
 	return files
@@ -70,16 +69,12 @@ func TestMirror(t *testing.T) {
 
 	arch := m.repo.arch
 	want := []string{"Packages", "base_1-1_" + arch + ".deb", "driver_580.1-1_" + arch + ".deb", "lib_580.1+a~b-1_" + arch + ".deb"}
-	if files := m.gathers("/srv/mirror", "driver", "local"); !slices.Equal(files, want) || m.fetched != 3 {
-		t.Errorf("files: %v, %d of them fetched", files, m.fetched)
-	}
-	if files := m.gathers("/srv/none-wanted", "local"); !slices.Equal(files, want[:1]) {
-		t.Errorf("files: %v, and no source has what is wanted", files)
-	}
+	files := m.gathers("/srv/mirror", "driver", "local")
+	check.That(t, slices.Equal(files, want) && m.fetched == 3, "files: %v, %d of them fetched", files, m.fetched)
+	files = m.gathers("/srv/none-wanted", "local")
+	check.That(t, slices.Equal(files, want[:1]), "files: %v, and no source has what is wanted", files)
 	for line := range strings.Lines(m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")) {
-		if !strings.Contains(before, line) {
-			t.Errorf("the machine has changed: %s", line)
-		}
+		check.That(t, strings.Contains(before, line), "the machine has changed: %s", line)
 	}
 	m.write("/srv/mirror/base_1-1_"+arch+".deb", "torn")
 	if m.gathers("/srv/mirror", "driver"); m.fetched != 1 {
@@ -90,20 +85,16 @@ func TestMirror(t *testing.T) {
 	must.OK(t, err)
 	public := must.Get(signer.Public())(t)
 	m.write("/srv/mirror/key.asc", string(public))
-	if _, err := m.apt.Sign(m, "/srv/mirror", signer); err != nil {
-		t.Fatal(wordsOf(err))
-	}
+	_, err = m.apt.Sign(m, "/srv/mirror", signer)
+	must.That(t, err == nil, "%v", wordsOf(err))
 	// As a node does: apt would read the armored key by awk, which is not here.
-	if err := things.Key("/etc/apt/keyrings/mirror.gpg", "/srv/mirror/key.asc", signer.Fingerprint(), host.Via{}, "").Thing.Make(t.Context(), m, converge.State(signer.Fingerprint())); err != nil {
-		t.Fatal(wordsOf(err))
-	}
+	err = things.Key("/etc/apt/keyrings/mirror.gpg", "/srv/mirror/key.asc", signer.Fingerprint(), host.Via{}, "").Thing.Make(t.Context(), m, converge.State(signer.Fingerprint()))
+	must.That(t, err == nil, "%v", wordsOf(err))
 	m.write("/etc/apt/sources.list.d/mirror.sources", "Types: deb\nURIs: file:///srv/mirror/\nSuites: /\nSigned-By: /etc/apt/keyrings/mirror.gpg\n")
 	m.must("sed", "-i", "s/, no-such-package//", packages.DpkgStatus)
 	m.must("apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any")
 	m.must("apt-get", "install", "-y", "--no-install-recommends", "-s", "driver")
-	if out := m.must("apt-get", "download", "--print-uris", "lib"); !strings.Contains(out, "file:/srv/mirror/./lib_580.1%2ba%7eb") {
-		t.Errorf("lib comes from %s", out)
-	}
+	check.Has(t, m.must("apt-get", "download", "--print-uris", "lib"), "file:/srv/mirror/./lib_580.1%2ba%7eb", "lib comes from")
 }
 
 // TestMirrorKeeps: what an earlier mirror has stays beside what is wanted now. Two versions that differ by their epoch alone have one
@@ -122,12 +113,9 @@ func TestMirrorKeeps(t *testing.T) {
 	m.write("/srv/mirror/lib_2.0-1_"+m.repo.arch+".deb", "torn")
 	files := m.gathers("/srv/mirror", "lib")
 	index := m.must("cat", "/srv/mirror/Packages")
-	if want := []string{"Packages", "lib_2.0-1_" + m.repo.arch + ".deb", "other_1-1_" + m.repo.arch + ".deb"}; !slices.Equal(files, want) {
-		t.Errorf("files: %v, want %v", files, want)
-	}
-	if strings.Contains(index, "Version: 1:2.0-1") || !strings.Contains(index, "Version: 2:2.0-1") || !strings.Contains(index, "Version: 3:1-1") {
-		t.Errorf("the index:\n%s", index)
-	}
+	want := []string{"Packages", "lib_2.0-1_" + m.repo.arch + ".deb", "other_1-1_" + m.repo.arch + ".deb"}
+	check.That(t, slices.Equal(files, want), "files: %v, want %v", files, want)
+	check.That(t, !strings.Contains(index, "Version: 1:2.0-1") && strings.Contains(index, "Version: 2:2.0-1") && strings.Contains(index, "Version: 3:1-1"), "the index:\n%s", index)
 }
 
 // TestMirrorFull: a disk that is too small is named before anything is fetched.
@@ -135,12 +123,8 @@ func TestMirrorFull(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	err := packages.RoomFor(m, "/srv", 1<<60)
-	if err == nil || !strings.Contains(wordsOf(err), "the disk is full") {
-		t.Errorf("%v", err)
-	}
-	if err := packages.RoomFor(m, "/srv", 1); err != nil {
-		t.Error(err)
-	}
+	check.That(t, err != nil && strings.Contains(wordsOf(err), "the disk is full"), "%v", err)
+	check.OK(t, packages.RoomFor(m, "/srv", 1))
 }
 
 // TestLock: each kind of damage is named by its file.

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -30,17 +31,12 @@ func TestParseRepos(t *testing.T) {
 		t.Fatalf("got %+v", all)
 	}
 	all[0].id = "cuda" // what dnf 4.23 called the folder
-	if got := all[0].list(nil); got != "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml" {
-		t.Errorf("dnf keeps the list at %s", got)
-	}
-	if all := enabled("f", []byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")); len(all) != 1 || all[0].url() != "y" {
-		t.Errorf("one of two is disabled: %+v", all)
-	}
+	check.Equal(t, all[0].list(nil), "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml", "dnf keeps the list at")
+	all = enabled("f", []byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n"))
+	check.That(t, len(all) == 1 && all[0].url() == "y", "one of two is disabled: %+v", all)
 	for signed, says := range map[packages.Signed]string{packages.SignedBoth: "gpgcheck=1\nrepo_gpgcheck=1", packages.SignedMetadata: "gpgcheck=0\nrepo_gpgcheck=1", packages.SignedPackages: "gpgcheck=1\nrepo_gpgcheck=0"} {
 		r.Signed = signed
-		if text := string(dnfRepo(r, "/k", host.Via{})); !strings.Contains(text, says) {
-			t.Errorf("signed %q: %s", signed, text)
-		}
+		check.Has(t, string(dnfRepo(r, "/k", host.Via{})), says, "signed %q:", signed)
 	}
 }
 
@@ -98,12 +94,10 @@ Install    1 Package
 		{rpmPackage{"libnvidia-cfg", "3:580.65.06-1.el9", "x86_64"}, false},
 		{rpmPackage{"nvidia-persistenced", "3:580.65.06-1.el9", "x86_64"}, true},
 	}
-	if got := parseTable(out); !slices.Equal(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-	if got := parseTable("Dependencies resolved.\nNothing to do.\nComplete!\n"); got != nil {
-		t.Errorf("nothing to do is %v", got)
-	}
+	got := parseTable(out)
+	check.That(t, slices.Equal(got, want), "got  %+v\nwant %+v", got, want)
+	got = parseTable("Dependencies resolved.\nNothing to do.\nComplete!\n")
+	check.That(t, got == nil, "nothing to do is %v", got)
 }
 
 // FuzzDnf gives dnf's output: the table of a simulation, what a query found, and what scripts said.
@@ -138,9 +132,8 @@ func TestTask(t *testing.T) {
 		t.Errorf("mixed: %v, %q", mixed.args(), got)
 	}
 	for _, one := range []task{{install: []string{"a"}}, {remove: []string{"a"}}} {
-		if got := one.args(); len(got) != 2 || got[1] != "a" {
-			t.Errorf("%+v: %v", one, got)
-		}
+		got := one.args()
+		check.That(t, len(got) == 2 && got[1] == "a", "%+v: %v", one, got)
 	}
 }
 
@@ -152,16 +145,13 @@ func TestStream(t *testing.T) {
 	w := Stream("580-open", "")
 	for _, to := range []converge.State{"580-open", "590-open", ""} {
 		must.OK(t, w.Make(t.Context(), h, to))
-		if is, err := w.Look(t.Context(), h); err != nil || is != to {
-			t.Errorf("made %q, found %q, %v", to, is, err)
-		}
+		is, err := w.Look(t.Context(), h)
+		check.That(t, err == nil && is == to, "made %q, found %q, %v", to, is, err)
 	}
-	if _, err := w.To("590-open"); err == nil || !strings.Contains(wordsOf(err), "dnf module reset nvidia-driver") {
-		t.Errorf("another stream: %v", err)
-	}
-	if to, err := w.To(""); to != "580-open" || err != nil {
-		t.Errorf("none: %q, %v", to, err)
-	}
+	_, err := w.To("590-open")
+	check.That(t, err != nil && strings.Contains(wordsOf(err), "dnf module reset nvidia-driver"), "another stream: %v", err)
+	to, err := w.To("")
+	check.That(t, to == "580-open" && err == nil, "none: %q, %v", to, err)
 }
 
 // FuzzModuleStream gives a file of dnf's about a module, and one about repositories.
@@ -199,23 +189,17 @@ func TestLocks(t *testing.T) {
 		"# nvidia-driver-cuda":                        false,
 		"[":                                           false,
 	} {
-		if got := (locks{lines: []string{line + "\n"}}).holds(p); got != holds {
-			t.Errorf("%q holds: %v", line, got)
-		}
+		check.Equal(t, (locks{lines: []string{line + "\n"}}).holds(p), holds, "%q holds:", line)
 	}
 	const others = "\n# Added lock on Fri\nkernel-0:5.14.0-427.el9.*\nnvidia-driver-cuda-libs-3:580.95.05-1.el9.*"
 	l := locks{lines: strings.SplitAfter(others, "\n")}
 	ours := l.with(p)
-	if got := strings.Join(ours.lines, ""); got != others+"\nnvidia-driver-cuda-3:580.95.05-1.el9.*\n" {
-		t.Errorf("locked: %q", got)
-	}
+	check.Equal(t, strings.Join(ours.lines, ""), others+"\nnvidia-driver-cuda-3:580.95.05-1.el9.*\n", "locked:")
 	free, ok := ours.without(rpmPackage{name: p.name, evr: p.evr, arch: p.arch})
-	if got := strings.Join(free.lines, ""); !ok || got != others+"\n" {
-		t.Errorf("unlocked: %q, %v", got, ok)
-	}
-	if _, ok := (locks{lines: []string{"*nvidia*\n"}}).without(p); ok {
-		t.Error("a pattern of others was taken out")
-	}
+	got := strings.Join(free.lines, "")
+	check.That(t, ok && got == others+"\n", "unlocked: %q, %v", got, ok)
+	_, ok = (locks{lines: []string{"*nvidia*\n"}}).without(p)
+	check.That(t, !ok, "a pattern of others was taken out")
 }
 
 // FuzzVersionlock gives the list of dnf's plugin: what is locked is held, and what is unlocked is not, with all lines of others kept.
@@ -282,18 +266,13 @@ warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9
 Complete!
 `
 	err := scriptsRan(out)
-	if err == nil {
-		t.Fatal("no script has failed")
-	}
+	must.That(t, err != nil, "no script has failed")
 	for _, want := range []string{"cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64: its script %post failed, exit status 10\n", "\nError! Bad return status for module build\n"} {
-		if said := wordsOf(err); !strings.Contains(said, want) {
-			t.Errorf("%q is missing in %s", want, said)
-		}
+		check.Has(t, wordsOf(err), want, "%q is missing in", want)
 	}
 	for _, others := range []string{"warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9\n", "error: %triggerin(glibc-2-1.x86_64) scriptlet failed, exit status 1\n"} {
-		if err := scriptsRan(others); err != nil {
-			t.Errorf("%s: %v", others, err)
-		}
+		err := scriptsRan(others)
+		check.That(t, err == nil, "%s: %v", others, err)
 	}
 }
 
@@ -316,12 +295,9 @@ func TestExplainDnf(t *testing.T) {
 		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
 		err := explain(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
-		if !strings.Contains(err.Error(), c.what) {
-			t.Errorf("%q: %v", c.said, err)
-		}
-		if busy := (*packages.Locked)(nil); errors.As(err, &busy) != strings.Contains(c.what, "lock") {
-			t.Errorf("%q: to be waited for: %v", c.said, busy)
-		}
+		check.That(t, strings.Contains(err.Error(), c.what), "%q: %v", c.said, err)
+		busy := (*packages.Locked)(nil)
+		check.That(t, errors.As(err, &busy) == strings.Contains(c.what, "lock"), "%q: to be waited for: %v", c.said, busy)
 	}
 }
 
@@ -330,9 +306,8 @@ func TestExplainedDnfWithAFix(t *testing.T) {
 	n := must.Get(simhost.New(nil))(t)
 	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
 		told := (*trouble.Error)(nil)
-		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
-			t.Errorf("%s: %v", said, err)
-		}
+		err := explain(n, "", &host.CommandError{Stderr: said})
+		check.That(t, errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s: %v", said, err)
 	}
 }
 
@@ -359,9 +334,8 @@ gpgcheck=0
 gpgcheck=0
 `)), parseRepos("dnf.conf", []byte("[main]\nrepo_gpgcheck=0\n")))
 	files := map[string]rpmFetched{"a.rpm": {from: []string{"signed", "plain"}}, "b.rpm": {from: []string{"listed"}}, "c.rpm": {from: []string{"silent"}}}
-	if got, want := slices.Sorted(maps.Keys(unverified(repos, files))), []string{"plain", "silent"}; !slices.Equal(got, want) {
-		t.Errorf("unverified: %v, want %v", got, want)
-	}
+	got, want := slices.Sorted(maps.Keys(unverified(repos, files))), []string{"plain", "silent"}
+	check.That(t, slices.Equal(got, want), "unverified: %v, want %v", got, want)
 }
 
 // TestMirrored: dnf reads no other repository where all of gpuadm's are mirrors, and each one otherwise. A mirror that was written since
@@ -369,9 +343,7 @@ gpgcheck=0
 func TestMirrored(t *testing.T) {
 	const lock, alone = "-- srv/mirror/" + packages.MirrorLock + " --\n{}\n", "--enablerepo=gpuadm-*"
 	mirror := string(dnfRepo(packages.Repository{ID: "driver", URL: "file:///srv/mirror", Signed: packages.SignedMetadata, Whole: true}, "/k", host.Via{}))
-	if !strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") || !strings.Contains(mirror, "\nmodule_hotfixes=1\n") {
-		t.Errorf("a mirror's repository:\n%s", mirror)
-	}
+	check.That(t, strings.Contains(mirror, "gpgcheck=0\nrepo_gpgcheck=1\n") && strings.Contains(mirror, "\nmodule_hotfixes=1\n"), "a mirror's repository:\n%s", mirror)
 	for files, want := range map[string]bool{
 		"": false,
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror:                                                                                                false, // a folder that is no mirror
@@ -380,9 +352,8 @@ func TestMirrored(t *testing.T) {
 		"-- etc/yum.repos.d/gpuadm-driver.repo --\n" + mirror + "-- etc/yum.repos.d/gpuadm-crb.repo --\n[gpuadm-crb]\nbaseurl=https://x\nenabled=0\n" + lock: true,
 	} {
 		n := must.Get(simhost.New([]byte(files)))(t)
-		if got := slices.Contains(New().(dnf).options(n), alone); got != want {
-			t.Errorf("other repositories are left out: %v, want %v, with\n%s", got, want, files)
-		}
+		got := slices.Contains(New().(dnf).options(n), alone)
+		check.That(t, got == want, "other repositories are left out: %v, want %v, with\n%s", got, want, files)
 	}
 }
 
@@ -423,18 +394,14 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	} {
 		said = nil
 		want := "unkept: cannot keep kmod-nvidia 3:590.1-1.el9: " + c.want + "; to install it again gpuadm will need a repository that has it"
-		if err := keep(ctx, c.again); err != nil || !slices.Equal(said, []string{want}) {
-			t.Errorf("%v, it said %q, want %q", err, said, want)
-		}
+		err := keep(ctx, c.again)
+		check.That(t, err == nil && slices.Equal(said, []string{want}), "%v, it said %q, want %q", err, said, want)
 	}
 	again := map[string][]packages.Offer{name: {{Version: newer.Version}}}
 	stopped, stop := context.WithCancel(ctx)
 	stop()
-	if err := keep(stopped, again); err == nil {
-		t.Error("stopped, it went on")
-	}
+	check.That(t, keep(stopped, again) != nil, "stopped, it went on")
 	said, r.Changes[0].Keeps = nil, "no repository has it any more"
-	if err := keep(ctx, again); err != nil || len(said) > 0 {
-		t.Errorf("of what the plan called lost: %v, it said %q", err, said)
-	}
+	err := keep(ctx, again)
+	check.That(t, err == nil && len(said) == 0, "of what the plan called lost: %v, it said %q", err, said)
 }

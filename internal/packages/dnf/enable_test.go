@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -62,9 +63,7 @@ func TestLackingRepositories(t *testing.T) {
 				t.Errorf("%s: %v", x.what, err)
 			}
 		}
-		if !slices.Equal(got, x.want) {
-			t.Errorf("%s:\n got %q\nwant %q", x.what, got, x.want)
-		}
+		check.That(t, slices.Equal(got, x.want), "%s:\n got %q\nwant %q", x.what, got, x.want)
 	}
 }
 
@@ -81,9 +80,7 @@ countme=1
 gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9
 enabled=1
 `
-	if string(l.Data) != want {
-		t.Errorf("got %s", l.Data)
-	}
+	check.That(t, string(l.Data) == want, "got %s", l.Data)
 	const list = "var/cache/dnf/gpuadm-crb-0123456789abcdef/repodata/repomd.xml"
 	for files, stale := range map[string]bool{
 		"": true,
@@ -91,9 +88,8 @@ enabled=1
 		"-- " + list + " --\n": false,
 	} {
 		n := must.Get(simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files)))(t)
-		if is, err := New().Stale(n, []string{l.File}); is != stale || err != nil {
-			t.Errorf("with %q: stale %v, %v", files, is, err)
-		}
+		is, err := New().Stale(n, []string{l.File})
+		check.That(t, is == stale && err == nil, "with %q: stale %v, %v", files, is, err)
 	}
 }
 
@@ -113,20 +109,14 @@ func TestEnabledWants(t *testing.T) {
 	}
 	const key = "package-key /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9 /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9: imported, imported\n"
 	const list = "package-lists dnf /etc/yum.repos.d/epel.repo: fresh, fresh\n"
-	if got, want := state(), "package epel-release: epel-release=*, 9-7.el9\n"+key+list; got != want {
-		t.Errorf("before: %s", got)
-	}
+	got, want := state(), "package epel-release: epel-release=*, 9-7.el9\n"+key+list
+	check.That(t, got == want, "before: %s", got)
 	f.Files["/etc/yum.repos.d/epel.repo"] = []byte(epel)
-	if got, want := state(), "package epel-release: , 9-7.el9\n"+key+list; got != want {
-		t.Errorf("after: %s", got)
-	}
+	got, want = state(), "package epel-release: , 9-7.el9\n"+key+list
+	check.That(t, got == want, "after: %s", got)
 	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Follower)
-	if s := l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}); s != "stale" {
-		t.Errorf("the package leaves the lists %s", s)
-	}
-	if s := l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}); s != "fresh" {
-		t.Errorf("any package makes the lists %s", s)
-	}
+	check.Equal(t, l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}), "stale", "the package leaves the lists")
+	check.Equal(t, l.Affected("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}), "fresh", "any package makes the lists")
 }
 
 func lacking(s packages.System, needs ...string) []packages.Lack {

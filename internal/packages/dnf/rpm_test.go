@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -27,22 +28,16 @@ func TestHalfDone(t *testing.T) {
 		"gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t102\t102\t(none)\nlater\t0\t1\t1\tnoarch\t300\t300\t(none)\n"
 	d := parseRPM(out)
 	d.fill()
-	if got := d.packages["libnvidia-ml"].Version; nativeRPM() == "x86_64" && got != "3:580.105.08-1.el9" {
-		t.Errorf("of two versions %s counts", got)
-	}
-	if got := d.packages["kernel-5.14.0-1."+nativeRPM()].Version; nativeRPM() == "x86_64" && got != "5.14.0-1" {
-		t.Errorf("the older kernel: %q", got)
-	}
-	if d.doubles() != nil || d.halfDone() != nil {
-		t.Error("without a dnf that was killed nothing is half done")
-	}
+	got := d.packages["libnvidia-ml"].Version
+	check.That(t, nativeRPM() != "x86_64" || got == "3:580.105.08-1.el9", "of two versions %s counts", got)
+	got = d.packages["kernel-5.14.0-1."+nativeRPM()].Version
+	check.That(t, nativeRPM() != "x86_64" || got == "5.14.0-1", "the older kernel: %q", got)
+	check.That(t, d.doubles() == nil && d.halfDone() == nil, "without a dnf that was killed nothing is half done")
 	d.cut = time.Unix(100, 5e8)
 	if got, want := d.halfDone(), []rpmPackage{{"kernel", "5.14.0-2", "x86_64"}, {"libnvidia-ml", "3:580.105.08-1.el9", "x86_64"}}; !slices.Equal(got, want) {
 		t.Errorf("half done: %v", got)
 	}
-	if got := d.doubles(); !slices.Equal(got, []rpmPackage{{"libnvidia-ml", "3:580.65.06-1.el9", "x86_64"}}) {
-		t.Errorf("installed twice: %v", got)
-	}
+	check.List(t, d.doubles(), []rpmPackage{{"libnvidia-ml", "3:580.65.06-1.el9", "x86_64"}}, "installed twice:")
 	if d.cut = time.Unix(301, 0); d.halfDone() != nil || d.doubles() != nil {
 		t.Errorf("it was killed before it had installed anything: %v", d.halfDone())
 	}
@@ -57,9 +52,7 @@ func TestCutShort(t *testing.T) {
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
 	} {
 		n := must.Get(simhost.New([]byte(text)))(t)
-		if got := !cutShort(n).IsZero(); got != cut {
-			t.Errorf("%q: cut short: %v", text, got)
-		}
+		check.Equal(t, !cutShort(n).IsZero(), cut, "%q: cut short:", text)
 	}
 }
 
@@ -83,9 +76,8 @@ func TestRPMFile(t *testing.T) {
 		"libnvidia-ml-580.65.06-1.el9.i686.rpm":            {"libnvidia-ml", "580.65.06-1.el9", "i686"},
 		"transaction":                                      {}, "a-1.rpm": {}, "a.b-1.rpm": {}, "": {},
 	} {
-		if got, ok := rpmFile(file); got != want || ok != (want.name != "") {
-			t.Errorf("%q: %+v, %v", file, got, ok)
-		}
+		got, ok := rpmFile(file)
+		check.That(t, got == want && ok == (want.name != ""), "%q: %+v, %v", file, got, ok)
 	}
 }
 
@@ -93,9 +85,8 @@ func TestRPMFile(t *testing.T) {
 func TestStaleLockAndALaterInstallation(t *testing.T) {
 	d := parseRPM("bash\t0\t5.1\t9.el9\tx86_64\t1700000000\t1700000000\t(none)\nagent\t0\t1.0\t1\tx86_64\t1700500000\t1700500000\t(none)\n")
 	d.cut = time.Unix(1700100000, 0) // killed four days before the agent came by rpm -i
-	if half := d.halfDone(); len(half) > 0 {
-		t.Errorf("half-installed: %v", half)
-	}
+	half := d.halfDone()
+	check.That(t, len(half) == 0, "half-installed: %v", half)
 }
 
 // FuzzRPM gives rpm's output: each package is known by a name of its own, and a key by its whole fingerprint or not at all.
@@ -147,12 +138,8 @@ func TestRPMKeys(t *testing.T) {
 	} {
 		d := parseRPM(before + tt.keys + after)
 		d.fill()
-		if got := among(d.packages, []string{trusted}); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", what, got, tt.want)
-		}
-		if !d.packages["bash"].Installed() || !d.packages["zsh"].Installed() {
-			t.Errorf("%s: the packages around it: %v", what, d.packages)
-		}
+		check.List(t, among(d.packages, []string{trusted}), tt.want, "%s:", what)
+		check.That(t, d.packages["bash"].Installed() && d.packages["zsh"].Installed(), "%s: the packages around it: %v", what, d.packages)
 	}
 }
 
@@ -182,22 +169,17 @@ func TestKeyOfRPMByFile(t *testing.T) {
 	read := new(packages.Reading)
 	for _, trusted := range []string{"sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file} {
 		k := NewKey(trusted, []string{file}, new(packages.Reading)).(rpmKey)
-		if k.trusted != trusted || k.file != file {
-			t.Errorf("built again as %+v", k)
-		}
-		if f, err := k.fingerprints(n); len(f) != 0 || err != nil {
-			t.Errorf("%s, no file: %v, %v", trusted, f, err)
-		}
+		check.That(t, k.trusted == trusted && k.file == file, "built again as %+v", k)
+		f, err := k.fingerprints(n)
+		check.That(t, len(f) == 0 && err == nil, "%s, no file: %v, %v", trusted, f, err)
 		put(key)
-		if f, err := k.fingerprints(n); err != nil || !slices.Equal(f, []string{"F22CC24F7F742054127646D9354FB98A5B4AF876"}) {
-			t.Errorf("%s: %v, %v", trusted, f, err)
-		}
+		f, err = k.fingerprints(n)
+		check.That(t, err == nil && slices.Equal(f, []string{"F22CC24F7F742054127646D9354FB98A5B4AF876"}), "%s: %v, %v", trusted, f, err)
 		must.OK(t, n.Remove(file))
 	}
 	put([]byte("another"))
-	if f, err := (rpmKey{read, "sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file}).fingerprints(n); len(f) != 0 || err != nil {
-		t.Errorf("another file: %v, %v", f, err)
-	}
+	f, err := (rpmKey{read, "sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file}).fingerprints(n)
+	check.That(t, len(f) == 0 && err == nil, "another file: %v, %v", f, err)
 }
 
 func fileOf(t *testing.T, name string) []byte {
