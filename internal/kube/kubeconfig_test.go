@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
@@ -48,17 +49,12 @@ func TestForms(t *testing.T) {
 			n := machine(t, tt.files)
 			n.Serve("api.example:6443", sim)
 			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if is, err := c.Whoami(t.Context()); err != nil || is.Username != tt.want {
-				t.Errorf("we are %q (%v), want %q", is.Username, err, tt.want)
-			}
+			must.OK(t, err)
+			is, err := c.Whoami(t.Context())
+			check.That(t, err == nil && is.Username == tt.want, "we are %q (%v), want %q", is.Username, err, tt.want)
 			if strings.HasPrefix(name, "cert") || name == "link" {
 				got, err := c.login.certificate()
-				if err != nil || got.Leaf.Subject.CommonName != "system:node:gpu-1" {
-					t.Errorf("shown is %v, %v", got, err)
-				}
+				check.That(t, err == nil && got.Leaf.Subject.CommonName == "system:node:gpu-1", "shown is %v, %v", got, err)
 			}
 		})
 	}
@@ -157,16 +153,12 @@ func TestCredentials(t *testing.T) {
 			n := machine(t, tt.files)
 			n.Serve("api.example:6443", sim)
 			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			_, err = c.Node(t.Context(), "gpu-1")
-			if e := wants(t, err, tt.why, append(tt.words, "cannot get node gpu-1")...); e.Passing != tt.waits {
-				t.Errorf("waits: %v", e.Passing)
-			}
-			if got := sim.Requests(); got != nil {
-				t.Errorf("the network was asked: %v", got)
-			}
+			e := wants(t, err, tt.why, append(tt.words, "cannot get node gpu-1")...)
+			check.That(t, e.Passing == tt.waits, "waits: %v", e.Passing)
+			got := sim.Requests()
+			check.That(t, got == nil, "the network was asked: %v", got)
 		})
 	}
 }
@@ -178,9 +170,7 @@ func TestRotation(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser(`{tokenFile: /t}`)+"-- t --\nold-token\n")
 	n.Serve("api.example:6443", sim)
 	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if is, err := c.Whoami(t.Context()); is.Username != "old" {
 		t.Errorf("%q, %v", is.Username, err)
 	}
@@ -188,12 +178,9 @@ func TestRotation(t *testing.T) {
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "(401)", "the token in /t")
 	sim.Token(planted, kubesim.User{Name: "new"})
-	if err := n.WriteFile("/t", []byte(planted+"\n"), host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
-	if is, err := c.Whoami(t.Context()); is.Username != "new" {
-		t.Errorf("%q, %v", is.Username, err)
-	}
+	must.OK(t, n.WriteFile("/t", []byte(planted+"\n"), host.Attr{Mode: 0o600}))
+	is, err := c.Whoami(t.Context())
+	check.That(t, is.Username == "new", "%q, %v", is.Username, err)
 }
 
 // TestUnauthorized wants a wrong clock named, and what was shown.
@@ -203,14 +190,11 @@ func TestUnauthorized(t *testing.T) {
 	n := machine(t, "-- etc/k --\n"+withUser(`{client-certificate: c.pem, client-key: c.pem}`)+"-- etc/c.pem --\n"+string(cert)+string(key))
 	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
 	c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.now = func() time.Time { return n.Now().Add(-7 * time.Minute) }
 	_, err = c.Node(t.Context(), "gpu-1")
-	if e := wants(t, err, Unauthorized, "it got the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl"); e.Passing {
-		t.Error("waiting does not help")
-	}
+	e := wants(t, err, Unauthorized, "it got the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl")
+	check.That(t, !e.Passing, "waiting does not help")
 }
 
 func TestPod(t *testing.T) {
@@ -222,9 +206,7 @@ func TestPod(t *testing.T) {
 	n := machine(t, files)
 	n.Serve("[fd00::1]:443", sim)
 	c, err := new(Clients).Do(n, From{Pod: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if is, err := c.Whoami(t.Context()); err != nil || is.Username != "system:serviceaccount:gpuadm:gpuadm" {
 		t.Errorf("%q, %v", is.Username, err)
 	}
@@ -240,16 +222,12 @@ func TestWithToken(t *testing.T) {
 	n := machine(t, "")
 	n.Serve("api.example:6443", sim)
 	c, err := WithToken(n, server, nil, planted, host.Via{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if is, err := c.Whoami(t.Context()); is.Username != "system:bootstrap:abcdef" {
 		t.Errorf("%q, %v", is.Username, err)
 	}
 	c, err = WithToken(n, server, nil, "wrong-s3cret", host.Via{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, err = c.Whoami(t.Context())
 	wants(t, err, Unauthorized, "the token that was given", "kubectl create token")
 	_, err = WithToken(n, "api.example:6443", nil, planted, host.Via{})
@@ -299,9 +277,8 @@ func TestKubeconfigNamesFilesOfOthers(t *testing.T) {
 			for uid, refused := range map[int]bool{0: false, 7: judged} {
 				must.OK(t, n.SetAttr(file, host.Attr{Mode: 0o755, UID: uid}))
 				_, err := settingOf(n, From{Kubeconfig: "/etc/k", Judged: judged})
-				if got := err != nil && strings.Contains(err.Error(), "user 7 owns "+file); got != refused {
-					t.Errorf("%s of user %d, judged %v: %v", file, uid, judged, err)
-				}
+				got := err != nil && strings.Contains(err.Error(), "user 7 owns "+file)
+				check.That(t, got == refused, "%s of user %d, judged %v: %v", file, uid, judged, err)
 			}
 		}
 	}

@@ -273,7 +273,7 @@ func newSet(reads ...string) *packages.Set { return packages.NewSet(reads...).Sh
 func wordsOf(err error) string {
 	t := (*trouble.Error)(nil)
 	if !errors.As(err, &t) {
-		return err.Error()
+		return fmt.Sprint(err)
 	}
 	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"undone:"}, t.Undone, []string{"try:"}, t.Try), "\n")
 }

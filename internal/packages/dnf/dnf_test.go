@@ -6,6 +6,7 @@ package dnf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -314,7 +315,7 @@ func TestExplainedDnfWithAFix(t *testing.T) {
 func wordsOf(err error) string {
 	t := (*trouble.Error)(nil)
 	if !errors.As(err, &t) {
-		return err.Error()
+		return fmt.Sprint(err)
 	}
 	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"try:"}, t.Try), "\n")
 }
