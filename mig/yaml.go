@@ -5,12 +5,9 @@ package mig
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,12 +21,15 @@ import (
 
 // parted collects the faults of a file.
 type parted struct {
-	file string
-	errs trouble.Faults
+	file  string
+	errs  trouble.Faults
+	nodes int // read so far
 }
 
-// maxFaults is how many faults are reported; more help no reader.
-const maxFaults = 20
+const (
+	maxFaults = 20      // are reported; more help no reader
+	maxNodes  = 1 << 17 // are read: aliases of aliases grow exponentially
+)
 
 func (p *parted) add(line int, fix, format string, args ...any) {
 	if len(p.errs) < maxFaults {
@@ -43,26 +43,28 @@ func (p *parted) add(line int, fix, format string, args ...any) {
 
 // fileYAML is a file of mig-parted's, as YAML has it.
 type fileYAML struct {
-	Version string                 `yaml:"version"`
-	Layouts map[string][]entryYAML `yaml:"mig-configs"`
+	Version string
+	Layouts map[string][]entryYAML
 }
 
 type entryYAML struct {
-	Filters filtersYAML `yaml:"device-filter"`
-	Devices devicesYAML `yaml:"devices"`
-	Enabled *bool       `yaml:"mig-enabled"`
-	Counts  countsYAML  `yaml:"mig-devices"`
+	Filters []string
+	Devices devicesYAML
+	Enabled *bool
+	Counts  map[string]int
 }
 
-func partedKeys() []string {
-	return []string{"version", "mig-configs", "device-filter", "devices", "mig-enabled", "mig-devices"}
+// devicesYAML is "all" or a list of indices, and the line that it is on.
+type devicesYAML struct {
+	spec.Devices
+	line int
 }
 
-// read decodes the file's one document.
+// read takes the file's one document apart. It walks the nodes, since they have lines: the library's decoder gives sentences.
 func (p *parted) read(data []byte) (f fileYAML) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
-	d.KnownFields(true)
-	err := d.Decode(&f)
+	var doc yaml.Node
+	err := d.Decode(&doc)
 	if errors.Is(err, io.EOF) {
 		p.add(1, "write version: v1 and mig-configs", "the file is empty")
 		return f
@@ -74,111 +76,170 @@ func (p *parted) read(data []byte) (f fileYAML) {
 			err = more
 		}
 	}
-	if many := (*yaml.TypeError)(nil); errors.As(err, &many) {
-		for _, text := range many.Errors {
-			p.refused(text)
-		}
-	} else if err != nil {
-		p.refused(strings.TrimPrefix(err.Error(), "yaml: "))
+	if err != nil {
+		p.add(1, "", "the file is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return f
 	}
+	f.Layouts = map[string][]entryYAML{}
+	p.keys(&doc, map[string]func(*yaml.Node){
+		"version": func(n *yaml.Node) { decode(p, n, &f.Version, "a string") },
+		"mig-configs": func(n *yaml.Node) {
+			p.pairs(n, func(key, list *yaml.Node) {
+				f.Layouts[key.Value] = nil
+				p.list(list, func(n *yaml.Node) { f.Layouts[key.Value] = append(f.Layouts[key.Value], p.entryYAML(n)) })
+			})
+		},
+	})
 	return f
 }
 
-// refused notes what the library says of a line. It names the types of Go that a value is for, which tell an operator nothing.
-func (p *parted) refused(text string) {
-	line := 1
-	if m := regexp.MustCompile(`^line (\d+): `).FindStringSubmatch(text); m != nil {
-		line, _ = strconv.Atoi(m[1])
-		text = text[len(m[0]):]
+func (p *parted) entryYAML(n *yaml.Node) (e entryYAML) {
+	p.keys(n, map[string]func(*yaml.Node){
+		"device-filter": func(n *yaml.Node) { e.Filters = p.filters(n) },
+		"devices":       func(n *yaml.Node) { e.Devices = p.devices(n) },
+		"mig-enabled":   func(n *yaml.Node) { decode(p, n, &e.Enabled, "true or false") },
+		"mig-devices":   func(n *yaml.Node) { e.Counts = p.counts(n) },
+	})
+	return e
+}
+
+// whole is the node that an alias stands for, or a document has.
+func whole(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.DocumentNode {
+		n = n.Content[0]
 	}
-	text, fix, _ := strings.Cut(text, fixMark)
-	if m := regexp.MustCompile(`^field (.*) not found in type `).FindStringSubmatch(text); m != nil {
-		text = fmt.Sprintf("unknown key %q", m[1])
-		if near := nearest.Of(m[1], partedKeys()); near != "" {
-			fix = "did you mean " + strconv.Quote(near) + "?"
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// content is what a list or a mapping has; nil, with a fault, if the node is something else or the file has too much.
+func (p *parted) content(n *yaml.Node, kind yaml.Kind, called string) []*yaml.Node {
+	if p.nodes += len(n.Content) + 1; p.nodes > maxNodes {
+		if p.nodes = maxNodes; len(p.errs) == 0 {
+			p.add(n.Line, "", "the file has more than %d values", maxNodes)
+		}
+		return nil
+	}
+	if n.Kind != kind && n.Tag != "!!null" {
+		p.wrong(n, called)
+	}
+	if n.Kind != kind {
+		return nil
+	}
+	return n.Content
+}
+
+// wrong says what a value must be.
+func (p *parted) wrong(n *yaml.Node, called string) {
+	value := ""
+	if n.Value != "" && len(n.Value) <= 20 {
+		value = "`" + n.Value + "` "
+	}
+	p.add(n.Line, "", "%smust be %s", value, called)
+}
+
+func (p *parted) list(n *yaml.Node, do func(*yaml.Node)) {
+	for _, one := range p.content(whole(n), yaml.SequenceNode, "a list") {
+		do(one)
+	}
+}
+
+// pairs gives each key with its value; those that are merged in come first, so that the mapping's own win.
+func (p *parted) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
+	lines, all := map[string]int{}, p.content(whole(n), yaml.MappingNode, "a mapping")
+	for i := 0; i < len(all); i += 2 {
+		if all[i].Tag == "!!merge" {
+			p.pairs(all[i+1], do)
 		}
 	}
-	if m := regexp.MustCompile(`^cannot unmarshal !!\w+ ?(.*) into (bool|int|\[|.*)`).FindStringSubmatch(text); m != nil {
-		must := map[string]string{"bool": "true or false", "int": "an integer", "[": "a list"}[m[2]]
-		text = strings.TrimSpace(m[1] + " must be " + cmp.Or(must, "a mapping"))
+	for i := 0; i < len(all); i += 2 {
+		switch key := whole(all[i]); {
+		case key.Tag == "!!merge":
+		case lines[key.Value] > 0:
+			p.add(key.Line, "", "mapping key %q already defined at line %d", key.Value, lines[key.Value])
+		default:
+			lines[key.Value] = key.Line
+			do(key, whole(all[i+1]))
+		}
 	}
-	p.add(line, fix, "%s", text)
 }
 
-// fixMark is between the fault and the fix in the text of a fault that is handed through the library.
-const fixMark = "\x00"
-
-func lineFault(n *yaml.Node, fix, format string, args ...any) string {
-	return fmt.Sprintf("line %d: %s%s%s", n.Line, fmt.Sprintf(format, args...), fixMark, fix)
+// keys reads a mapping that has these keys and no others.
+func (p *parted) keys(n *yaml.Node, read map[string]func(*yaml.Node)) {
+	p.pairs(n, func(key, value *yaml.Node) {
+		switch do := read[key.Value]; {
+		case do == nil:
+			fix := ""
+			if near := nearest.Of(key.Value, []string{"version", "mig-configs", "device-filter", "devices", "mig-enabled", "mig-devices"}); near != "" {
+				fix = "did you mean " + strconv.Quote(near) + "?"
+			}
+			p.add(key.Line, fix, "unknown key %q", key.Value)
+		case value.Tag != "!!null":
+			do(value)
+		}
+	})
 }
 
-func oneFault(n *yaml.Node, fix, format string, args ...any) error {
-	return &yaml.TypeError{Errors: []string{lineFault(n, fix, format, args...)}}
-}
-
-// devicesYAML is "all" or a list of indices, and the line that it is on.
-type devicesYAML struct {
-	spec.Devices
-	line int
+func decode[T any](p *parted, n *yaml.Node, to *T, called string) {
+	if n.Decode(to) != nil {
+		p.wrong(n, called)
+	}
 }
 
 const fixDevices = "write devices: all or devices: [0, 1]"
 
-func (d *devicesYAML) UnmarshalYAML(n *yaml.Node) error {
+func (p *parted) devices(n *yaml.Node) (d devicesYAML) {
 	d.line, d.All = n.Line, n.Value == "all"
 	if d.All {
-		return nil
+		return d
 	}
 	if err := n.Decode(&d.Index); err != nil || n.Kind != yaml.SequenceNode {
-		return oneFault(n, fixDevices, "devices must be all or a list of indices")
+		p.add(n.Line, fixDevices, "devices must be all or a list of indices")
+		return d
 	}
 	slices.Sort(d.Index)
 	switch one := slices.Compact(slices.Clone(d.Index)); {
 	case len(d.Index) == 0:
-		return oneFault(n, fixDevices, "devices is empty: no GPU is meant")
+		p.add(n.Line, fixDevices, "devices is empty: no GPU is meant")
 	case d.Index[0] < 0 || d.Index[len(d.Index)-1] > 1023:
-		return oneFault(n, "write the indices of GPUs, from 0", "no GPU has the index %d", min(d.Index[0], d.Index[len(d.Index)-1]))
+		p.add(n.Line, "write the indices of GPUs, from 0", "no GPU has the index %d", min(d.Index[0], d.Index[len(d.Index)-1]))
 	case len(one) < len(d.Index):
-		return oneFault(n, "write each index once", "an index is in devices twice")
+		p.add(n.Line, "write each index once", "an index is in devices twice")
 	}
-	return nil
+	return d
 }
 
-// countsYAML is how many of each profile there are.
-type countsYAML map[string]int
-
-func (c *countsYAML) UnmarshalYAML(n *yaml.Node) error {
-	all := &yaml.TypeError{}
-	if err := n.Decode((*map[string]int)(c)); err != nil && !errors.As(err, &all) {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(*c)) {
-		if _, err := parseName(name); err != nil {
-			all.Errors = append(all.Errors, lineFault(n, "", "%v", err))
-		} else if count := (*c)[name]; count < 0 || count > most {
-			all.Errors = append(all.Errors, lineFault(n, "", "no GPU has %d of %q", count, name))
+// counts are how many of each profile there are.
+func (p *parted) counts(n *yaml.Node) map[string]int {
+	all := map[string]int{}
+	p.pairs(n, func(key, value *yaml.Node) {
+		count := 0
+		decode(p, value, &count, "an integer")
+		if _, err := parseName(key.Value); err != nil {
+			p.add(key.Line, "", "%v", err)
+		} else if count < 0 || count > most {
+			p.add(key.Line, "", "no GPU has %d of %q", count, key.Value)
 		}
-	}
-	if len(all.Errors) == 0 {
-		return nil
-	}
+		all[key.Value] = count
+	})
 	return all
 }
 
-// filtersYAML are PCI device and vendor ids, and since mig-parted v0.15 the subsystem's after a colon.
-type filtersYAML []string
-
-func (f *filtersYAML) UnmarshalYAML(n *yaml.Node) error {
+// filters are PCI device and vendor ids, and since mig-parted v0.15 the subsystem's after a colon.
+func (p *parted) filters(n *yaml.Node) (all []string) {
 	if n.Kind == yaml.ScalarNode {
 		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}
 	}
-	if err := n.Decode((*[]string)(f)); err != nil {
-		return oneFault(n, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
+	if n.Decode(&all) != nil {
+		p.add(n.Line, `write device-filter: "0x233010DE"`, "a device-filter must be a string or a list of strings")
+		return nil
 	}
-	if len(*f) == 1 && (*f)[0] == "" {
-		*f = nil // as if it were not there
+	if len(all) == 1 && all[0] == "" {
+		return nil // as if it were not there
 	}
-	for _, filter := range *f {
+	for _, filter := range all {
 		device, sub, has := strings.Cut(filter, ":")
 		switch {
 		case !isID(device) || has && !isID(sub):
@@ -186,10 +247,12 @@ func (f *filtersYAML) UnmarshalYAML(n *yaml.Node) error {
 			if m, err := Find(filter); err == nil && len(m.Devices) > 0 {
 				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
 			}
-			return oneFault(n, fix, "device-filter %q names no device", filter)
+			p.add(n.Line, fix, "device-filter %q names no device", filter)
+			return all
 		case !strings.EqualFold(device[6:], "10DE"):
-			return oneFault(n, "NVIDIA's vendor id is 10DE: "+strconv.Quote(device[:6]+"10DE"), "device-filter %q names no device of NVIDIA's", filter)
+			p.add(n.Line, "NVIDIA's vendor id is 10DE: "+strconv.Quote(device[:6]+"10DE"), "device-filter %q names no device of NVIDIA's", filter)
+			return all
 		}
 	}
-	return nil
+	return all
 }

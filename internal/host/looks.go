@@ -11,8 +11,8 @@ import (
 	"net/http"
 )
 
-// errTouches is what a transport that only looks says of a request that would change something.
-var errTouches = errors.New("internal error: a request that changes something was made by what only looks")
+// ErrTouches is what a transport that only looks says of a request that would change something.
+var ErrTouches = errors.New("internal error: a request that changes something was made by what only looks")
 
 // OnlyLooks lets those requests through a transport that change nothing.
 func OnlyLooks(t http.RoundTripper) http.RoundTripper { return looking{t} }
@@ -21,7 +21,7 @@ type looking struct{ through http.RoundTripper }
 
 func (l looking) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !changesNothing(r) {
-		return nil, fmt.Errorf("%w: %s %s", errTouches, r.Method, r.URL.Path)
+		return nil, fmt.Errorf("%w: %s %s", ErrTouches, r.Method, r.URL.Path)
 	}
 	return l.through.RoundTrip(r)
 }

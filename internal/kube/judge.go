@@ -140,12 +140,10 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 		e.cause, e.retry = worded{at + " does not answer in time", err}, true
 	case ctx.Err() != nil:
 		e.cause, e.retry = worded{"the wait for " + at + " was ended: " + context.Cause(ctx).Error(), ctx.Err()}, false
-	case errors.Is(err, errLarge):
+	case errors.Is(err, errLarge), errors.Is(err, host.ErrTouches):
 		e.why, e.cause, e.retry = Refused, err, false
 	case errors.As(err, &lookup):
 		e.try = append(e.try, "getent hosts "+clean(lookup.Name, 253)+"   # does the machine find the name?")
-	case strings.Contains(err.Error(), "internal error:"):
-		e.why, e.cause, e.retry = Refused, err, false
 	}
 	return e
 }

@@ -134,9 +134,9 @@ func parse(text []byte, folder string) (s setting, err error) {
 	}
 	switch err := yaml.Unmarshal(text, &k); {
 	case errors.As(err, new(*yaml.TypeError)):
-		return s, errors.New("it does not have the form of a kubeconfig" + lineOf(err))
+		return s, errors.New("it does not have the form of a kubeconfig" + whichLine)
 	case err != nil:
-		return s, errors.New("it is no YAML" + lineOf(err))
+		return s, errors.New("it is no YAML" + whichLine)
 	}
 	cl, u, err := k.current()
 	if err != nil {
@@ -156,15 +156,8 @@ func parse(text []byte, folder string) (s setting, err error) {
 	return s, err
 }
 
-// lineOf takes the line's number out of an error: the rest of it may repeat a secret.
-func lineOf(err error) string {
-	_, rest, ok := strings.Cut(err.Error(), "line ")
-	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-	if !ok || digits == 0 || digits > 9 {
-		return ""
-	}
-	return ": line " + rest[:digits]
-}
+// whichLine stands for what the library says, which may repeat a secret.
+const whichLine = "; kubectl config view --kubeconfig says where"
 
 // current finds the cluster and the user of the current context.
 func (k kubeconfig) current() (cl cluster, u user, err error) {
