@@ -95,17 +95,34 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	for _, kernel := range k.Kernels {
 		wants = append(wants, kmod.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
-	if f.Live && !slices.Contains(k.Kernels, f.Kernel.Running) {
-		return wants, nil // it will be loaded by the kernel it is for
-	}
 	if f.Live && !slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
 		return wants, nil // the module does not load without a GPU: ENODEV
+	}
+	if f.Live && !slices.Contains(k.Kernels, f.Kernel.Running) {
+		return append(wants, booted(f, k)), nil
 	}
 	return append(wants,
 		served(k),
 		Loaded(f, k),
 		things.Resumed(),
 	), nil
+}
+
+// booted waits for the boot of a kernel that has the modules, where the one that runs has none: its package was removed, and its folder
+// in /lib/modules with it. A driver that it has loaded before serves until then, if it is the version that is wanted.
+func booted(f facts.Facts, k KernelSide) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		version, flavour := facts.LoadedDriver(v)
+		if version == k.Version && (flavour == k.Flavour || flavour == "") {
+			return "", nil
+		}
+		if _, err := v.Driver(ctx); version == "" && err == nil {
+			return "", nil
+		}
+		return "", host.Later{Until: "kernel " + k.Kernels[0] + " is booted", When: host.AfterReboot}
+	}
+	return things.Check("a kernel with the driver runs", look,
+		fmt.Sprintf("kernel %s runs and is not installed, so that no driver can be loaded; kernel %s has the driver", f.Kernel.Running, k.Kernels[0]))
 }
 
 // Loaded wants the module to run as it lies on disk, whichever version that is.

@@ -82,14 +82,11 @@ PCI_ID=10DE:2330
 	return n
 }
 
-// TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
-// nothing, and undo leaves every file as it was and nothing loaded.
-func TestModulesThereAndBack(t *testing.T) {
-	n := machine(t)
-	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
+// engine wants the modules of one version for kernel 6.8.0.
+func engine() *converge.Engine {
 	side := modules.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
 	_, thingOf := stages.Run(new(node.Session))
-	e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
+	return &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			settings, err := modules.Settings(side)
@@ -100,6 +97,34 @@ func TestModulesThereAndBack(t *testing.T) {
 			return append(settings, loaded...), err
 		},
 	}}}
+}
+
+// TestRunningKernelIsGone: no driver can be loaded into a kernel that has no folder in /lib/modules: each apply says that a reboot is
+// needed, until a driver answers.
+func TestRunningKernelIsGone(t *testing.T) {
+	n := machine(t)
+	n.Install("upgrade", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+		return nil, drivertest.Lay(f, "/proc/sys/kernel/osrelease", []byte("6.5.0\n"))
+	}})
+	must.Get(n.Do(t.Context(), "upgrade"))(t)
+	e := engine()
+	for try := range 2 {
+		res := must.Get(e.Apply(t.Context(), n))(t)
+		if made := len(res.Made) > 0; made != (try == 0) || !strings.Contains(res.Reboot, "kernel 6.5.0 runs and is not installed") || !strings.Contains(res.Reboot, "kernel 6.8.0 has the driver") {
+			t.Errorf("apply %d: %q, %v", try, res.Reboot, res.Made)
+		}
+	}
+	if p := must.Get(e.Plan(t.Context(), n.View()))(t); p.Now() != 0 || p.Deferred != 1 {
+		t.Errorf("%+v", p.Changes)
+	}
+}
+
+// TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
+// nothing, and undo leaves every file as it was and nothing loaded.
+func TestModulesThereAndBack(t *testing.T) {
+	n := machine(t)
+	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
+	e := engine()
 	plan, err := e.Plan(context.Background(), n.View())
 	if err != nil || len(plan.Cannot()) > 0 {
 		t.Fatal(err, plan.Cannot())

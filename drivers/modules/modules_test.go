@@ -199,8 +199,16 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		t.Error(got)
 	}
 	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
-	if wants, _ = Wants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Ref().Kind != "initramfs" {
-		t.Error("a module is loaded into a kernel that it is not for")
+	wants, _ = Wants(kernelSide(), f, facts.Modules{})
+	for state, when := range map[string]host.When{
+		"": host.AfterReboot,
+		"-- sys/module/nvidia/version --\n570.1\n-- proc/driver/nvidia/version --\nOpen Kernel Module\n":     host.AfterReboot,
+		"-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nOpen Kernel Module\n": "",
+	} {
+		last, later := wants[len(wants)-1], host.Later{}
+		if _, err := last.Look(t.Context(), drivertest.Node(t, state)); last.Ref().Kind != "check" || errors.As(err, &later) != (when != "") || later.When != when || !strings.Contains(last.Why, "6.5.0") {
+			t.Errorf("%q: kernel 6.5.0 runs, which has no folder: %v, %v", state, last.Ref(), err)
+		}
 	}
 	if _, err := Wants(KernelSide{}, f, facts.Modules{}); err == nil {
 		t.Error("no kernel, and no refusal")

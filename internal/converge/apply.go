@@ -20,6 +20,10 @@ import (
 // leaves what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	res, err := e.apply(ctx, h)
+	if i := slices.IndexFunc(res.Deferred, func(c Change) bool { return c.When == host.AfterReboot }); i >= 0 && res.Reboot == "" {
+		res.Reboot = res.Deferred[i].Why
+		e.tell(Event{Time: h.Now(), What: Reboots, Text: res.Reboot})
+	}
 	return res, e.untilIdle(err)
 }
 

@@ -33,6 +33,10 @@ var broken = []struct {
 		r.put("usr/src/linux-headers-6.8.0-90-generic/Makefile", "VERSION = 6\n")
 		r.put("usr/lib/modules/6.8.0-90-generic/build link=/usr/src/linux-headers-6.8.0-90-generic", "")
 	}, "DRV-001"},
+	{"running kernel removed", "modprobe(8)", func(r *recorded) {
+		r.newKernel()
+		r.remove("usr/lib/modules/6.8.0-90-generic")
+	}, "DRV-001"},
 	{"new kernel without headers", "https://github.com/NVIDIA/gpu-operator/issues/155", func(r *recorded) { r.newKernel() }, "DRV-003"},
 	{"DKMS cannot build", "https://github.com/NVIDIA/gpu-operator/issues/729", func(r *recorded) {
 		r.newKernel()

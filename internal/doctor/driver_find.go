@@ -21,13 +21,13 @@ import (
 
 // lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
 func lacksModule(m *Machine) bool {
-	k, ok := m.running()
-	return ok && m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
+	k, _ := m.running() // it has no folder in /lib/modules where its package was removed
+	return m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
 }
 
 func noHeaders(m *Machine) []Finding {
-	k, _ := m.running()
-	if !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
+	k, installed := m.running()
+	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
 		return nil
 	}
 	command := "apt-get install linux-headers-" + k.Kernel
@@ -72,6 +72,9 @@ func noModule(m *Machine) []Finding {
 	}
 	if len(m.dkmsVersions()) == 0 {
 		command = trouble.Command("plan driver")
+	}
+	if _, installed := m.running(); !installed {
+		what, command = strings.Replace(what, " has no module nvidia", " runs, and is not installed: it has no folder in /lib/modules", 1), "reboot"
 	}
 	return []Finding{{What: what, Command: command}}
 }

@@ -212,6 +212,7 @@ type When string
 const (
 	AtFirstBoot  When = "first-boot"
 	InNewProcess When = "new-process"
+	AfterReboot  When = "reboot" // the change's Why says why a reboot is needed
 )
 
 // FirstBoot is the Later of what needs the live machine, in a root folder.
