@@ -42,9 +42,10 @@ const (
 func RunfileWant(c Choice, sha256 string, via host.Via) converge.Want {
 	r := runfile{c.Version, c.Flavour, c.Repo.URL, sha256, via}
 	return converge.Want{
-		Thing: r,
-		Why:   "NVIDIA's own installer; to run it is to accept NVIDIA's licence",
-		To:    func(converge.State) (converge.State, error) { return r.wanted(), nil },
+		Thing:  r,
+		Why:    "NVIDIA's own installer; to run it is to accept NVIDIA's licence",
+		Brings: []string{r.Ref().Name},
+		To:     func(converge.State) (converge.State, error) { return r.wanted(), nil },
 	}
 }
 

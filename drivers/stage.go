@@ -123,6 +123,20 @@ func (c Choice) Headers() map[string]string {
 	return of
 }
 
+// Brings maps packages to the kernel modules that they bring: what the catalog says of those that are asked for.
+func (c Choice) Brings() map[string][]string {
+	of := map[string][]string{}
+	for _, m := range c.Members {
+		switch m.Role {
+		case "module":
+			of[m.Name] = []string{"nvidia"}
+		case "gds":
+			of[m.Name] = []string{modules.Storage}
+		}
+	}
+	return of
+}
+
 // Pattern is the driver's version as packages.State leaves it open: 580.95.05, or 580.* for a branch.
 func (c Choice) Pattern() string {
 	if c.Version != "" {

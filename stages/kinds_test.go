@@ -4,6 +4,7 @@
 package stages
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -27,4 +28,30 @@ func TestToolkitConfigHasForm(t *testing.T) {
 		check.That(t, err == nil && w.Ref().Form == engine.FormTOML, "form %q: %v", w.Ref().Form, err)
 	}
 	check.That(t, seen, "the stage does not edit the file")
+}
+
+// TestSectionsOfPackages: what [driver] names is [driver]'s whatever its name, and of the repositories the toolkit's own is [toolkit]'s.
+func TestSectionsOfPackages(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\npackages = [\"cuda-toolkit-12-8\"]\n[toolkit]\nversion = \"1.18.0\"\n")}))(t)
+	f := facts.Facts{Live: true, OS: facts.OS{ID: "ubuntu", Version: "24.04"}, Arch: "amd64", Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}}
+	seen := map[string]string{}
+	for _, st := range Sequence() {
+		if st.Name != "sources" && st.Name != "packages" {
+			continue
+		}
+		for _, w := range must.Get(st.Wants(s, f))(t) {
+			seen[w.Ref().Name] = w.Section
+			if brings := slices.Contains(w.Brings, "nvidia"); brings != (w.Ref().Name == "nvidia-dkms-580-open") {
+				t.Errorf("%s brings modules: %v", w.Ref(), w.Brings)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"cuda-toolkit-12-8": "driver", "nvidia-dkms-580-open": "driver", "nvidia-container-toolkit": "toolkit", "libnvidia-container1": "toolkit",
+		"/etc/apt/sources.list.d/gpuadm-toolkit.sources": "toolkit", "/etc/apt/sources.list.d/gpuadm-driver.sources": "driver",
+	} {
+		if seen[name] != want {
+			t.Errorf("%s is of [%s], want [%s]", name, seen[name], want)
+		}
+	}
 }

@@ -4,9 +4,9 @@
 package stages
 
 import (
+	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -38,12 +38,13 @@ type wanted struct {
 	repos   []packages.Repository
 	driver  map[string]packages.State
 	toolkit map[string]packages.State
-	headers map[string]string // by kernel that modules are built for
-	stream  string            // of dnf's module nvidia-driver; "" where there is none
-	family  *packages.Family  // of the driver's packages
-	lacks   []packages.Lack   // what the driver's packages depend on and this machine does not enable
-	enable  bool              // gpuadm is to enable it
-	mirrors []string          // folders that gpuadm mirror wrote
+	headers map[string]string   // by kernel that modules are built for
+	brings  map[string][]string // kernel modules, by the driver's packages
+	stream  string              // of dnf's module nvidia-driver; "" where there is none
+	family  *packages.Family    // of the driver's packages
+	lacks   []packages.Lack     // what the driver's packages depend on and this machine does not enable
+	enable  bool                // gpuadm is to enable it
+	mirrors []string            // folders that gpuadm mirror wrote
 }
 
 func (w wanted) names() []string {
@@ -75,6 +76,7 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 	}
 	if asked && c.Source != drivers.SourceNone {
 		w.repos, w.driver, w.stream, w.headers, w.family = c.Repositories(), c.Packages(), c.Stream, c.Headers(), c.Family()
+		w.brings = c.Brings()
 		if isMirror(f, s.Driver.Repo.URL) && c.Source == drivers.SourceRunfile {
 			r := s.Driver.Repo // what builds modules comes from the same folder
 			w.repos = []packages.Repository{{ID: "driver", About: "what builds NVIDIA's modules", URL: r.URL, Key: r.Key, Fingerprint: r.Fingerprint, Mixed: true}}
@@ -149,6 +151,7 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
+			w.sectioned(wants, database, s)
 			more, err := database.Enabled(w.manager, w.enables())
 			if err != nil {
 				return nil, err
@@ -205,10 +208,29 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 				if _, is := w.toolkit[name]; is {
 					why = "NVIDIA Container Toolkit"
 				}
-				wants = append(wants, packages.Want(set, name, w.all()[name], why))
+				want := packages.Want(set, name, w.all()[name], why)
+				want.Brings = w.brings[name]
+				if _, is := w.toolkit[name]; is {
+					want.Section = "toolkit"
+				}
+				wants = append(wants, want)
 			}
 			return sections(slices.Concat(d.LeftAlone(s, f), wants, runfile), s), nil
 		},
+	}
+}
+
+// sectioned tells what of the repositories is the toolkit's alone. A repository is named after the section that asks for it.
+func (w wanted) sectioned(wants []converge.Want, database *packages.Reading, s spec.Spec) {
+	if len(w.driver) == 0 || len(w.toolkit) == 0 {
+		return
+	}
+	other := slices.DeleteFunc(slices.Clone(w.repos), func(r packages.Repository) bool { return r.ID == "toolkit" })
+	of, _ := database.Repositories(w.manager, other, via(s)) // it has not failed for all of them
+	for i, want := range wants {
+		if !slices.ContainsFunc(of, func(o converge.Want) bool { return o.Ref().Kind == want.Ref().Kind && o.Ref().Name == want.Ref().Name }) {
+			wants[i].Section = "toolkit"
+		}
 	}
 }
 
@@ -224,10 +246,7 @@ func sections(wants []converge.Want, s spec.Spec) []converge.Want {
 		section = "toolkit"
 	}
 	for i, w := range wants {
-		wants[i].Section = section
-		if strings.Contains(w.Ref().Name, "toolkit") || strings.Contains(w.Ref().Name, "libnvidia-container") {
-			wants[i].Section = "toolkit"
-		}
+		wants[i].Section = cmp.Or(w.Section, section)
 	}
 	return wants
 }

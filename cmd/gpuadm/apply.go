@@ -223,7 +223,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	began := h.Now()
 	res, err = c.run.Apply(ctx)
 	voice.close()
-	if err != nil && !(trouble.Passes(err) && needsNewProcess(res)) {
+	if err != nil && !(trouble.Passes(err) && waitsFor(res, host.InNewProcess)) {
 		return err
 	}
 	select {
@@ -233,6 +233,9 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	}
 	if c.output != "json" {
 		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
+		if waitsFor(res, host.AfterReboot) && !c.run.Reboots {
+			c.answer(fmt.Sprintf("A reboot is needed: %s.", res.Reboot))
+		}
 		c.atFirstBoot(ctx, h, res.Deferred)
 		if c.rootDir != "/" && !c.root {
 			c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
@@ -250,7 +253,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 // inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
 // twice.
 func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
-	if c.restartSelf == nil || !needsNewProcess(res) {
+	if c.restartSelf == nil || !waitsFor(res, host.InNewProcess) {
 		return nil
 	}
 	select {
@@ -266,9 +269,9 @@ func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-c
 	return c.restartSelf("--deadline=" + max(time.Until(end), time.Millisecond).String())
 }
 
-// needsNewProcess says whether a change is deferred until a new process runs.
-func needsNewProcess(res converge.Result) bool {
-	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
+// waitsFor says whether a change is deferred until an event.
+func waitsFor(res converge.Result, event host.When) bool {
+	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == event })
 }
 
 // applied is an apply's last sentence.
@@ -283,7 +286,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", res.Newer, version())
 	case res.Reboot != "" && c.run.Reboots:
 		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
-	case res.Reboot != "":
+	case res.Reboot != "" && !waitsFor(res, host.AfterReboot):
 		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
 	case res.Run == "" && len(res.Deferred) > 0:
 		return fmt.Sprintf("Nothing to do now; %s.", deferred(res.Deferred))

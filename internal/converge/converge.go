@@ -37,6 +37,7 @@ type Want struct {
 	Clients map[string][]string // the processes that each of the breaks affects, where that is not all that hold a GPU
 	Keeps   string              // why undo does not revert it
 	Leaves  string              // what undo cannot remove elsewhere
+	Brings  []string            // kernel modules that making it puts on disk or takes away, beside the thing itself: a package's
 
 	AsFound  bool // To gets the state found, gpuadm's earlier changes included: the least disturbing target depends on it
 	Releases bool // the stage stops managing what it made earlier: it has another owner, and gpuadm only verifies it
@@ -66,6 +67,7 @@ type Change struct {
 	Clients    map[string][]string `json:"clients,omitempty"`
 	Keeps      string              `json:"keeps,omitempty"`
 	Leaves     string              `json:"leaves,omitempty"`
+	Brings     []string            `json:"brings,omitempty"`     // kernel modules that making it puts on disk or takes away
 	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, since they were changed outside gpuadm
 	Dependency bool                `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
 	Follows    bool                `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore

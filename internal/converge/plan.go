@@ -172,7 +172,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		of := w.Ref()
 		wanted = append(wanted, step{want: w, mine: makesOf(mine, of.key()), Change: Change{
 			Stage: st.Name, Section: w.Section, Ref: of, Why: w.Why,
-			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
+			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves, Brings: w.Brings,
 		}})
 	}
 	steps := together(append(unwanted, wanted...))

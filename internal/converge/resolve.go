@@ -90,7 +90,7 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change) ([]step
 			s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
-		s.Before, s.After, s.Why, s.Keeps, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Dependency, nil
+		s.Before, s.After, s.Why, s.Keeps, s.Brings, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Brings, c.Dependency, nil
 		s.want.To = asFound(c)
 	}
 	return slices.Insert(steps, last+1, extra...), nil

@@ -177,6 +177,9 @@ func fold(runs []Run) []ours {
 				i, at[is] = len(list), len(list)
 				list = append(list, ours{is: is, first: run})
 			}
+			if len(c.Brings) == 0 { // only a mark was changed then
+				c.Brings = list[i].Brings
+			}
 			list[i].Change, list[i].last = c, run
 			c.Unsure = c.Unsure || run.Result == "" || run.Result == overtaken
 			list[i].makes = append(list[i].makes, c)

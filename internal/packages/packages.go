@@ -61,6 +61,8 @@ type Packager interface {
 	Enabled(database *Reading, lacks []Lack) []converge.Want
 	// Upgrades wants automatic upgrades to leave packages alone.
 	Upgrades(names []string, needrestart bool) []converge.Want
+	// FilesOf lists the files of installed packages, by name.
+	FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error)
 	// Describe describes those of the packages that are installed, by name.
 	Describe(ctx context.Context, v host.View, names []string) (map[string]Description, error)
 	// Leftovers names what earlier instructions for installing drivers have left in the packager's configuration.

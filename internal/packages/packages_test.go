@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,40 @@ func nvidia() *Family {
 	return &Family{
 		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
 		Apart: []string{"nvidia-settings"},
+	}
+}
+
+// listed is a packager that has files of packages.
+type listed struct {
+	Packager
+	files map[string][]string
+}
+
+func (l listed) FilesOf(context.Context, host.View, []string) (map[string][]string, error) {
+	return l.files, nil
+}
+
+// TestBrings: a package brings modules because its files do, or the catalog says so; never by its name, and not where only a mark changes.
+func TestBrings(t *testing.T) {
+	m := listed{files: map[string][]string{
+		"linux-objects": {"/lib/modules/6.8.0-41-generic/kernel/nvidia-580-server-open/nvidia.ko", "/lib/modules/6.8.0-41-generic/kernel/nvidia-580-server-open/nvidia-uvm.ko"},
+		"source":        {"/usr/src/nvidia-580.95.05/dkms.conf"},
+		"storage":       {"/usr/src/nvidia-fs-2.26.6/dkms.conf"},
+		"other-modules": {"/lib/modules/6.8.0-41-generic/extra/nvme.ko.zst"},
+		"nvidia-dkms":   {"/usr/share/doc/nvidia-dkms/copyright", "/usr/src/nvidia-580.95.05/nvidia.c"},
+	}}
+	for name, want := range map[string][]string{
+		"linux-objects": {"nvidia"}, "source": {"nvidia"}, "storage": {"nvidia-fs"}, "other-modules": nil, "nvidia-dkms": nil, "nvidia-settings": nil,
+	} {
+		for _, c := range []struct {
+			before, after converge.State
+			says, want    []string
+		}{{"1-1 held", "2-1 held", nil, want}, {"1-1", "", nil, want}, {"1-1", "1-1 held", []string{"nvidia"}, nil}, {"", "2-1", []string{"x"}, []string{"x"}}, {"", "2-1", nil, nil}} {
+			changes := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: name}, Before: c.before, After: c.after, Brings: c.says}}
+			if err := brings(t.Context(), nil, m, changes); err != nil || !slices.Equal(changes[0].Brings, c.want) {
+				t.Errorf("%s %q to %q: %v, %v", name, c.before, c.after, changes[0].Brings, err)
+			}
+		}
 	}
 }
 

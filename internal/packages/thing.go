@@ -6,7 +6,9 @@ package packages
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -151,8 +153,62 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 		return nil, err
 	}
 	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.family, t.set.stream})
+	if err == nil {
+		err = brings(ctx, v, m, found)
+	}
 	converged = slices.DeleteFunc(converged, func(c converge.Change) bool { // the others may need it in another revision
 		return slices.ContainsFunc(found, func(o converge.Change) bool { return o.Name == c.Name })
 	})
 	return slices.Concat(converged, found), t.set.advised(err)
 }
+
+// brings fills in which kernel modules changes bring or take away: what the catalog says of those that are asked for, and what the files say
+// of those that are installed. A change of marks brings none.
+func brings(ctx context.Context, v host.View, m Packager, changes []converge.Change) error {
+	var ask []string
+	for i, c := range changes {
+		switch before := Parse(c.Before); {
+		case before.Version == Parse(c.After).Version && before.Broken == "":
+			changes[i].Brings = nil
+		case len(c.Brings) == 0 && before.Installed():
+			ask = append(ask, c.Name)
+		}
+	}
+	if len(ask) == 0 {
+		return nil
+	}
+	files, err := m.FilesOf(ctx, v, ask)
+	for i, c := range changes {
+		if len(c.Brings) == 0 {
+			changes[i].Brings = modulesIn(files[c.Name])
+		}
+	}
+	return err
+}
+
+// modulesIn names NVIDIA's kernel modules that files are, or that DKMS builds of them: dkms(8) has the sources of nvidia 580.95.05 in
+// /usr/src/nvidia-580.95.05. Those of the driver count as nvidia, since they are loaded with it.
+func modulesIn(files []string) (modules []string) {
+	for _, file := range files {
+		name := path.Base(file)
+		if name == "dkms.conf" && strings.HasPrefix(file, "/usr/src/") {
+			name = path.Base(path.Dir(file))
+		} else if !strings.Contains(file, "/lib/modules/") || !strings.Contains(name, ".ko") {
+			continue
+		}
+		switch {
+		case !strings.HasPrefix(name, "nvidia"):
+			continue
+		case strings.HasPrefix(name, storage):
+			name = storage
+		default:
+			name = "nvidia"
+		}
+		if !slices.Contains(modules, name) {
+			modules = append(modules, name)
+		}
+	}
+	return modules
+}
+
+const storage = "nvidia-fs" // GPUDirect Storage's module, which has versions of its own

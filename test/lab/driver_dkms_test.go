@@ -55,7 +55,7 @@ func (n driverNode) image(kernel string) string {
 func (n driverNode) idle() {
 	n.t.Helper()
 	const log = "/run/strace"
-	if r := n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply"); r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
+	if r := rebooted(n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply")); r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
 		n.t.Fatalf("strace of apply: %s", r)
 	}
 	seen := map[string]int{}

@@ -98,7 +98,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 	return &converge.Engine{
 		Spec: asked,
 		Stages: []converge.Stage{
-			named("packages", "", converge.Want{Thing: driverPackage{}, To: to(converge.State(driver))}),
+			named("packages", "", converge.Want{Thing: driverPackage{}, Brings: []string{"nvidia"}, To: to(converge.State(driver))}),
 			named("modules", "packages", kmod.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
 			mig.Stage,
 		},

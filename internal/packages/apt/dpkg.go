@@ -5,6 +5,8 @@ package apt
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -333,4 +335,23 @@ func endOfField(text []byte) int {
 			return at
 		}
 	}
+}
+
+// FilesOf reads dpkg's lists; a package that can be installed for several architectures has its own in the name: dpkg-query(1).
+func (apt) FilesOf(_ context.Context, v host.View, names []string) (map[string][]string, error) {
+	all, native := map[string][]string{}, ""
+	for _, name := range names {
+		bare, arch, foreign := strings.Cut(name, ":")
+		if !foreign && native == "" {
+			native = nativeArch(v, nil)
+		}
+		for _, list := range []string{bare, bare + ":" + cmp.Or(arch, native)} {
+			text, err := v.ReadFile("/var/lib/dpkg/info/" + list + ".list")
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			all[name] = append(all[name], strings.Fields(string(text))...)
+		}
+	}
+	return all, nil
 }

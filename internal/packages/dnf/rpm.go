@@ -256,3 +256,17 @@ func (d rpmDatabase) doubles() (older []rpmPackage) {
 	}
 	return older
 }
+
+// FilesOf asks rpm, once for all.
+func (dnf) FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error) {
+	out, err := v.Ask(ctx, append([]string{"rpm", "-q", "--qf", `[%{=NAME}\t%{FILENAMES}\n]`}, names...)...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the files of packages: %w", err)
+	}
+	all := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		name, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		all[name] = append(all[name], file)
+	}
+	return all, nil
+}

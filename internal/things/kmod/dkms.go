@@ -274,9 +274,9 @@ func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 // Affected says that another driver needs a rebuild, whether DKMS builds that driver or packages bring it.
 func (b beside) Affected(found converge.State, by converge.Change) converge.State {
 	switch {
-	case by.Kind == "package" && strings.HasPrefix(by.Name, b.name) && by.After == "" && by.Before != "":
+	case slices.Contains(by.Brings, b.name) && by.After == "" && by.Before != "":
 		return BesideFits // it goes
-	case by.Kind == "package" && bringsModule(by), by.Kind == "dkms" && strings.HasPrefix(by.Name, "nvidia/") && strings.HasSuffix(by.Name, " "+b.kernel):
+	case len(by.Brings) > 0, by.Kind == "dkms" && strings.HasPrefix(by.Name, "nvidia/") && strings.HasSuffix(by.Name, " "+b.kernel):
 		return BesideOld
 	}
 	return found

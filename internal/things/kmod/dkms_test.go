@@ -192,9 +192,10 @@ func TestDKMSBeside(t *testing.T) {
 		by          converge.Change
 	}{
 		{"fits", "of another driver", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}, After: "installed"}},
-		{"fits", "of another driver", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}}},
+		{"fits", "of another driver", converge.Change{Ref: converge.Ref{Kind: "package", Name: "x"}, Brings: []string{"nvidia"}}},
 		{"fits", "fits", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0"}, After: "installed"}},
-		{"of another driver", "fits", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-fs-dkms"}, Before: "2.26.6-1 auto"}},
+		{"of another driver", "fits", converge.Change{Ref: converge.Ref{Kind: "package", Name: "x"}, Brings: []string{"nvidia-fs"}, Before: "2.26.6-1 auto"}},
+		{"fits", "fits", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-fs"}, Before: "2.26.6-1 auto"}},
 		{"", "", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
 		{"not built", "not built", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
 	} {

@@ -232,7 +232,7 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 			return found
 		}
 		return converge.State("the one before" + moduleWithout + by.Name)
-	case bringsModule(by):
+	case slices.Contains(by.Brings, m.Ref().Name): // by scripts of packages, or NVIDIA's installer: its undo loads the module that it restores
 		brought = "what that leaves"
 	default:
 		return found
@@ -242,17 +242,6 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 		loaded = "the one before"
 	}
 	return converge.State(loaded + moduleOnDisk + cmp.Or(brought, "nothing"))
-}
-
-// bringsModule says whether a change replaces what lies on disk by itself, as scripts of packages and NVIDIA's installer do:
-// its undo has to load the module that it restores.
-func bringsModule(by converge.Change) bool {
-	before, _, _ := strings.Cut(string(by.Before), " ")
-	after, _, _ := strings.Cut(string(by.After), " ")
-	if before == after && before != "" { // a mark and no version; "" where the state is not known yet
-		return false
-	}
-	return by.Kind == "runfile" || by.Kind == "package" && strings.Contains(by.Name, "nvidia") && !strings.Contains(by.Name, "container")
 }
 
 // Current is always what lies on disk: which that is, is known when all else is made.

@@ -271,10 +271,10 @@ func TestModuleForesees(t *testing.T) {
 		{"as on disk", "the one before, on disk nothing", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}}},
 		{"as on disk", "the one before without " + modprobeFile, converge.Change{Ref: converge.Ref{Kind: "file", Name: modprobeFile}}},
 		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
-		{"580.95.05 open, on disk 575.1 open", "580.95.05 open, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}, Before: "580.95.05-1 held", After: "575.1-1 held"}},
-		{"as on disk", "the one before, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "runfile", Name: "nvidia"}, Before: "580.95.05 open", After: "570.1 open"}},
-		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}, Before: "580.95.05-1", After: "580.95.05-1 held"}},
-		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-container-toolkit"}, Before: "1.18.0-1", After: "1.18.1-1"}},
+		{"580.95.05 open, on disk 575.1 open", "580.95.05 open, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "package", Name: "x"}, Brings: []string{"nvidia"}, Before: "580.95.05-1 held", After: "575.1-1 held"}},
+		{"as on disk", "the one before, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "runfile", Name: "nvidia"}, Brings: []string{"nvidia"}, Before: "580.95.05 open", After: "570.1 open"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-settings"}, Before: "580.95.05-1", After: "575.1-1"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-fs-dkms"}, Brings: []string{"nvidia-fs"}, Before: "2.26-1"}},
 	} {
 		if got := m.Affected(c.found, c.by); got != c.then || m.Current(got) != "as on disk" {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Current(got))
