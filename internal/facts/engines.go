@@ -17,7 +17,13 @@ import (
 // engines finds the container engines. What a Kubernetes distribution brings with it comes first, since its kubelet uses
 // that; then containerd, CRI-O and Docker. Those of which there is no more than a config file come last.
 func (l *look) engines(ctx context.Context, os OS) []Engine {
-	found := l.embedded(ctx)
+	var found []Engine
+	l.distributions = l.findDistributions(ctx)
+	for _, d := range l.distributions {
+		if d.engine != nil {
+			found = append(found, *d.engine)
+		}
+	}
 	for _, e := range [...]*Engine{l.containerd(ctx, os), l.crio(ctx), l.docker(ctx)} {
 		if e != nil {
 			found = append(found, *e)
@@ -127,14 +133,9 @@ func (l *look) engineVersion(ctx context.Context, e *Engine) {
 func (l *look) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
 	argv := l.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
-	e.Config = cmp.Or(option(argv, "config", "c"), "/etc/crio/crio.conf")
-	e.Folder = cmp.Or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
-	// CRI-O reads the file, which may be missing, then all files of the folder and its folders, by name.
-	// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
-	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
-	for _, f := range l.walk(e.Folder, 0) {
-		e.Files = append(e.Files, File{Path: f, Data: l.read(f)})
-	}
+	e.Config = cmp.Or(option(argv, "config", "c"), crioDefault)
+	e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
+	l.crioFiles(e)
 	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {
 		return nil
 	}
@@ -145,6 +146,20 @@ func (l *look) crio(ctx context.Context) *Engine {
 		e.Owner, e.Why = "machine-config-operator", "/etc/machine-config-daemon"
 	}
 	return e
+}
+
+const (
+	crioDefault = "/etc/crio/crio.conf"
+	crioFolder  = "/etc/crio/crio.conf.d"
+)
+
+// crioFiles reads what CRI-O reads: its file, which may be missing, then all files of the folder and its folders, by name.
+// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
+func (l *look) crioFiles(e *Engine) {
+	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
+	for _, f := range l.walk(e.Folder, 0) {
+		e.Files = append(e.Files, File{Path: f, Data: l.read(f)})
+	}
 }
 
 func crioSocket(files []File) (socket string) {
@@ -187,6 +202,7 @@ func (l *look) walk(dir string, depth int) []string {
 func (l *look) docker(ctx context.Context) *Engine {
 	e := &Engine{Name: "docker"}
 	argv := l.start(ctx, e, []string{"docker.service"}, []string{"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd"})
+	e.Args, e.CRI = argv, l.criDockerd(ctx)
 	e.Config = cmp.Or(option(argv, "config-file"), "/etc/docker/daemon.json")
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
@@ -206,62 +222,25 @@ func (l *look) docker(ctx context.Context) *Engine {
 	return e
 }
 
-// embedded finds the containerds that Kubernetes distributions bring along and configure themselves.
-func (l *look) embedded(ctx context.Context) []Engine {
-	var found []Engine
-	for _, e := range [...]*Engine{
-		l.rancher(ctx, "k3s", []string{"k3s.service", "k3s-agent.service"}),
-		l.rancher(ctx, "rke2", []string{"rke2-agent.service", "rke2-server.service"}),
-	} {
-		if e != nil {
-			found = append(found, *e)
-		}
-	}
-	return found
-}
+// k3sDocker is where K3s runs a cri-dockerd of its own: pkg/agent/config/config_linux.go of https://github.com/k3s-io/k3s.
+const k3sDocker = "/run/k3s/cri-dockerd/cri-dockerd.sock"
 
-// rancher finds K3s and RKE2, which lay out their data in the same way. The config is rendered at each start.
-// Source: pkg/agent/containerd/config.go of https://github.com/k3s-io/k3s, https://docs.k3s.io/advanced, https://docs.rke2.io/advanced
-func (l *look) rancher(ctx context.Context, name string, units []string) *Engine {
-	s := l.service(ctx, units...)
-	if s == nil && !l.has("/var/lib/rancher/"+name+"/agent") {
-		return nil
+// criDockerd is the socket by which kubelet reaches Docker: systemd listens there for cri-dockerd's unit, or the program does itself.
+// Source: packaging/systemd of https://github.com/Mirantis/cri-dockerd
+func (l *look) criDockerd(ctx context.Context) string {
+	if slices.ContainsFunc(l.distributions, func(d distribution) bool { return socketPath(d.kubelet.Endpoint) == k3sDocker }) {
+		return k3sDocker
 	}
-	argv := l.argv(s)
-	config := File{Path: cmp.Or(option(argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")}
-	config.Data = l.read(config.Path)
-	said := document(config.Data)
-	if cmp.Or(option(argv, "container-runtime-endpoint"), said.text("container-runtime-endpoint")) != "" || slices.Contains(argv, "--docker") {
-		return nil // it uses an engine of the machine's instead
+	s := l.service(ctx, "cri-docker.service")
+	if s == nil {
+		return ""
 	}
-	data := cmp.Or(option(argv, "data-dir", "d"), said.text("data-dir"), "/var/lib/rancher/"+name)
-	bin := data + "/data/current/bin/"
-	if name == "rke2" {
-		bin = data + "/bin/"
+	at, _ := strings.CutPrefix(option(l.argv(s), "container-runtime-endpoint"), "unix://")
+	if socket := l.service(ctx, "cri-docker.socket"); !path.IsAbs(at) && socket != nil && len(socket.listen) > 0 {
+		at = strings.Replace(socket.listen[0], "%t", "/run", 1)
 	}
-	e := &Engine{
-		Name:   "containerd",
-		Binary: l.first(bin + "containerd"),
-		Config: data + "/agent/etc/containerd/config.toml",
-		Owner:  name,
+	if !path.IsAbs(at) {
+		return "/run/cri-dockerd.sock"
 	}
-	start := rancherStart{name: name, argv: argv, data: data, settings: config}
-	if s != nil {
-		e.Unit, e.Why = s.name, s.name
-		start.active = s.active
-	} else {
-		e.Why = "/var/lib/rancher/" + name + "/agent"
-	}
-	if l.ranchers == nil {
-		l.ranchers = map[string]rancherStart{}
-	}
-	l.ranchers[name] = start
-	l.engineVersion(ctx, e)
-	l.containerdConfig(e)
-	for _, name := range []string{"config-v3.toml.tmpl", "config.toml.tmpl"} { // the first that is there is used
-		p := path.Join(path.Dir(e.Config), name)
-		e.Templates = append(e.Templates, File{p, l.read(p)})
-	}
-	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
-	return e
+	return at
 }

@@ -140,13 +140,16 @@ type Engine struct {
 	Version string `json:"version,omitempty"` // the project's own: 1.7.24, 2.0.0-rc.1; "" if it could not be found out
 	Binary  string `json:"binary"`            // /usr/bin/containerd; with Unit "" as well there is only a config file
 	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
+	CRI     string `json:"cri,omitempty"`     // Docker's: the socket of cri-dockerd, by which a kubelet uses it; "" without one
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
-	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not
+	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not; of what k0s adds to the config that it makes
 	Wrapper string `json:"wrapper,omitempty"` // the program of the machine's own by which the unit starts the engine, so that its options are unknown
 	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
+
+	Args []string `json:"-"` // what its unit gives it beside the config file; nil where unknown
 
 	// Templates are the files from which K3s or RKE2 makes the config file; of those that are not there Data is nil.
 	Templates []File `json:"-"`

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,8 +41,13 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
-	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
+	if f.Live && f.Kubelet.Endpoint != "" && !slices.ContainsFunc(f.Engines, f.Kubelet.Uses) {
+		if e := l.listener(ctx, f.Kubelet.Endpoint); e != nil {
+			f.Engines = append([]Engine{*e}, f.Engines...)
+		}
+	}
+	f.Programs = l.programs(f.Engines)
 	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
@@ -128,7 +134,7 @@ type look struct {
 	cloud instance.Cloud
 	err   error
 
-	ranchers map[string]rancherStart // K3s and RKE2, as they were found among the engines
+	distributions []distribution // those that start the engine and kubelet themselves
 }
 
 // files puts the files of a folder in the place of a name that ends in a slash.

@@ -20,11 +20,12 @@ const maxParsed = 1 << 20
 
 // kubelet is what is known of kubelet from its unit, its command line and its config files.
 func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
-	k := Kubelet{Binary: l.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
 	s := l.service(ctx, "kubelet.service")
-	if s == nil && k.Binary == "" {
-		return l.embeddedKubelet(engines)
+	if s == nil && len(l.distributions) > 0 {
+		i := slices.IndexFunc(l.distributions, func(d distribution) bool { return d.kubelet.Active == "active" })
+		return l.distributions[max(i, 0)].kubelet
 	}
+	k := Kubelet{Binary: l.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
 	c := kubeletCommand{service: s}
 	if s != nil {
 		k.Unit, k.Active = s.name, s.active
@@ -35,12 +36,26 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 		if len(s.start) > 0 {
 			c.argv, c.from = traced(s.start[0], func() map[string]string { return c.values })
 		}
-		if len(c.argv) == 0 || path.Base(c.argv[0]) != "kubelet" {
-			c.argv, c.from = nil, nil // a wrapper's
-		} else if path.IsAbs(c.argv[0]) && l.has(c.argv[0]) {
+		i := slices.IndexFunc(c.argv, func(word string) bool { return path.Base(word) == "kubelet" })
+		if i > 0 && !(path.IsAbs(c.argv[i]) && l.has(c.argv[i])) {
+			i = -1
+		}
+		if i < 0 {
+			c.argv, c.from = nil, nil // a wrapper's, which names no kubelet
+		} else if c.argv, c.from = c.argv[i:], c.from[i:]; path.IsAbs(c.argv[0]) && l.has(c.argv[0]) {
 			k.Binary = c.argv[0]
 		}
+	} else if l.v.Live() {
+		if pid := l.process("kubelet"); pid != "" { // of a distribution that is not known
+			c.argv, k.Unit = l.commandOf(pid)
+			c.from, k.Active = make([]string, len(c.argv)), "active"
+			k.Binary, _ = l.v.Readlink("/proc/" + pid + "/exe")
+		}
 	}
+	if s == nil && k.Binary == "" {
+		return k
+	}
+	k.Dir = option(c.argv, "root-dir")
 	k.Files = c.environ.files
 	k.ConfigOwner = configOwner(c, engines)
 	l.kubeletConfig(&k, c.argv)
@@ -165,117 +180,4 @@ func document(data []byte) settings {
 		return nil
 	}
 	return s
-}
-
-// rancherStart is how K3s or RKE2 is started.
-type rancherStart struct {
-	name     string // k3s, rke2
-	active   string
-	argv     []string
-	data     string // its folder
-	settings File   // its config file
-}
-
-// embeddedKubelet is the kubelet that is a part of K3s or RKE2. They configure it with a folder of files, and take
-// labels and taints in a config of their own.
-func (l *look) embeddedKubelet(engines []Engine) Kubelet {
-	var k Kubelet
-	for _, e := range engines {
-		if e.Owner != "k3s" && e.Owner != "rke2" {
-			continue
-		}
-		start := l.ranchers[e.Owner]
-		k.Unit, k.Active, k.ConfigOwner = e.Unit, start.active, e.Owner
-		l.mergeDir(&k, start.data+"/agent/etc/kubelet.conf.d")
-		k.Endpoint = cmp.Or(k.Endpoint, "unix://"+e.Socket)
-		if e.Owner == "rke2" {
-			k.Binary = l.first(start.data + "/bin/kubelet")
-		}
-		l.rancherNode(&k, start)
-		break
-	}
-	return k
-}
-
-// rancherNode tells what K3s or RKE2 will register its node with.
-// Source: pkg/daemons/agent/agent_linux.go and pkg/agent/config/config.go of https://github.com/k3s-io/k3s
-func (l *look) rancherNode(k *Kubelet, start rancherStart) {
-	// Only the data folder's own kubeconfig is known, and named so.
-	node := k.credentials(l, start.data+"/agent/kubelet.kubeconfig")
-	if !l.has(k.Kubeconfig) {
-		k.Kubeconfig = ""
-	}
-	settings := l.rancherSettings(k, start.settings)
-	say := func(name string) []string {
-		if given := Options(start.argv, name); given != nil {
-			return given // the command line wins over files, lists and all: https://docs.k3s.io/installation/configuration
-		}
-		return settings[name]
-	}
-	k.NodeName = nodeName(node, l.hostname())
-	if names := say("node-name"); len(names) > 0 {
-		k.NodeName = nodeName(names[len(names)-1], k.NodeName)
-	}
-	var kubelet []string
-	for _, arg := range say("kubelet-arg") {
-		kubelet = append(kubelet, "--"+strings.TrimLeft(arg, "-"))
-	}
-	kubelet = append([]string{"kubelet"}, kubelet...)
-	k.Labels = labels(append(say("node-label"), Options(kubelet, "node-labels")...))
-	k.Taints = taints(strings.Join(say("node-taint"), ","))
-	for _, list := range Options(kubelet, "register-with-taints") { // it comes after K3s's own, and wins
-		k.Taints = taints(list)
-	}
-	dir := start.settings.Path + ".d"
-	k.LabelsAt = Place{How: "drop-in", File: dir, Key: "node-label+"}
-	k.TaintsAt = Place{How: "drop-in", File: dir, Key: "node-taint+"}
-	if len(Options(start.argv, "node-label")) > 0 {
-		k.LabelsAt = Place{Why: k.Unit + " has --node-label on its command line, which its files cannot add to"}
-	}
-	switch {
-	case len(Options(kubelet, "register-with-taints")) > 0:
-		k.TaintsAt = Place{Why: start.name + " has register-with-taints in its kubelet-arg, which wins over node-taint"}
-	case len(Options(start.argv, "node-taint")) > 0:
-		k.TaintsAt = Place{Why: k.Unit + " has --node-taint on its command line, which its files cannot add to"}
-	}
-}
-
-// rancherSettings reads the config file, then those of the folder beside it by name. A later file's value replaces an
-// earlier one, unless its key ends in +. Source: pkg/configfilearg/parser.go of https://github.com/k3s-io/k3s
-func (l *look) rancherSettings(k *Kubelet, first File) map[string][]string {
-	files := []File{first}
-	for _, name := range l.folder(first.Path + ".d") {
-		if ext := path.Ext(name); ext == ".yaml" || ext == ".yml" {
-			p := path.Join(first.Path+".d", name)
-			files = append(files, File{p, l.read(p)})
-		}
-		if len(files) > maxFiles {
-			l.fail("read", first.Path+".d", errTooManyFiles)
-			break
-		}
-	}
-	k.Files = append(files, k.Files...)
-	settings := map[string][]string{}
-	for _, f := range files {
-		var doc map[string]yaml.Node
-		if len(f.Data) > maxParsed || yaml.Unmarshal(f.Data, &doc) != nil {
-			continue
-		}
-		for key, node := range doc {
-			var list []string
-			if node.Decode(&list) != nil {
-				var one string
-				if node.Decode(&one) != nil {
-					continue
-				}
-				list = []string{one}
-			}
-			if name, more := strings.CutSuffix(key, "+"); more {
-				settings[name] = append(settings[name], list...)
-			} else {
-				settings[key] = list
-			}
-		}
-	}
-	return settings
 }

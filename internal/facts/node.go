@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -22,7 +23,8 @@ type Kubelet struct {
 	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
 	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
 	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
-	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2; "" = no program
+	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2, k0s, microk8s, k8s; "" = no program
+	Dir          string   `json:"dir,omitempty"`          // its --root-dir, where stated; Folder has the default
 	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
 	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
 
@@ -37,6 +39,9 @@ type Kubelet struct {
 	TaintsAt Place             `json:"taintsAt,omitzero"`
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
 }
+
+// Folder is where it keeps its state: the sockets of device plugins, pods' folders.
+func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
 
 // Reads are the files that it reads at its start, each once.
 func (k Kubelet) Reads() (names []string) {
@@ -81,14 +86,8 @@ const (
 
 // Uses says whether kubelet's endpoint is an engine's socket. Without a stated endpoint it is unknown.
 func (k Kubelet) Uses(e Engine) bool {
-	socket := func(s string) string {
-		s = strings.TrimPrefix(s, "unix://")
-		if rest, ok := strings.CutPrefix(s, "/var/run/"); ok {
-			return "/run/" + rest // /var/run is a link to it, and kubeadm writes the old name
-		}
-		return s
-	}
-	return k.Endpoint != "" && socket(k.Endpoint) == socket(e.Socket)
+	at := socketPath(k.Endpoint)
+	return at != "" && (at == socketPath(e.Socket) || at == socketPath(e.CRI))
 }
 
 // ourUnit runs apply at boot; kubelet is ordered after it.

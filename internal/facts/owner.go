@@ -192,19 +192,6 @@ func (l *look) gfd() string {
 	return ""
 }
 
-// process returns the number of a process with a name, "" if there is none. The kernel keeps 15 letters: proc(5), comm.
-func (l *look) process(comm string) string {
-	if l.comms == nil {
-		l.comms = map[string]string{}
-		for _, pid := range l.names("/proc") {
-			if pid[0] >= '1' && pid[0] <= '9' {
-				l.comms[l.attr("/proc/"+pid+"/comm")] = pid
-			}
-		}
-	}
-	return l.comms[comm]
-}
-
 // machine is the firmware's name of the machine, "unknown" where it has none.
 func (l *look) machine() string {
 	name, err := l.v.ReadFile("/sys/class/dmi/id/product_name")

@@ -6,6 +6,7 @@ package facts
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ type service struct {
 	start    []string // ExecStart= lines
 	env      []string // Environment= lines
 	envFiles []string // EnvironmentFile= values
+	listen   []string // ListenStream= lines of a socket
 	requires []string // units that it is stopped and restarted with
 }
 
@@ -52,16 +54,41 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 // distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (l *look) unitThere(name string) bool {
+	there := func(names []string) bool {
+		_, found := slices.BinarySearch(names, name)
+		return found
+	}
+	return slices.ContainsFunc(l.unitNames(), there) || l.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
+}
+
+// unitNames are the names in systemd's folders, but for the distribution's.
+func (l *look) unitNames() [][]string {
 	if l.units == nil {
 		for _, folder := range []string{"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator", "/usr/local/lib/systemd/system"} {
 			l.units = append(l.units, l.names(folder))
 		}
 	}
-	there := func(names []string) bool {
-		_, found := slices.BinarySearch(names, name)
-		return found
+	return l.units
+}
+
+// serviceOf returns the first of the units, or one that an administrator named after the program and that starts it: K3s's installer
+// makes k3s-NAME.service.
+func (l *look) serviceOf(ctx context.Context, program string, units ...string) *service {
+	if s := l.service(ctx, units...); s != nil {
+		return s
 	}
-	return slices.ContainsFunc(l.units, there) || l.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
+	for _, names := range l.unitNames() {
+		for _, name := range names {
+			if !strings.HasPrefix(name, program+"-") || !strings.HasSuffix(name, ".service") {
+				continue
+			}
+			s := l.service(ctx, name)
+			if argv := l.argv(s); len(argv) > 0 && path.Base(argv[0]) == program {
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // add reads one more file of the unit: lists grow, an empty value clears them.
@@ -96,6 +123,8 @@ func (s *service) list(section, key string) *[]string {
 		return &s.env
 	case "[Service]EnvironmentFile":
 		return &s.envFiles
+	case "[Socket]ListenStream":
+		return &s.listen
 	case "[Unit]Requires", "[Unit]BindsTo", "[Unit]PartOf":
 		return &s.requires
 	}
