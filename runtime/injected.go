@@ -70,7 +70,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 		h.Owner, h.Why = "another program", `owner = "other" in [runtime]`
 	case e.Owner == "k3s" || e.Owner == "rke2":
 		h.Owner, h.Why = e.Owner, e.Why
-	case s.Runtime.Owner == "gpuadm", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != containerd.AKSHandler:
+	case s.Runtime.Owner == "gpuadm", e.Owner == "k0s", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != containerd.AKSHandler:
 	default:
 		h.Owner, h.Why = e.Owner, e.Why
 	}

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"context"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -19,8 +18,7 @@ import (
 // Ready waits until the daemon behind a restart thing answers CRI again. What a restart thing reads starts with the
 // daemon's configuration, which says where it listens.
 func Ready(ctx context.Context, v host.View, unit string, files []string) error {
-	isCRIO := strings.HasPrefix(unit, "crio") || strings.HasPrefix(unit, "cri-o")
-	if !strings.HasPrefix(unit, "containerd") && !isCRIO || len(files) == 0 {
+	if len(files) == 0 {
 		return nil
 	}
 	engines, err := facts.Engines(ctx, v)
@@ -29,10 +27,10 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	}
 	for _, e := range engines {
 		switch {
-		case e.Config != files[0]:
-		case isCRIO:
+		case e.Config != files[0] || engine.UnitOf(e) != unit:
+		case e.Name == "crio":
 			return crio.Ready(ctx, v, e)
-		default:
+		case e.Name == "containerd":
 			return containerd.Answers(ctx, v, containerd.Socket(e), "")
 		}
 	}

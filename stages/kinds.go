@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/docker"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
@@ -45,6 +46,8 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		return cdi.New(name), nil
 	case "device-links":
 		return cdi.NewDeviceLinks(name), nil
+	case "daemon":
+		return containerd.NewSupervised(name, reads), nil
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":

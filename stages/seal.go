@@ -36,7 +36,7 @@ func Needs(ch converge.Change) string {
 		return aGPU
 	case "node", "guard", "registered", "joined":
 		return "the cluster"
-	case "restart", "unit", "unit-files":
+	case "restart", "daemon", "unit", "unit-files":
 		return "systemd"
 	}
 	switch ch.Stage {

@@ -5,9 +5,11 @@ package kubelet
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -28,14 +30,10 @@ func Fresh(unit string, files []string, why string) converge.Want {
 	return w
 }
 
-// Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again.
+// Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again. K3s's installer can name its unit
+// k3s-NAME.service.
 func Is(name string) bool {
-	for _, start := range []string{"kubelet", "k3s", "rke2"} {
-		if strings.HasPrefix(name, start) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(facts.KubeletUnits(), name) || strings.HasPrefix(name, "k3s-")
 }
 
 // NewFresh builds kubelet's thing of kind restart again.

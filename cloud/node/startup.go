@@ -141,8 +141,8 @@ func formerTaints(f facts.Facts) []spec.Taint {
 // StartupNeeds is what must be known to choose the startup taint, beside what is always known.
 func StartupNeeds() facts.Needs {
 	files := []string{PodKubeconfig, BootUnit, method.NodeadmResolved}
-	for _, unit := range []string{"kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
-		files = append(files, GateOf(unit+".service"))
+	for _, unit := range facts.KubeletUnits() {
+		files = append(files, GateOf(unit))
 	}
 	return facts.Needs{Files: files}
 }

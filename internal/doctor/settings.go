@@ -166,8 +166,8 @@ var (
 // otherPolicy compares what kubelet compares at its start; a file that says nothing of a policy says none.
 // Source: pkg/kubelet/cm/cpumanager/state/state_checkpoint.go in https://github.com/kubernetes/kubernetes.
 func otherPolicy(m *Machine) []Finding {
-	const file = "/var/lib/kubelet/cpu_manager_state"
 	k := m.Facts().Kubelet
+	file := path.Join(k.Folder(), "cpu_manager_state")
 	if !m.stopped(k) {
 		return nil
 	}

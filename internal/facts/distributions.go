@@ -19,17 +19,26 @@ type distribution struct {
 	kubelet Kubelet
 }
 
+// KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and installers give them.
+func KubeletUnits() []string {
+	return []string{
+		"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-agent.service", "rke2-server.service",
+		"k0sworker.service", "k0scontroller.service", "snap.microk8s.daemon-kubelite.service", "snap.k8s.kubelet.service",
+	}
+}
+
 // findDistributions finds those on this machine. Where each keeps its files was read in its own code and in a second source, in
 // November 2026: k0sproject/k0s pkg/component/worker and docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and
 // docs.rke2.io; canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap k8s/args and its docs. A
 // distribution that is missing here is found on the running machine by the processes of its kubelet and engine (process.go).
 func (l *look) findDistributions(ctx context.Context) (found []distribution) {
+	units := KubeletUnits()
 	for _, d := range [...]*distribution{
-		l.rancher(ctx, "k3s", "k3s.service", "k3s-agent.service"),
-		l.rancher(ctx, "rke2", "rke2-agent.service", "rke2-server.service"),
-		l.k0s(ctx),
-		l.snap(ctx, "microk8s", "/var/snap/microk8s/current/args", "snap.microk8s.daemon-containerd.service", "snap.microk8s.daemon-kubelite.service"),
-		l.snap(ctx, "k8s", "/var/snap/k8s/common/args", "snap.k8s.containerd.service", "snap.k8s.kubelet.service"),
+		l.rancher(ctx, "k3s", units[1:3]...),
+		l.rancher(ctx, "rke2", units[3:5]...),
+		l.k0s(ctx, units[5:7]...),
+		l.snap(ctx, "microk8s", "/var/snap/microk8s/current/args", "snap.microk8s.daemon-containerd.service", units[7]),
+		l.snap(ctx, "k8s", "/var/snap/k8s/common/args", "snap.k8s.containerd.service", units[8]),
 	} {
 		if d != nil {
 			found = append(found, *d)
@@ -206,11 +215,11 @@ func (l *look) rancherKubelet(r rancherStart) Kubelet {
 	return k
 }
 
-// k0s finds a k0s that runs pods. It makes the engine's config at each start while that says so in its first line, with what it finds in
+// k0s finds a k0s that runs pods. It makes the engine's config at each start while that says so in a line of its own, with what it finds in
 // a folder of additions; else the file is the administrator's.
 // Source: pkg/component/worker/containerd and docs/runtime.md of https://github.com/k0sproject/k0s
-func (l *look) k0s(ctx context.Context) *distribution {
-	s := l.service(ctx, "k0sworker.service", "k0scontroller.service")
+func (l *look) k0s(ctx context.Context, units ...string) *distribution {
+	s := l.service(ctx, units...)
 	if s == nil {
 		return nil
 	}
@@ -241,8 +250,11 @@ func (l *look) k0s(ctx context.Context) *distribution {
 	}
 	l.engineVersion(ctx, e)
 	e.Files, _ = l.containerdFiles(e.Config, Globs(e.Version))
-	if first, _, _ := strings.Cut(string(e.Files[0].Data), "\n"); e.Files[0].Data == nil || first == "# k0s_managed=true" {
+	if e.Files[0].Data == nil || slices.Contains(strings.Split(string(e.Files[0].Data), "\n"), "# k0s_managed=true") {
 		e.Owner, e.Why, e.Folder = "k0s", s.name, "/etc/k0s/containerd.d"
+		for _, p := range l.glob(e.Folder + "/*.toml") {
+			e.Templates = append(e.Templates, File{p, l.read(p)})
+		}
 	}
 	d.engine, d.kubelet.Endpoint = e, "unix://"+e.Socket
 	return d

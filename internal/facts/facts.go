@@ -151,7 +151,7 @@ type Engine struct {
 
 	Args []string `json:"-"` // what its unit gives it beside the config file; nil where unknown
 
-	// Templates are the files from which K3s or RKE2 makes the config file; of those that are not there Data is nil.
+	// Templates are the files from which K3s, RKE2 or k0s makes the config file; of those that are not there Data is nil.
 	Templates []File `json:"-"`
 
 	Texts *toml.Texts `json:"-"` // the files, parsed

@@ -20,9 +20,10 @@ import (
 // so gpuadm restarts the daemon also where it crashed between a write and the restart. Its states are UpToDate, Outdated, "inactive"
 // (a stopped daemon reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
 type restart struct {
-	unit  string
-	files []string // what it reads beside its unit files; a folder means all files in it
-	ready ReadyFunc
+	unit   string
+	files  []string // what it reads beside its unit files; a folder means all files in it
+	ready  ReadyFunc
+	socket string // of a daemon that another program supervises: that one starts it again, and the socket is as old as the process
 }
 
 // The states of a daemon that runs.
@@ -40,7 +41,7 @@ const startMargin = 10 * time.Millisecond
 
 // Restart wants a running daemon to have started after the last change of the files it reads, and to be ready.
 func Restart(unit string, files []string, ready ReadyFunc, why string) converge.Want {
-	r := restart{unit, files, ready}
+	r := restart{unit: unit, files: files, ready: ready}
 	return converge.Want{Thing: r, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
 		if found == Outdated+masked || found == "inactive"+masked {
 			return "", &trouble.Error{What: fmt.Sprintf("cannot restart %s: the unit is masked", unit), Try: []string{"systemctl unmask " + unit}}
@@ -51,10 +52,18 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 
 // NewRestart builds the thing again. Daemons that say more of themselves embed it.
 func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower {
-	return restart{unit, files, ready}
+	return restart{unit: unit, files: files, ready: ready}
+}
+
+// NewSupervised builds the restart of a daemon that has no unit: its supervisor starts it again when a file changes.
+func NewSupervised(socket string, files []string, ready ReadyFunc) converge.Follower {
+	return restart{files: files, ready: ready, socket: socket}
 }
 
 func (r restart) Ref() converge.Ref {
+	if r.socket != "" {
+		return converge.Ref{Kind: "daemon", Name: r.socket, Reads: r.files}
+	}
 	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
 }
 
@@ -68,6 +77,15 @@ func DaemonState(state converge.State) converge.State {
 }
 
 func (r restart) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if r.socket != "" {
+		at, err := v.Stat(r.socket)
+		if host.NotExist(err) {
+			return "inactive", nil
+		} else if err != nil {
+			return "", err
+		}
+		return r.look(v, host.Unit{PID: 1, Started: at.Ctime})
+	}
 	u, err := v.Unit(ctx, r.unit)
 	if err != nil {
 		return "", err
@@ -179,6 +197,9 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	if to != UpToDate {
 		return nil
 	}
+	if r.socket != "" {
+		return r.await(ctx, h)
+	}
 	u, err := h.Unit(ctx, r.unit)
 	if err != nil {
 		return err
@@ -195,6 +216,27 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 		return &trouble.Error{What: err.Error(), Because: LastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
 	}
 	return nil
+}
+
+// startPatience is how long a supervisor has to start its daemon again. k0s waits three seconds for more changes, and five between
+// two starts: watchDropinConfigs and pkg/supervisor of https://github.com/k0sproject/k0s.
+const startPatience = time.Minute
+
+// await waits for the supervisor to start the daemon, and for the daemon to serve again.
+func (r restart) await(ctx context.Context, h host.Host) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	for {
+		switch state, err := r.Look(ctx, h); {
+		case err != nil:
+			return err
+		case state == UpToDate:
+			return r.ready(ctx, h, "", r.files)
+		}
+		if host.Pause(ctx, 100*time.Millisecond) != nil {
+			return &trouble.Error{What: fmt.Sprintf("cannot wait for the daemon at %s: its supervisor has not started it again within %v", r.socket, startPatience), Try: []string{"restart the supervisor"}}
+		}
+	}
 }
 
 // LastWords are the last lines of a unit's log; none where journalctl does not answer.
@@ -221,7 +263,7 @@ func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
 // the daemon reads the same with it and without.
 func (r restart) Affected(found converge.State, by converge.Change) converge.State {
 	state, suffix, _ := strings.Cut(string(found), ",")
-	if state == "inactive" || by.Kind == "restart" || by.Kind == "folder" {
+	if state == "inactive" || by.Kind == r.Ref().Kind || by.Kind == "folder" {
 		return found
 	}
 	if suffix != "" {

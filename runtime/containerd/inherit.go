@@ -35,6 +35,9 @@ func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
 			}
 		}
 	}
+	if h.Systemd && !slices.ContainsFunc(options, func(p toml.Pair) bool { return strings.EqualFold(p.Key, "SystemdCgroup") }) {
+		options = options.With("SystemdCgroup", true)
+	}
 	return entry.With("options", options)
 }
 

@@ -30,6 +30,7 @@ func owners() map[string]owner {
 		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
 		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in or a template
 		"rke2":          {itsNvidia, rancher},   //
+		"k0s":           {itsNvidia, addition},  // its folder of additions has the handler, and it starts the daemon again
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":           {itsNone, none},        //
 		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
@@ -42,11 +43,11 @@ func owners() map[string]owner {
 }
 
 // ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for the file that K3s and RKE2
-// generate at each start.
+// generate at each start, and that of k0s.
 func ownerOf(s spec.Spec, e facts.Engine) owner {
 	all := owners()
 	switch o, known := all[e.Owner]; {
-	case e.Owner == "k3s" || e.Owner == "rke2":
+	case e.Owner == "k3s" || e.Owner == "rke2" || e.Owner == "k0s":
 		return o
 	case s.Runtime.Owner == "gpuadm" && e.Owner == "gke":
 		return owner{itsNone, rewritten}
@@ -61,7 +62,7 @@ func ownerOf(s spec.Spec, e facts.Engine) owner {
 
 // HandlerFor is the handler that the spec asks for on this machine. Its name is "" where the machine needs none.
 func HandlerFor(s spec.Spec, f facts.Facts, e facts.Engine) engine.Handler {
-	h := engine.Handler{Name: s.Runtime.Handler, Binary: engine.Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs)}
+	h := engine.Handler{Name: s.Runtime.Handler, Binary: engine.Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs), Systemd: f.Kubelet.CgroupDriver == "systemd"}
 	if !s.Has("toolkit") && !slices.Contains(f.Programs, engine.Binary) && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
 		h.Binary = facts.RuntimeOfOperator
 	}

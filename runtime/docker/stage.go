@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -50,18 +52,22 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	return append(wants, restart), nil
 }
 
-// prove has dockerd judge the file. It runs nothing, and does not see the options of the machine's unit.
-// Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of https://github.com/moby/moby (v23.0.0), and
-// start in cmd/dockerd/daemon.go at v26.1.5. Before 23.0 gpuadm's own parser has to do, and Docker itself when it reads the file.
+// prove has dockerd judge the file beside the options that its unit gives it: dockerd refuses a key that is in both, and would not start
+// again. It runs nothing.
+// Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of https://github.com/moby/moby (v23.0.0), start
+// in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Before 23.0 gpuadm's own parser has to do, and
+// Docker itself when it reads the file.
 func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
 	if e.Binary == "" || after == nil || !since(e.Version, 23, 0) {
 		return nil
 	}
-	validate := func(data []byte) error {
-		_, err := v.AskAbout(ctx, map[string][]byte{e.Config: data}, e.Binary, "--validate", "--config-file", host.Scratch+e.Config)
+	validate := func(data []byte, options []string) error {
+		argv := slices.Concat([]string{e.Binary}, options, []string{"--validate", "--config-file", host.Scratch + e.Config})
+		_, err := v.AskAbout(ctx, map[string][]byte{e.Config: data}, argv...)
 		return err
 	}
-	err := validate(after)
+	options := e.Args[min(1, len(e.Args)):]
+	err := validate(after, options)
 	if err == nil || errors.As(err, &host.Later{}) {
 		return nil
 	}
@@ -69,7 +75,11 @@ func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byt
 		What: fmt.Sprintf("cannot edit %s: Docker would not take the result: %v", e.Config, err),
 		Try:  []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 	}
-	if before != nil && validate(before) != nil {
+	switch {
+	case len(options) > 0 && validate(after, nil) == nil:
+		t.Because = []string{e.Unit + " starts it with " + strings.Join(options, " ")}
+		t.Try = []string{"take the option out of the unit (systemctl cat " + e.Unit + "), and write it into " + e.Config}
+	case before != nil && validate(before, options) != nil:
 		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)
 		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
 	}

@@ -36,6 +36,9 @@ type Handler struct {
 	// GPU Operator's.
 	Programs []string
 
+	// Systemd says that kubelet has systemd manage cgroups. A new entry follows it where no other entry says how.
+	Systemd bool
+
 	// Owned says that the file's owner has the handler: where that works, nothing is added to it.
 	Owned bool
 }

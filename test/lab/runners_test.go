@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// A runner is who runs the container engine on a node: its unit, argument files and start script, with a real containerd.
+type runner struct {
+	name    string
+	files   map[string]string // by path; those that start with #! can be run
+	units   []string          // started in this order
+	socket  string
+	changed string // the one file that gpuadm makes or edits
+	restart string // the unit that gpuadm restarts; "" where the runner starts its daemon again
+	command string // the daemon's configuration, as the daemon says it
+}
+
+const (
+	engineArgs = "--root=/var/lib/containerd/RUNNER --state=/run/RUNNER/containerd --address=/run/RUNNER/containerd.sock --config=FILE"
+	// After setupConfig, watchDropinConfigs and restart in pkg/component/worker/containerd/component.go of k0sproject/k0s at 01390e46,
+	// which imports the files of its folder, and its supervisor: SIGHUP three seconds after the last change, and a new start.
+	k0sProgram = `#!/bin/bash
+mkdir -p /etc/k0s/containerd.d /run/k0s
+setup() {
+  { printf '# k0s_managed=true\nversion = 3\nimports = ['; for f in /etc/k0s/containerd.d/*.toml /run/k0s/containerd-cri.toml; do [ -e "$f" ] && printf '"%s", ' "$f"; done; printf ']\n'; } >/etc/k0s/containerd.toml
+}
+printf 'version = 3\n[plugins."io.containerd.cri.v1.runtime".cni]\n  bin_dir = "/opt/cni/bin"\n' >/run/k0s/containerd-cri.toml
+state() { stat -c '%n %Z' /etc/k0s/containerd.d /etc/k0s/containerd.d/* 2>/dev/null; }
+setup; old=$(state)
+while :; do
+  /var/lib/k0s/bin/containerd ARGS & pid=$!
+  while kill -0 $pid 2>/dev/null; do
+    sleep 0.3; new=$(state)
+    if [ "$new" != "$old" ]; then sleep 3; old=$(state); setup; kill -HUP $pid; wait $pid; fi
+  done
+done
+`
+)
+
+// runners: k0s, as above; MicroK8s, after microk8s-resources/wrappers/run-containerd-with-args and default-args of canonical/microk8s at
+// 02c467bd; Canonical Kubernetes, after k8s/args and src/k8s/pkg/k8sd/setup/containerd.go of canonical/k8s-snap at 017ffcec, with its
+// containerd-base-dir moved, as beside Docker's containerd (canonical/k8s-snap issue 1991).
+func runners() []runner {
+	args := func(name, file string) string {
+		return strings.NewReplacer("RUNNER", name, "FILE", file).Replace(engineArgs)
+	}
+	snap := func(name, daemon, program string) string {
+		return "[Unit]\nDescription=Service for snap application " + name + "." + daemon + "\n[Service]\nExecStart=" + program + "\nRestart=always\nKillMode=process\nDelegate=yes\n"
+	}
+	const template = `version = 2
+oom_score = 0
+
+[plugins."io.containerd.grpc.v1.cri"]
+
+  stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    no_pivot = false
+    default_runtime_name = "${RUNTIME}"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia-container-runtime]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia-container-runtime.options]
+        BinaryName = "nvidia-container-runtime"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "${SNAP_DATA}/opt/cni/bin"
+`
+	const microk8s = "/var/snap/microk8s/current/args/"
+	return []runner{
+		{
+			name: "k0s", socket: "/run/k0s/containerd.sock", changed: "/etc/k0s/containerd.d/99-gpuadm.toml", units: []string{"k0sworker"},
+			files: map[string]string{
+				"/usr/local/bin/k0s":                    strings.Replace(k0sProgram, "ARGS", args("k0s", "/etc/k0s/containerd.toml"), 1),
+				"/etc/systemd/system/k0sworker.service": "[Unit]\nDescription=k0s - Zero Friction Kubernetes\n[Service]\nExecStart=/usr/local/bin/k0s worker --token-file=/etc/k0s/token\nDelegate=yes\nKillMode=process\nRestart=always\n[Install]\nWantedBy=multi-user.target\n",
+			},
+			command: "/var/lib/k0s/bin/containerd --config /etc/k0s/containerd.toml config dump",
+		},
+		{
+			name: "microk8s", socket: "/run/microk8s/containerd.sock", changed: microk8s + "containerd-template.toml", units: []string{"snap.microk8s.daemon-containerd"}, restart: "snap.microk8s.daemon-containerd",
+			files: map[string]string{
+				microk8s + "containerd-template.toml":                         template,
+				microk8s + "containerd":                                       strings.ReplaceAll(args("microk8s", "${SNAP_DATA}/args/containerd.toml"), " ", "\n") + "\n",
+				microk8s + "kubelet":                                          "--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--container-runtime-endpoint=/run/microk8s/containerd.sock\n",
+				"/usr/local/bin/run-containerd-with-args":                     "#!/bin/bash\nSNAP_DATA=/var/snap/microk8s/current\nsed 's@${SNAP_DATA}@'\"$SNAP_DATA\"'@g;s@${RUNTIME}@runc@g' $SNAP_DATA/args/containerd-template.toml >$SNAP_DATA/args/containerd.toml\ndeclare -a args=\"($(cat $SNAP_DATA/args/containerd))\"\nexec /snap/microk8s/current/bin/containerd \"${args[@]}\"\n",
+				"/etc/systemd/system/snap.microk8s.daemon-containerd.service": snap("microk8s", "daemon-containerd", "/usr/local/bin/run-containerd-with-args"),
+				"/etc/systemd/system/snap.microk8s.daemon-kubelite.service":   snap("microk8s", "daemon-kubelite", "/bin/sleep infinity"),
+			},
+			command: "/snap/microk8s/current/bin/containerd --config " + microk8s + "containerd.toml config dump",
+		},
+		{
+			name: "k8s", socket: "/run/k8s/containerd.sock", changed: "/srv/k8s/etc/containerd/conf.d/99-gpuadm.toml", units: []string{"snap.k8s.containerd"}, restart: "snap.k8s.containerd",
+			files: map[string]string{
+				"/srv/k8s/etc/containerd/config.toml":             "version = 3\nimports = [\"/srv/k8s/etc/containerd/conf.d/*.toml\"]\n",
+				"/srv/k8s/etc/containerd/conf.d/k8sd-auths.toml":  "version = 3\n",
+				"/var/snap/k8s/common/args/containerd":            strings.ReplaceAll(args("k8s", "/srv/k8s/etc/containerd/config.toml"), " ", "\n") + "\n",
+				"/var/snap/k8s/common/args/kubelet":               "--root-dir=/var/lib/kubelet\n--container-runtime-endpoint=/run/k8s/containerd.sock\n",
+				"/etc/systemd/system/snap.k8s.containerd.service": snap("k8s", "containerd", "/snap/k8s/current/bin/containerd "+args("k8s", "/srv/k8s/etc/containerd/config.toml")),
+				"/etc/systemd/system/snap.k8s.kubelet.service":    snap("k8s", "kubelet", "/bin/sleep infinity"),
+			},
+			command: "/snap/k8s/current/bin/containerd --config /srv/k8s/etc/containerd/config.toml config dump",
+		},
+	}
+}
+
+// TestLabRunners: beside an idle containerd of the machine's, the engine that kubelet uses gets the handler in the file that its owner
+// reads, by one start of that daemon; a second apply does nothing; undo restores every byte; the idle one is untouched all along.
+func TestLabRunners(t *testing.T) {
+	t.Parallel()
+	for _, r := range runners() {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			n := boot(t, lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 1})
+			for _, at := range []string{"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin"} {
+				n.Must("mkdir", "-p", at)
+				n.Must("cp", "/usr/bin/containerd", at)
+			}
+			for name, text := range r.files {
+				mode := uint32(0o644)
+				if strings.HasPrefix(text, "#!") {
+					mode = 0o755
+				}
+				n.Put(name, text, mode)
+			}
+			n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
+			n.Must("systemctl", "daemon-reload")
+			n.Must(append([]string{"systemctl", "start"}, r.units...)...)
+			answers := func() bool { return n.Exec("ctr", "--address", r.socket, "version").Exit == 0 }
+			if !eventually(answers) {
+				t.Fatalf("%s's containerd does not answer: %s", r.name, n.Journal(r.units[0]+".service"))
+			}
+			idle, files := n.MainPID(daemon), n.files()
+			inDump := func() bool {
+				return strings.Contains(n.Must(strings.Fields(r.command)...), "nvidia-container-runtime'") || strings.Contains(n.Must(strings.Fields(r.command)...), `/usr/bin/nvidia-container-runtime"`)
+			}
+
+			plan := n.gpuadm(0, "plan").Stdout
+			says(t, lab.Result{Stdout: plan}, r.changed)
+			n.gpuadm(0, "apply")
+			if !answers() || !inDump() {
+				t.Errorf("after apply: answers %v, handler in the daemon's configuration %v", answers(), inDump())
+			}
+			if again := n.gpuadm(0, "apply"); again.Stdout != "Nothing to do.\n" {
+				t.Errorf("apply again: %s", again)
+			}
+			n.gpuadm(0, "status")
+			n.gpuadm(0, "undo", "--to", "all")
+			if !eventually(answers) || inDump() {
+				t.Errorf("after undo: answers %v, handler in the daemon's configuration %v", answers(), inDump())
+			}
+			if diff := files.Diff(n.files()); diff != "" {
+				t.Errorf("undo left:\n%s", diff)
+			}
+			if n.MainPID(daemon) != idle {
+				t.Error("the idle containerd was restarted")
+			}
+		})
+	}
+}
