@@ -21,13 +21,13 @@ func perGPU(s spec.Spec, f facts.Facts) bool {
 	return s.MIG.Failure == "per-gpu" || s.MIG.Failure != "all-or-nothing" && f.Booting
 }
 
-// alone is a GPU that waits by itself while it is in use or does not answer, so that the others get their partitions.
+// alone is a GPU that is in use or does not answer: it waits, and the other GPUs get their partitions.
 type alone struct {
 	gpu
 	to func(converge.State) (converge.State, error)
 }
 
-// Look makes the change wait that would take the GPU from its users.
+// Look lets a change wait that would take the GPU from the processes that use it.
 func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
 	found, err := a.gpu.Look(ctx, v)
 	if err != nil || found == "" {

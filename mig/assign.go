@@ -44,14 +44,14 @@ func Entries(m spec.MIG) ([]Entry, error) {
 	return all, nil
 }
 
-// Assigned is a GPU and the one entry that is for it.
+// Assigned is a GPU and the one entry that applies to it.
 type Assigned struct {
 	GPU   host.GPU
 	Entry Entry
 }
 
-// Assign finds the entry of each GPU, in the order of the GPUs. GPUs that no entry is for are left out, and so are GPUs
-// without MIG that no entry picks by their index. Errors are a *trouble.Error: two entries for one GPU, an index or a
+// Assign finds the entry for each GPU, in the order of the GPUs. It leaves out GPUs that no entry applies to, and GPUs
+// without MIG that no entry picks by index. Errors are a *trouble.Error: two entries for one GPU, an index or a
 // name that no GPU has, MIG for a GPU that has none, entries for none of the GPUs.
 func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	for _, e := range entries {
@@ -62,7 +62,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	var all []Assigned
 	idle := false // an entry asks for no MIG where there is none
 	for _, g := range gpus {
-		if g.Lost != "" && g.Device == "" { // which of the entries it is for is not known, so it is taken to be for one
+		if g.Lost != "" && g.Device == "" { // it is unknown which entry applies, so one is assumed to
 			if i := slices.IndexFunc(entries, func(e Entry) bool { return e.counts(g) }); i >= 0 {
 				all = append(all, Assigned{g, entries[i]})
 			}
@@ -103,7 +103,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	return all, nil
 }
 
-// Needs is how many GPUs the indices in the entries take there to be.
+// Needs is how many GPUs there must be for the indices in the entries.
 func Needs(entries []Entry) int {
 	n := 0
 	for _, e := range entries {
@@ -129,7 +129,7 @@ func noGPU(gpus []host.GPU) error {
 	return t
 }
 
-// Matches says whether the entry is for this GPU.
+// Matches reports whether the entry applies to this GPU.
 func (e Entry) Matches(g host.GPU) bool {
 	if !e.counts(g) {
 		return false
@@ -170,8 +170,8 @@ func one(s string) bool {
 	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
 }
 
-// check refuses indices and names that no GPU has: a slip there would otherwise do nothing, and look done. A model
-// that is known but not in this machine is no slip, since one file may serve many machines.
+// check refuses indices and names that no GPU has: otherwise a typing error would have no effect and no message. A known
+// model that this machine lacks is fine, since one file may serve many machines.
 func (e Entry) check(gpus []host.GPU) error {
 	for _, i := range e.Devices.Index {
 		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Parted is the GPUs' state as a file for mig-parted, with one layout of this name. The same GPUs give the same
-// bytes. The format has no places; comments name them, and what mig-parted would not see.
+// bytes. The format cannot state places: comments name them, and whatever else mig-parted ignores.
 func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
 	key, _ := yaml.Marshal(name) // a string: it cannot fail
@@ -80,7 +80,7 @@ func Tables(gpus []host.GPU) string {
 	return b.String()
 }
 
-// placements are the lines of a table of placements; false where a partition would be in it twice.
+// placements are the lines of a placements table; false if a partition would appear in it twice.
 func placements(s State) (string, bool) {
 	var b strings.Builder
 	for _, p := range s.Parts {
@@ -95,8 +95,8 @@ func placements(s State) (string, bool) {
 	return b.String(), true
 }
 
-// partitions are the names of an instance's compute instances: what a container is given. A half-made instance counts
-// as what it was meant to be.
+// partitions are the names of an instance's compute instances, as containers get them. An instance without compute
+// instances counts as the one that it was made for.
 func partitions(p Part) []string {
 	if len(p.Compute) == 0 || p.slices() == 0 {
 		return []string{p.Profile}

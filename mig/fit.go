@@ -42,9 +42,9 @@ type placedPart struct {
 // that go.
 type cost [4]int
 
-// Fit finds how the layout lies on a GPU in the state found, with the least disturbance: never an instance in
-// use if there is any other way, then as few instances as possible; proven by exhaustive search. Of ways that are alike
-// it takes the one that leaves the most room, then the first by places, so that the same wish ends in the same places.
+// Fit places the layout on a GPU in the state found, with the least disturbance: it spares instances in use if it can,
+// and then destroys as few instances as possible, proven by exhaustive search. Among equal solutions it takes the one
+// that leaves the most room, then the first by places, so that the same input ends in the same places.
 // Errors are a *trouble.Error that says why the layout cannot be, with a picture where that explains it.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
@@ -143,7 +143,7 @@ type search struct {
 	model Model
 	items []item
 	found []placedPart
-	any   bool // the first way will do
+	any   bool // the first solution will do
 
 	at   []host.Span // where each item before the current one lies
 	kept uint64      // by index of found
@@ -154,8 +154,8 @@ type search struct {
 	bestKept uint64
 }
 
-// run searches. Where the compute slices do not do there is no need to, on the GPUs known memory slices bind first; nor
-// where the one set of media engines does not.
+// run searches. It skips the search if compute slices or media engines do not suffice: on known GPUs memory slices run
+// out first.
 func (s *search) run() {
 	compute := 0
 	for _, it := range s.items {
@@ -166,10 +166,9 @@ func (s *search) run() {
 	}
 }
 
-// media finds two items that want the same media engines; nil if none do. Of the JPEG engine and the optical flow accelerator
-// a GPU has one set, which +me gives to one instance of whatever size: an A30 offers 1g.6gb+me and 2g.12gb+me, each once,
-// and the whole GPU has no more of these engines than either. +me.all gives it every engine, and leaves none for the share
-// that others have which do not say -me.
+// media finds two items that want the same media engines; nil if none do. A GPU has one JPEG engine and one optical flow
+// accelerator, and +me gives both to one instance of any size: an A30 offers 1g.6gb+me and 2g.12gb+me, each once. +me.all
+// gives an instance all engines, and leaves none for instances whose name does not say -me.
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
 func media(items []item) []item {
 	for i, a := range items {
@@ -189,7 +188,7 @@ func (it item) has(attribute string) bool {
 	return i >= 0 && it.profile.Name[i] == attribute[0] && slices.Contains(strings.Split(it.profile.Name[i+1:], ","), attribute[1:])
 }
 
-// place lays the items from i on, where used slices are taken and changes is what instances that stay cost by now.
+// place places the items from i on. used are the slices that are taken, and changes is what the kept instances cost so far.
 func (s *search) place(i int, used uint64, changes cost) {
 	if s.best != nil {
 		least := changes.plus(s.removed(used))
@@ -207,7 +206,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 			continue
 		}
 		if i > 0 && it.like(s.items[i-1]) && at.Start <= s.at[i-1].Start {
-			continue // the same, the other way round
+			continue // the same, mirrored
 		}
 		here := mask(at)
 		if here == 0 || used&here != 0 {
@@ -226,7 +225,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 	}
 }
 
-// removed is the cost of the found instances in these slices that do not stay.
+// removed is the cost of the found instances in these slices that are destroyed.
 func (s *search) removed(used uint64) cost {
 	var c cost
 	for k, f := range s.found {
@@ -257,8 +256,8 @@ func changed(f placedPart, it item) cost {
 	return c
 }
 
-// recompute is which compute instances go and which are made, by index and by slices. Those that stay might lie in the
-// way of a new one of two slices or more; where it is not known where they lie, none stays then.
+// recompute lists the compute instances to destroy and to make, by index and by slices. A kept one might block a new one of
+// two slices or more; where its place is unknown, none is kept then.
 func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {
@@ -278,7 +277,7 @@ func recompute(found, want []int) (destroy, create []int) {
 	return destroy, want
 }
 
-// leaf judges one way to lay all items.
+// leaf judges one placement of all items.
 func (s *search) leaf(used uint64, c cost) {
 	room := s.room(used)
 	order := cmp.Or(slices.Compare(c[:], s.bestCost[:]), s.bestRoom-room)
@@ -291,7 +290,7 @@ func (s *search) leaf(used uint64, c cost) {
 	}
 }
 
-// room is in how many ways one more instance could be laid.
+// room counts the places where one more instance would fit.
 func (s *search) room(used uint64) int {
 	n := 0
 	for _, p := range s.model.Profiles {

@@ -75,7 +75,7 @@ func splits(compute []int) string {
 	return strings.Join(list, ",")
 }
 
-// most is more than any GPU holds: counts above it are a slip, and would only cost memory.
+// most is more than any GPU holds: a larger count is a typing error, and would only cost memory.
 const most = 64
 
 // counted is a layout of so many of each profile, as mig-parted and node.toml count them: entries with a part of the

@@ -15,13 +15,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Make goes the shortest way from the GPU's current state.
+// Make takes the fewest steps from the GPU's current state.
 func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return g.MakeAll(ctx, h, []converge.Change{{Ref: g.Ref(), After: to}})
 }
 
-// MakeAll changes several GPUs as one, so that a reset is of all that need one. GPUs of which only a boot changes the mode wait for it,
-// and the others get their partitions.
+// MakeAll changes several GPUs together, so that one reset serves all that need one. A GPU whose mode only a reboot changes waits
+// for it, and the others get their partitions.
 func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
 	g.driverCache.set(nil)
 	ctx, end := host.KeepDriver(ctx)
@@ -48,7 +48,7 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 	return nil
 }
 
-// makeWays goes the ways while the services that hold GPUs are paused, and once the processes have ended that may be ended.
+// makeWays executes the ways while the services that hold GPUs are paused, after it has ended the processes that may be ended.
 func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
 	run := Runner{Device: h, Found: d}
 	if !disturbs(ways) {
@@ -92,7 +92,7 @@ func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all 
 	return explain(err, held)
 }
 
-// wayTo is the way of one GPU to its desired state.
+// wayTo lists the steps of one GPU to its desired state.
 func wayTo(d *host.Driver, c converge.Change) (Way, error) {
 	at, known := find(d, c.Name)
 	if !known {
@@ -113,21 +113,21 @@ func wayTo(d *host.Driver, c converge.Change) (Way, error) {
 	return Way{c.Name, steps}, err
 }
 
-// Sweep starts the services again that a run which was killed had paused.
+// Sweep starts the services that a killed run had paused.
 func (g gpu) Sweep(h host.Host) error { return things.Resume(context.Background(), h) }
 
 func changesMode(steps []Step) bool {
 	return slices.ContainsFunc(steps, func(s Step) bool { return s.Do == ModeOn || s.Do == ModeOff || s.Do == Reset })
 }
 
-// disturbs says whether the ways take something from who uses a GPU.
+// disturbs reports whether the ways take something from the users of a GPU.
 func disturbs(ways []Way) bool {
 	return slices.ContainsFunc(ways, func(w Way) bool {
 		return changesMode(w.Steps) || slices.ContainsFunc(w.Steps, func(s Step) bool { return s.Do == DestroyInstance || s.Do == DestroyCompute })
 	})
 }
 
-// explain gives a failure the engine's form. Held names who has a device open, where a GPU is in use.
+// explain turns a failure into the engine's error. It names the processes that have a device open, if a GPU is in use.
 func explain(err error, held []string) error {
 	f := (*Failure)(nil)
 	if !errors.As(err, &f) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mig plans how GPUs are partitioned: what fits on one, where it lies so that the most of what is there can
-// stay, and which steps lead there and back. Planning is pure; Run alone is handed a device.
+// stay, and which steps lead there and back. Planning is pure; only Run gets a device.
 package mig
 
 import (
@@ -41,10 +41,10 @@ type Model struct {
 // (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Enable MIG Mode").
 func (m Model) Resets() bool { return m.Arch == "ampere" }
 
-// noProfile is the id of what is no profile of a GPU.
+// noProfile is an id that no profile of a GPU has.
 const noProfile = -1
 
-// parts says whether only the driver knows ids and memory slices: Memory and Places count parts of the memory, and ids are below noProfile.
+// parts reports whether only the driver knows ids and memory slices: then Memory and Places count fractions of the memory, and ids are below noProfile.
 func (m Model) parts() bool { return m.Places == "fractions" }
 
 //go:embed profiles/gpus.json
@@ -87,7 +87,7 @@ type gpuRow struct {
 	Note          string
 }
 
-// read decodes the table once: what asks for a model by its name asks for each GPU.
+// read decodes the table once, since callers look models up for each GPU.
 var read = sync.OnceValue(func() table {
 	var t table
 	d := json.NewDecoder(bytes.NewReader(gpus))
@@ -197,7 +197,7 @@ func plain(all []host.ComputeProfile) []host.ComputeProfile {
 	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool { return a.Slices == b.Slices })
 }
 
-// called is a GPU's address, or its index where it has fallen off the bus and its address is not known.
+// called is a GPU's address, or its index if it has fallen off the bus and has no known address.
 func called(g host.GPU) string {
 	if g.Address == "" {
 		return strconv.Itoa(g.Index)
@@ -239,7 +239,7 @@ func (m Model) GPU() host.GPU {
 // errKnown is the cause of errors of Find about GPUs that are known: one of several, or one without a table.
 var errKnown = errors.New("the GPU is known")
 
-// Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
+// Find returns the model that a user names: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
 // name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *trouble.Error that lists what was meant.
 func Find(name string) (Model, error) {
 	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {

@@ -155,8 +155,8 @@ func size(p host.Profile) int {
 	return p.Places[0].Size
 }
 
-// noProfile says what the GPU offers in place of a profile that it has not. Names differ between boards and drivers of
-// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): the nearest in memory is meant then.
+// noProfile says what the GPU offers in place of a profile that it lacks. Names differ between boards and drivers of
+// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): then the profile nearest in memory is probably meant.
 func (m Model) noProfile(n name) error {
 	near, off := "", 0
 	var offers []string

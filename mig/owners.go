@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// withOwners adds the pods that kubelet has given the GPU or an instance that goes, and that have no process among the users: a pod
-// whose image is still pulled has none yet.
+// withOwners adds the pods to which kubelet has assigned the GPU, or an instance that will be destroyed, and that have no process yet:
+// a pod whose image is still being pulled has none.
 func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
 	mode := changesMode(steps)
 	for _, p := range pods {
@@ -37,7 +37,7 @@ func partOf(g host.GPU, i int) Part {
 	return StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
 }
 
-// goes says whether the steps destroy an instance of a GPU, or compute instances of it.
+// goes reports whether the steps destroy an instance of a GPU, or compute instances in it.
 func goes(g host.GPU, i int, steps []Step) bool {
 	part := partOf(g, i)
 	return slices.ContainsFunc(steps, func(s Step) bool {

@@ -93,7 +93,7 @@ func (p *parted) entry(read entryYAML, called string) Entry {
 	line := max(1, read.Devices.line)
 	e := Entry{Match: read.Filters, Devices: read.Devices.Devices, Where: fmt.Sprintf("%s, %s:%d", called, p.file, line)}
 	if len(p.errs) > 0 {
-		return e // what is missing may be what could not be read
+		return e // the missing key may be the unreadable one
 	}
 	counts := read.Counts
 	maps.DeleteFunc(counts, func(_ string, n int) bool { return n == 0 })

@@ -20,14 +20,14 @@ const (
 	smiNoPermission = 4
 )
 
-// Unreset reports GPUs that wait for a reset still, to change their MIG mode.
+// Unreset reports GPUs that still wait for a reset to change their MIG mode.
 type Unreset struct {
 	GPUs    []string // PCI addresses
-	Err     error    // what the reset said; nil where it said that it went well
+	Err     error    // the error of the reset; nil if it reported success
 	Holders []string // processes that have a device of these GPUs open
 }
 
-// Boot says whether only a boot changes the mode. The driver has asked for a reset, and the reset is not available on this machine, or
+// Boot reports whether only a reboot changes the mode. The driver has asked for a reset, and the reset is not available on this machine, or
 // it has no effect: "VM reboot is required" for a GPU that is passed through, says nvml.h at nvmlDeviceSetMigMode; on Azure's A100 a
 // reset may end well and change nothing (cse_main.sh in https://github.com/Azure/AgentBaker).
 func (u *Unreset) Boot() bool {
@@ -50,7 +50,7 @@ func (u *Unreset) Error() string {
 
 func (u *Unreset) Unwrap() error { return u.Err }
 
-// says is why, and what to do about it.
+// says returns the cause, and what to do about it.
 func (u *Unreset) says() (why string, try []string) {
 	names := "GPU " + strings.Join(u.GPUs, " and ")
 	try = []string{"end what uses the GPU, then run the same command again"}
@@ -72,8 +72,8 @@ func (u *Unreset) says() (why string, try []string) {
 	return "cannot reset " + names + ": " + u.Err.Error(), try
 }
 
-// reset resets those of the GPUs that wait for it: the driver may have reset them itself when their mode was set, or an operator since
-// the plan. It reads the GPUs before and after, since a reset may have no effect, and may have worked though it says otherwise.
+// reset resets the GPUs that wait for it: the driver may have reset some when it set their mode, or an operator after the
+// plan. It reads the GPUs before and after, since a reset can have no effect, or work and still report an error.
 func (r *runner) reset(ctx context.Context, asked []*gpuRun) error {
 	if len(asked) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func pending(all []*gpuRun) (names []string) {
 	return names
 }
 
-// leave ends the ways of the GPUs that change their mode at the next boot; the others continue theirs.
+// leave drops the remaining steps of GPUs whose mode changes at the next boot; the others continue.
 func (r *runner) leave(u *Unreset) {
 	r.unreset = u
 	for _, g := range r.gpus {

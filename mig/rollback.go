@@ -38,8 +38,8 @@ func (f *Failure) Error() string { return fmt.Sprintf("cannot %s: %v", f.Step.of
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// back rolls the GPUs back. It asks the driver first: the driver knows what was done, whatever the call returned. It
-// goes on after an error, since most of an old layout is better than none, and asks the driver again at the end.
+// back rolls the GPUs back. It asks the driver first, which knows what was done whatever the call returned. It continues
+// after an error, since most of the old layout is better than none, and asks the driver again at the end.
 func (r *runner) back(ctx context.Context) []RolledBack {
 	rolledBack := make([]RolledBack, len(r.gpus))
 	at := map[*gpuRun]*RolledBack{}
@@ -53,7 +53,7 @@ func (r *runner) back(ctx context.Context) []RolledBack {
 	}
 	failed := map[*gpuRun][]Step{}
 	for _, g := range r.gpus {
-		// Whether a reset is needed shows in the modes: only then can they differ.
+		// The modes show whether a reset is needed: only then do they differ.
 		g.Steps = way(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
 	}
 	_, _, _ = r.walk(ctx, func(g *gpuRun, s Step, err error) {

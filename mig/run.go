@@ -23,26 +23,26 @@ type Device interface {
 	DestroyCompute(ctx context.Context, gpu string, instance, id int) error
 }
 
-// Way is what is to be done to one GPU.
+// Way is the list of steps for one GPU.
 type Way struct {
 	GPU   string // PCI address
 	Steps []Step
 }
 
-// Runner goes ways on a device.
+// Runner executes ways on a device.
 type Runner struct {
 	Device
 	Found *host.Driver // what the device says now; nil: Run asks it
-	// Idle keeps what holds these GPUs away from them while their mode changes: they may be reset for it.
+	// Idle stops the services that hold these GPUs while their mode changes, since the change may need a reset.
 	Idle func(ctx context.Context, gpus []string, change func() error) error
 	// Holders names the processes that have a device of these GPUs open.
 	Holders func(ctx context.Context, gpus []string) ([]string, error)
 }
 
-// Run goes the ways of several GPUs as one. Those that are to be reset are reset in one call, and no others with them: GPUs
-// joined by NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the
-// context ends between two steps, it restores the instances that were there before, at the places they had, on all the GPUs,
-// and returns a *Failure. Where only a boot changes the mode of some, the others go their ways, and the error is an *Unreset.
+// Run executes the ways of several GPUs together. One call resets all GPUs that need a reset, and no others: GPUs joined by
+// NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the context
+// ends between two steps, Run restores the earlier instances at their places on all the GPUs and returns a *Failure. If only a
+// reboot changes the mode of some GPUs, the others still get their partitions, and the error is an *Unreset.
 func (x Runner) Run(ctx context.Context, ways ...Way) error {
 	ways = slices.DeleteFunc(slices.Clone(ways), func(w Way) bool { return len(w.Steps) == 0 })
 	if len(ways) == 0 {
@@ -83,7 +83,7 @@ func (x Runner) Run(ctx context.Context, ways ...Way) error {
 	return nil
 }
 
-// runner goes ways and keeps in mind what is on the GPUs, since to ask the driver each time costs more than the steps do.
+// runner executes ways and tracks what is on the GPUs, since asking the driver each time costs more than the steps.
 type runner struct {
 	Runner
 	gpus    []*gpuRun
@@ -104,7 +104,7 @@ func (r *runner) look(ctx context.Context) error {
 	return r.see(d)
 }
 
-// see takes in what the driver says.
+// see stores what the driver says.
 func (r *runner) see(d host.Driver) error {
 	for _, g := range r.gpus {
 		now, known := find(&d, g.GPU)
@@ -120,8 +120,8 @@ func (r *runner) see(d host.Driver) error {
 	return nil
 }
 
-// walk goes all ways: those of GPUs that change their mode up to that, all of them together; then each to its end. It stops at the
-// first error, unless failed takes it.
+// walk executes all ways: first up to the change of mode, for all GPUs together; then each to its end. It stops at the
+// first error that failed does not handle.
 func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (at *gpuRun, s Step, err error) {
 	var names []string
 	head := map[*gpuRun]int{} // how many steps it takes to change the mode
@@ -164,7 +164,7 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 	return nil, Step{}, nil
 }
 
-// modes changes modes: of each GPU by itself, and then by the reset of all that wait for one.
+// modes sets the mode of each GPU, and then resets all that wait for a reset.
 func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
 	var asked []*gpuRun
 	for _, g := range r.gpus {

@@ -112,8 +112,8 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	return c.Layout(m.Layout)
 }
 
-// impossible refuses, while no driver answers, what the GPUs on the bus cannot have by the table of known ones. GPUs that it does
-// not know are left to the driver, and so is a file that is not there yet.
+// impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have according to the table of known
+// GPUs. It leaves unknown GPUs, and a file that does not exist yet, to the driver.
 func impossible(m spec.MIG, f facts.Facts) error {
 	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
 		return nil
@@ -155,7 +155,7 @@ func impossible(m spec.MIG, f facts.Facts) error {
 // wide writes two PCI ids, "2330:10de", as host.GPU and mig-parted do: 0x233010DE.
 func wide(pair string) string { return "0x" + strings.ToUpper(strings.ReplaceAll(pair, ":", "")) }
 
-// unknown is the want for all partitions while no driver answers.
+// unknown is the want for the partitions of all GPUs while no driver answers.
 func unknown(f facts.Facts) converge.Want {
 	later := error(host.FirstBoot)
 	switch {
@@ -167,8 +167,8 @@ func unknown(f facts.Facts) converge.Want {
 	return untouched("partitions of the GPUs", later, "their driver reports their state")
 }
 
-// untouched wants nothing of partitions, or waits for what they need. What was made earlier cannot be read now, or is another program's,
-// which is no reason to undo it.
+// untouched wants no partitions, or waits for what they need. Partitions made earlier cannot be read now, or belong to another
+// program, and neither is a reason to undo them.
 func untouched(what string, later error, why string) converge.Want {
 	w := things.Check(what, func(context.Context, host.View) (string, error) { return "", later }, why)
 	w.Releases = true
@@ -184,7 +184,7 @@ func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 	}
 	now := StateOf(a.GPU)
 	w.To = func(found converge.State) (converge.State, error) {
-		from := now // who uses what is known of the state it was found in only
+		from := now // the users are only known for the state found
 		if string(found) != now.String() {
 			var err error
 			if from, err = ParseState(string(found)); err != nil {
@@ -197,7 +197,7 @@ func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 		}
 		return converge.State(fit.Target.String()), nil
 	}
-	_, err = m.Fit(now, a.Entry.Layout) // what cannot be is said once, not by each GPU
+	_, err = m.Fit(now, a.Entry.Layout) // an impossible layout is reported once, not for each GPU
 	return w, err
 }
 

@@ -84,8 +84,8 @@ type geometry struct {
 	pieces     []piece
 }
 
-// Steps is the way from one state of a GPU to another, in order: what goes goes before anything is made, and every
-// instance is made at its place. The way back is Steps with the two exchanged.
+// Steps lists the steps from one state of a GPU to another: first all that destroy, then all that make an instance at its
+// place. Steps with the two states exchanged leads back.
 func (m Model) Steps(from, to State) ([]Step, error) {
 	if from.Mode == Unknown || to.Mode == Unknown {
 		return nil, fmt.Errorf("cannot plan the steps from %q to %q: the GPU's state is not known", from, to)
@@ -101,7 +101,8 @@ func (m Model) Steps(from, to State) ([]Step, error) {
 	return way(a, b, m.Resets()), nil
 }
 
-// geometry resolves a state by the GPU's profiles. What it does not offer can go but not be made: that is the error.
+// geometry resolves a state by the GPU's profiles. The error names a profile that the GPU does not offer: such an instance can
+// be destroyed, not made.
 func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
@@ -138,7 +139,7 @@ func (m Model) geometry(s State) (geometry, error) {
 	return g, wrong
 }
 
-// way is the steps from one geometry to another. What is in use goes first: where it does not go, nothing idle is lost.
+// way lists the steps from one geometry to another. It destroys instances in use first: if that fails, no idle one is lost.
 func way(from, to geometry, resets bool) []Step {
 	var destroyed, made, modes []Step
 	keep := from.mode == On && to.mode == On
@@ -235,7 +236,7 @@ func inOrder(list []bit, slots int) []bit {
 	return list
 }
 
-// firstFree is where the driver would lay a compute instance: at the first free multiple of its size, rounded up to a
+// firstFree is where the driver would place a compute instance: at the first free multiple of its size, rounded up to a
 // power of two; -1 where there is none.
 func firstFree(size, slots int, used uint64) int {
 	step := 1
@@ -250,7 +251,7 @@ func firstFree(size, slots int, used uint64) int {
 	return -1
 }
 
-// turn is which compute instances of an instance that stays go, and which are made.
+// turn lists the compute instances to destroy and to make in an instance that stays.
 func (p piece) turn(want []bit) (destroy, create []bit) {
 	if slices.ContainsFunc(want, func(b bit) bool { return b.spot.Size > 0 }) {
 		left := slices.Clone(want)

@@ -22,8 +22,8 @@ type gpu struct {
 	driverCache *driverCache // nil: the driver is asked each time
 }
 
-// driverCache is the driver's answer, shared by all GPUs of a stage: to ask once costs little more than for one GPU, and each answer
-// attaches the GPUs that no process holds. It serves until the stage changes something: MakeAll asks again before and after.
+// driverCache is the driver's answer, shared by all GPUs of a stage: asking for all costs little more than asking for one, and each
+// question attaches the GPUs that no process holds. It is valid until the stage changes something: MakeAll asks before and after.
 type driverCache struct {
 	mu                 sync.Mutex
 	driver             *host.Driver
@@ -31,7 +31,7 @@ type driverCache struct {
 	pauses, modePauses *[]string         // the services that a change of instances alone pauses, and that of a mode
 }
 
-// once is what a place of the cache holds, or the answer to a question where it holds nothing.
+// once returns the cached answer, and asks if there is none.
 func once[T any](s *driverCache, held **T, ask func() (T, error)) (answer T, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func once[T any](s *driverCache, held **T, ask func() (T, error)) (answer T, err
 	return answer, err
 }
 
-// cache is the stage's, or one for this question alone.
+// cache is the stage's cache, or a new one for this question.
 func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{}) }
 
 // ask returns the driver's answer.
@@ -91,7 +91,7 @@ func New(name string) converge.Thing { return gpu{name, nil} }
 // Ref names it by the PCI address: its index changes when another GPU falls off the bus.
 func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address} }
 
-// Look is "" for a GPU that the driver does not know: it was taken out of the machine.
+// Look returns "" for a GPU that the driver does not know: it was removed from the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	d, err := g.cache().ask(ctx, v)
 	if err != nil {
@@ -107,9 +107,9 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(StateOf(at).String()), nil
 }
 
-// TakeOut is how the GPU was before us, if all that is on it now is ours or was there then: a reboot, or a run that was cut
-// short, leaves less than was made. Beside partitions that were made outside gpuadm ours alone go: what was there before may no
-// longer fit.
+// TakeOut returns the state before gpuadm, if every partition on the GPU now is gpuadm's or was there before: a reboot or a killed
+// run leaves fewer than were made. Beside partitions that were made outside gpuadm it only removes gpuadm's: the earlier ones may
+// no longer fit.
 func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]State
 	for i, text := range []converge.State{found, before, after} {
@@ -138,7 +138,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest con
 	return converge.State(is.String()), left, nil
 }
 
-// among says whether a partition is among some, with no compute instance that they have not.
+// among reports whether a partition is one of some, without further compute instances.
 func (p Part) among(known []Part) bool {
 	there := false
 	var compute []int
@@ -150,7 +150,7 @@ func (p Part) among(known []Part) bool {
 	return there && within(p.Compute, compute)
 }
 
-// within says whether all of some compute instances are among those known, each counted once.
+// within reports whether all of some compute instances are among the known ones, each counted once.
 func within(some, known []int) bool {
 	left := slices.Clone(known)
 	for _, c := range some {

@@ -23,8 +23,8 @@ type user struct {
 	text string
 }
 
-// Breaks says who would lose an instance or the GPU. Changes to an instance without clients break nothing; a GPU that is reset,
-// or changes its mode, is lost to every process that holds it open.
+// Breaks names the processes that would lose an instance or the GPU. A change to an instance without clients breaks nothing; a
+// reset or a change of mode takes the GPU from every process that has it open.
 func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	cache := g.cache()
 	d, err := cache.ask(ctx, v)
@@ -72,8 +72,8 @@ func texts(users []user) (list []string) {
 	return list
 }
 
-// usersOf lists the processes that the steps would take their GPU or instance from: those that the driver lists, and those that have
-// the device open. DCGM and others keep an instance from its end though the driver lists no process
+// usersOf lists the processes that would lose their GPU or instance by the steps: those that the driver lists, and those that have
+// the device open. DCGM and others block the end of an instance though the driver lists no process
 // (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). The services that are paused do not count.
 func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list []user) {
 	add := func(pids []int, of string, holds func(devices.Holder) bool) {
@@ -108,7 +108,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list
 	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
 }
 
-// instanceServices are services of the machine's own that hold instances, in the order to stop them in. dcgm.service is another name of
+// instanceServices are services of the machine that hold instances, in the order in which to stop them. dcgm.service is another name of
 // nvidia-dcgm.service. Sources: nvidia-mig-manager's clients; config-files/systemd in https://github.com/NVIDIA/DCGM; packaging in
 // https://github.com/NVIDIA/dcgm-exporter; deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit.
 func instanceServices() []string {
@@ -160,7 +160,7 @@ func watched(ctx context.Context, v host.View, ways []Way) error {
 	return nil
 }
 
-// users lists the processes that keep the ways from being gone.
+// users lists the processes that block the ways.
 func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list []user, err error) {
 	open, err := s.open(ctx, v)
 	if err != nil {
@@ -205,8 +205,8 @@ func names(ways []Way) (list []string) {
 	return list
 }
 
-// refuseUsers refuses before anything is touched: processes that came since the operator agreed, and those of pods, which nothing but
-// a drain may end.
+// refuseUsers refuses before anything is touched, for processes that started after the operator agreed, and for those of pods,
+// which only a drain may end.
 func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
 	found, err := new(driverCache).users(ctx, h, d, ways)
 	if err != nil || len(found) == 0 {
@@ -229,7 +229,7 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, a
 	return nil
 }
 
-// endUsers ends the processes that use what goes, which the operator has allowed. All of them end before anything is destroyed.
+// endUsers ends the processes that use what will be destroyed, as the operator has allowed. All end before anything is destroyed.
 func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) error {
 	found, err := new(driverCache).users(ctx, h, d, ways)
 	if err != nil {

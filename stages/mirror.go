@@ -126,13 +126,13 @@ func gatherers() map[string]packages.Gatherer {
 	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer), "dnf": dnf.New().(packages.Gatherer)}
 }
 
-// beside is a folder of gpuadm's beside the mirror: new while it is made, old while the new one takes its place. Both are known by name,
-// since a run may be killed before it writes anything into them, or while it removes them.
+// beside is a folder of gpuadm's beside the mirror: new while it is made, old while the new one takes its place. gpuadm knows both by
+// name, since a run may be killed before it writes into them, or while it removes them.
 func (m Mirror) beside(which string) string {
 	return path.Join(path.Dir(m.Dir), ".gpuadm-"+path.Base(m.Dir)+"-"+which)
 }
 
-// begin makes the folder ready in which the mirror is made. What a killed run has left is continued. No folder is touched that gpuadm
+// begin prepares the folder in which the mirror is made, and continues the folder of a killed run. It touches no folder that gpuadm
 // has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	names, err := h.ReadDir(m.Dir)
@@ -145,7 +145,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 			Try:  []string{"name a new folder with -o, or remove " + m.Dir},
 		}
 	}
-	// Of a run that was killed between its two last steps the old folder is still there, under its other name.
+	// A run that was killed between its last two steps leaves the old folder under its other name.
 	if _, err := h.Lstat(m.Dir); errors.Is(err, fs.ErrNotExist) {
 		if err := h.Rename(m.beside("old"), m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

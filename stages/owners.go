@@ -23,7 +23,7 @@ type Part struct {
 	Name   string  `json:"name"`
 	Owner  *Claim  `json:"owner,omitempty"`
 	None   string  `json:"none,omitempty"`   // why it has no owner
-	Others []Claim `json:"others,omitempty"` // who else tries to manage it: a quarrel
+	Others []Claim `json:"others,omitempty"` // other programs that try to manage it: a conflict
 }
 
 // Claim is one program that manages a part, or tries to.

@@ -48,7 +48,7 @@ func Repairs() []Repair {
 	}
 }
 
-// Stage is the repair as the engine makes it. Each want starts from the state found: what gpuadm made before stays.
+// Stage is the repair as a stage of the engine. Each want starts from the state found: earlier changes of gpuadm stay.
 func (r Repair) Stage() converge.Stage {
 	return converge.Stage{
 		Name: "repair", About: r.About, Needs: func(spec.Spec) facts.Needs { return r.needs },

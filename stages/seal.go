@@ -79,7 +79,7 @@ func Sealable(s converge.Status) error {
 	}
 }
 
-// Seal makes the image one for many machines, and returns what it has removed. A second one finds nothing.
+// Seal removes what belongs to one machine from the image, and returns what it removed. A second Seal finds nothing.
 func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
 	unlock, err := h.Lock()
 	if err != nil {
@@ -123,7 +123,7 @@ func OtherKubelet(v host.View) string {
 	return ""
 }
 
-// noPrivateKey refuses an image that still has the key that its DKMS signs with: one of an administrator's, in a place of their own.
+// noPrivateKey refuses an image that contains the key with which its DKMS signs: an administrator's key, in a place that they chose.
 func noPrivateKey(h host.View) error {
 	t, err := facts.ReadTrust(h)
 	if err != nil || t.BuildKey == "" {
@@ -147,7 +147,7 @@ func own() []string {
 	}
 }
 
-// folders are those of which all goes but what keep says. Of package lists those parts stay by which gpuadm sees that they were read:
+// folders are emptied, but for what keep names. Of package lists those parts stay by which gpuadm sees that they were read:
 // an image boots without a network. Ubuntu has its key for modules in shim-signed: update-secureboot-policy of its package.
 func folders() map[string]func(name string) bool {
 	none := func(string) bool { return false }
@@ -180,7 +180,7 @@ func (c *cleaner) empty(name string) {
 	c.note(name, err)
 }
 
-// file removes a file that is there. A link is left: what it says is no secret.
+// file removes a file, and leaves a link: its target is no secret.
 func (c *cleaner) file(name string) {
 	i, err := c.h.Lstat(name)
 	if c.err != nil || errors.Is(err, fs.ErrNotExist) || err == nil && !i.Mode.IsRegular() {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonedit changes single values of a JSON object as text: what is not asked for keeps every byte, its order, indentation
-// and numbers of any size. The standard library reads and judges JSON, and cannot write it like that.
+// Package jsonedit changes single values of a JSON object as text: everything else keeps its bytes, order, indentation and large
+// numbers. The standard library reads and judges JSON, and cannot edit it in place.
 package jsonedit
 
 import (

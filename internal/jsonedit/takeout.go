@@ -81,7 +81,7 @@ func TakeOut(before, after, found []byte, keep func(is *Doc, c Change) string) (
 	return is.text, left, nil
 }
 
-// back turns one change back, and takes the objects away that it had brought and that hold nothing any more.
+// back reverts one change, and removes the objects that it had added and that are empty now.
 func (d *Doc) back(was *Doc, c Change) (*Doc, error) {
 	if c.Old != nil {
 		if c.New == nil && len(c.Path) > 1 && !d.IsObject(c.Path[:len(c.Path)-1]...) {

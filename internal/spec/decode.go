@@ -60,7 +60,7 @@ func fill(ref any, def string) {
 	}
 }
 
-// file reads one file into the spec. It says whether the file's format is one that we know.
+// file reads one file into the spec. It reports whether this gpuadm knows the file's format.
 func (d *decoder) file(src *source, root *value, first bool) bool {
 	d.src = src
 	f := root.find("format")

@@ -29,7 +29,7 @@ func checkCluster(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
-// checkRegion: regions are many and get more, so only the form is checked. The name becomes a part of a host's name.
+// checkRegion checks the form only, since AWS adds regions. The name becomes a part of a host's name.
 func checkRegion(v string) (string, *trouble.Error) {
 	parts := strings.Split(v, "-")
 	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
@@ -115,8 +115,8 @@ func checkNodeName(v string) (string, *trouble.Error) {
 	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
 }
 
-// join notes keys of [join] that nothing would read with this method: who writes them expects something that does not happen. What
-// EKS needs may stay where the method is none: a machine of many that is to stay out.
+// join notes keys of [join] that this method does not read: their author expects an effect that they do not have. The keys for
+// EKS may stay with method none, for the one machine of many that stays out of the cluster.
 func (d *decoder) join(j Join) {
 	if !d.ok("join.method") {
 		return

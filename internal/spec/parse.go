@@ -22,14 +22,14 @@ type File struct {
 // Parse reads node.toml and the files of node.d, in this order; later ones win by key. Labels, taints and the
 // driver's parameters are merged by their own keys, all other lists replace.
 //
-// The error is of type trouble.Faults and says all that is wrong, in all files; the Spec is then empty. A file that is no
-// TOML has one error of that kind, and the others are still checked. Files are at most 1 MiB, and at most 100.
+// The error is of type trouble.Faults and lists all faults in all files; the Spec is then empty. A file that is not TOML
+// has one fault, and the other files are still checked. Files are at most 1 MiB, and at most 100.
 func Parse(files ...File) (Spec, error) {
 	s, _, err := Read(files...)
 	return s, err
 }
 
-// Read is Parse, and says where the files state what, for what is wrong with a spec beyond its files: a driver that no GPU has.
+// Read is Parse, and also returns where the files state each key, for faults that only the machine shows: a driver that fits no GPU.
 func Read(files ...File) (Spec, Places, error) {
 	rows := table()
 	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}

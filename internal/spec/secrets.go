@@ -50,8 +50,8 @@ func lexicalSecrets(data []byte, line span) []span {
 	return found
 }
 
-// brokenSecrets finds where secrets may begin in an expression that is no TOML. From there to the end of the file
-// nothing is shown: without a grammar the end of a secret is not known.
+// brokenSecrets finds where secrets may begin in an expression that is not TOML. Nothing after that is shown: without a
+// grammar the end of a secret is unknown.
 func brokenSecrets(data []byte, from int) []span {
 	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
 		if secretKey(string(data[from+at[0] : from+at[1]])) {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A parser says where it stumbled. A person wants to know where the fault is, and what to write: most of what is no TOML in practice is
-// text without quotes.
+// A parser says where it stopped. A user wants to know where the fault is and what to write: most invalid TOML in practice is text
+// without quotes.
 
 // syntax turns the parser's error at an offset, in the expression that begins at start, into a finding with its place.
 func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {

@@ -199,8 +199,8 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 	t.put(v)
 }
 
-// hide says whether a key is named like one for secrets. What follows that name up to an offset is then not shown;
-// behind the key's last part only what lies from the value on.
+// hide reports whether a key is named like a secret. Then the text after that name up to an offset is not shown; if the
+// name is the key's last part, the text from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
 	for i, p := range parts {
 		if !secretKey(p.name) {
@@ -264,7 +264,7 @@ func (b *builder) broken(at int, message string) {
 		before += `.*`
 	}
 	start := b.end + len(regexp.MustCompile(before+`(?:\s|#.*)*`).Find(data[b.end:]))
-	// Quotes that are not closed where they should be turn text into keys: a secret of many lines may go on here.
+	// An unclosed quote turns text into keys: a secret of many lines may continue here.
 	spread := func(s span) bool { return bytes.IndexByte(data[s.start:s.end], '\n') >= 0 }
 	if b.secret || slices.ContainsFunc(b.src.secrets, spread) {
 		b.src.secrets = append(b.src.secrets, span{start, len(data)})

@@ -54,7 +54,7 @@ func (d *decoder) is(r row, v *value, want kind) bool {
 	return false
 }
 
-// suggestion is what a value of a wrong type may have been meant to be: `key = value`.
+// suggestion is the likely intent behind a value of the wrong type: `key = value`.
 func suggestion(r row, v *value) string {
 	word := v.text
 	if v.kind == tableKind || v.kind == listKind {
@@ -160,7 +160,7 @@ func (d *decoder) number(r row, v *value, to *int) {
 	}
 }
 
-// parseInt reads a TOML integer, or what a person may have meant as one.
+// parseInt reads a TOML integer, or text that was probably meant as one.
 func parseInt(text string) (int, bool) {
 	digits := strings.ReplaceAll(text, "_", "")
 	n, err := strconv.ParseInt(digits, 0, 64)

@@ -78,7 +78,7 @@ func Values(data []byte) (map[string]any, error) {
 	return tree, nil
 }
 
-// ErrorPlace is where the parser stumbled, 0 when it does not say.
+// ErrorPlace is where the parser stopped, 0 if it does not say.
 func ErrorPlace(err error) (line, column int) {
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
@@ -90,7 +90,7 @@ func ErrorPlace(err error) (line, column int) {
 // Parse finds the places in a file that Values has accepted.
 func Parse(src []byte) (*Doc, error) { return parseFor(src, nil) }
 
-// parseFor is Parse for a caller who looks up these paths alone: a file may have a thousand tables beside.
+// parseFor is Parse for a caller that only looks up these paths: a file may have a thousand other tables.
 func parseFor(src []byte, only [][]string) (*Doc, error) {
 	most := bytes.Count(src, []byte("=")) + bytes.Count(src, []byte("["))
 	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}, only: only}
@@ -201,7 +201,7 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 			kid.kind, kid.expr = tables, expr
 		}
 		if kid.kind == tables {
-			// What is below belongs to one element: it is out of reach by path alone.
+			// What is below belongs to one element, which a path alone cannot name.
 			e.inArray = true
 			kid.kids = map[string]*node{}
 		} else if last {

@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// Op is one wanted difference: the value at path shall be this one, or the key shall be gone.
-// A Table goes only where there is nothing.
+// Op is one wanted difference: a value at a path, or no key there. A Table is only written where there is nothing.
 type Op struct {
 	Path  []string
 	Value any // nil: gone
@@ -29,8 +28,8 @@ func Unset(path []string) Op { return Op{path, nil} }
 // The tree stays as it is: tables on the paths are copied, and all others shared.
 func Apply(tree map[string]any, ops []Op) (map[string]any, error) { return applyBelow(tree, ops, 0) }
 
-// applyBelow is Apply to the table that all paths lead to by their first parts, depth of them. Differences in one table below come one
-// after the other, and copy it once: it may have a thousand keys.
+// applyBelow applies the differences below the table that all paths share, depth parts deep. Differences in one table follow each
+// other, so that it is copied once: it may have a thousand keys.
 func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, error) {
 	out := maps.Clone(table)
 	for len(ops) > 0 {
@@ -103,8 +102,8 @@ type splice struct {
 	text       string
 }
 
-// editSome makes the differences that one parse serves, and returns those that are left: one of any kind, and new values of keys that are
-// there. Those change nothing that the parse has found but where it lies.
+// editSome makes the differences that one parse suffices for, and returns the rest. One parse serves one difference of any kind, and
+// new values of existing keys: these only move what the parse has found.
 func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 	var paths [][]string
 	for _, op := range ops {

@@ -3,8 +3,7 @@
 
 package toml
 
-// sectionStyle is how a new section is to be written so that it looks like those beside it: the indentation of headers and of keys, also
-// of the tables inside.
+// sectionStyle is the indentation of headers and keys in a new section, so that it looks like the sections beside it.
 type sectionStyle struct {
 	header, key string
 	quote       byte

@@ -121,7 +121,7 @@ func (d *Doc) belowComments(at int) int {
 	return end
 }
 
-// addSection writes a table with a header of its own, next to its kin.
+// addSection writes a table with its own header, next to its siblings.
 func (d *Doc) addSection(path []string, table Table) (splice, error) {
 	s := d.sectionStyle(path)
 	lines, err := s.lines(d.headerText(path, s.quote), table)
@@ -143,7 +143,7 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 	return d.spliceLines(at, lines), nil
 }
 
-// sectionEnd is behind the last line of the nearest kin of a table, or the end of the file.
+// sectionEnd is the offset after the last line of the nearest sibling of a table, or the end of the file.
 func (d *Doc) sectionEnd(path []string) int {
 	kin := d.deepest(path).path
 	if len(kin) < 2 {
@@ -158,7 +158,7 @@ func (d *Doc) sectionEnd(path []string) int {
 	return d.belowComments(at)
 }
 
-// headerText writes the path of a header, its first parts letter by letter as the nearest header has them.
+// headerText writes the path of a header, its first parts spelled as in the nearest header.
 func (d *Doc) headerText(path []string, quote byte) string {
 	text, n := "", 0
 	for _, e := range d.exprs {

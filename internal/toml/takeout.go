@@ -100,7 +100,7 @@ func newTables(a, b map[string]any, at []string) [][]string {
 	return out
 }
 
-// decide says what of our edit is turned back, and what stays.
+// decide says which parts of our edit are reverted, and which stay.
 func (u *TakingOut) decide(rules Rules) {
 	var kept [][]string
 	if rules.Whole != nil {
@@ -188,7 +188,7 @@ func isEmptyTable(v any) bool {
 	return ok && len(t) == 0
 }
 
-// rest undoes what is due, key by key.
+// rest reverts the changes that are due, key by key.
 func (u *TakingOut) rest() ([]byte, error) {
 	want, err := u.Want()
 	if err != nil {
@@ -230,7 +230,7 @@ func (u *TakingOut) withoutEmpty(tree map[string]any) (_ map[string]any, err err
 	return tree, nil
 }
 
-// byKeys turns each key back by itself, wherever it is now, and proves it. What cannot be proven stays.
+// byKeys reverts each key alone, wherever it is now, and proves the result. A key whose revert cannot be proven stays.
 func (u *TakingOut) byKeys() ([]byte, error) {
 	old, err := Parse(u.before)
 	if err != nil {
@@ -288,7 +288,7 @@ func (d *Doc) header(path []string) int {
 	return slices.IndexFunc(d.exprs, func(e expr) bool { return e.header && !e.array && slices.Equal(e.path, path) })
 }
 
-// dropHeader takes away the header of a table that has only further tables, and the empty line below it.
+// dropHeader removes the header of a table that contains only tables, and the empty line below it.
 func (d *Doc) dropHeader(path []string) (splice, error) {
 	i := d.header(path)
 	if i < 0 || i+1 == len(d.exprs) || !d.exprs[i+1].header {
@@ -310,7 +310,7 @@ func ValueAt(t map[string]any, path []string) any {
 	return t[path[len(path)-1]]
 }
 
-// revert turns one change back; a former value comes back letter by letter.
+// revert undoes one change and restores the former value letter by letter.
 func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	n := d.lookup(c.Path)
 	_, table := c.New.(map[string]any)
@@ -333,7 +333,7 @@ func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	}
 }
 
-// setApart says whether gpuadm's edit of another text put an empty line above the header of a table: it puts none where there is one.
+// setApart reports whether gpuadm's edit put an empty line above the header of a table: it adds none where there is one.
 func (d *Doc) setApart(path []string, old *Doc) bool {
 	i := d.header(path)
 	if i < 0 || !d.blankBefore(d.exprs[i].start) {
@@ -342,7 +342,7 @@ func (d *Doc) setApart(path []string, old *Doc) bool {
 	return i > 0 && old.lookup(d.exprs[i-1].path) == nil || !old.blankBefore(old.sectionEnd(path))
 }
 
-// dropEmpty takes the header or braces of a table away that holds nothing, and the empty line that set it apart.
+// dropEmpty removes the header or braces of an empty table, and the empty line above it.
 func (d *Doc) dropEmpty(path []string, apart bool) (splice, error) {
 	n := d.lookup(path)
 	switch {

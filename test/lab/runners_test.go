@@ -4,6 +4,7 @@
 package lab_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -121,7 +122,7 @@ func TestLabRunners(t *testing.T) {
 				n.Must("cp", "/usr/bin/containerd", at)
 			}
 			for name, text := range r.files {
-				mode := uint32(0o644)
+				mode := os.FileMode(0o644)
 				if strings.HasPrefix(text, "#!") {
 					mode = 0o755
 				}
