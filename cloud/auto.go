@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// untold says what was looked for, where nothing tells how to join.
+// untold lists what gpuadm looked for, if nothing says how to join.
 func untold(f facts.Facts) error {
 	seen := "the firmware names no cloud"
 	if f.Cloud.Name != "" {
@@ -34,7 +34,7 @@ func untold(f facts.Facts) error {
 	}
 }
 
-// joinNotes tell who does what, where it is not us.
+// joinNotes name the tools that join the machine, if gpuadm does not.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	switch method.Of(s, f) {
 	case "eks":

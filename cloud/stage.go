@@ -78,7 +78,7 @@ func Joined(se *node.Session) converge.Stage {
 	}
 }
 
-// notJoinedYet waits for a cloud's own scripts, which may come in an hour, or wait for this very run: it is not waited within it.
+// notJoinedYet waits for a cloud's own scripts, which may take an hour, or wait for this run: so this run does not wait for them.
 func notJoinedYet(by string, f facts.Facts) converge.Want {
 	return things.Check(by+" has joined this machine", func(_ context.Context, v host.View) (string, error) {
 		if f.Booting || !v.Live() {

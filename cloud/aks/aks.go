@@ -33,8 +33,8 @@ func Wants(f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// Begin is what must be before the first touch. AKS's scripts write containerd's file, and at their end they remove a driver that
-// their image carries by its paths: another's at the same paths would go with it.
+// Begin is what must hold before the first change. AKS's scripts write containerd's file, and at their end they remove the driver
+// of their image by its paths: another driver at the same paths would be removed too.
 // Source: the same, ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver; and cse_config.sh: ensureContainerd.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	switch {
@@ -46,7 +46,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	return []converge.Want{provisioned(f.Booting)}
 }
 
-// noDriverAtBoot refuses to wait at a boot for scripts that wait for kubelet, and so for us.
+// noDriverAtBoot refuses to wait during boot for scripts that wait for kubelet, which waits for gpuadm.
 func noDriverAtBoot() converge.Want {
 	return things.Check("AKS's own scripts before the driver", func(_ context.Context, v host.View) (string, error) {
 		if _, err := v.Stat(facts.AKSProvisioned); err == nil || !host.NotExist(err) {
@@ -60,8 +60,8 @@ func noDriverAtBoot() converge.Want {
 	}, "they remove a driver of their image by its paths")
 }
 
-// provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
-// we look at before that is not what will be. But where kubelet waits for us at a boot, so do the scripts, which start it.
+// provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and may install a driver: what
+// gpuadm reads before that will change. But if kubelet waits for gpuadm at boot, so do the scripts, which start kubelet.
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_main.sh, nodePrep: ensureKubelet.
 func provisioned(booting bool) converge.Want {
 	return things.Check("AKS's own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
@@ -82,7 +82,7 @@ func provisioned(booting bool) converge.Want {
 	}, "AKS writes kubelet's and containerd's files")
 }
 
-// Automatic is for every node of AKS, since nothing on a node says that its cluster is AKS Automatic. Sources: MicrosoftDocs/
+// Automatic applies to every node of AKS, since nothing on a node shows that its cluster is AKS Automatic. Sources: MicrosoftDocs/
 // azure-aks-docs at fb060abe6, articles/aks/deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442, and pull 5798 (2026-05-29).
 const Automatic = "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there"
 

@@ -32,9 +32,9 @@ const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
 
 // nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs are ready.
 //
-// That the file is there has one more use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
+// The file has a second use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
 // looks when nodeadm-config runs: before a toolkit that is installed in the same boot. nodeadm-run takes over what was
-// resolved then, unless the files of the folder make it another spec; with ours it is one, so it looks once more.
+// resolved then, unless the files of the folder make it another spec; with our file it is one, so nodeadm looks again.
 // Source: nodeadm/internal/containerd/runtime_config_nvidia.go and cmd/nodeadm/init, needsRecache.
 func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	labels, taints, err := node.Registration(s, f)

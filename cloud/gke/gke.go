@@ -42,7 +42,7 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // device-plugin.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/google-gke.rst.
 const noPlugin = "gke-no-default-nvidia-gpu-device-plugin"
 
-// Begin is what must be before the first touch.
+// Begin is what must hold before the first change.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if f.Cloud.Managed != "gke" || f.OS.ID == "cos" || !s.Has("driver") || s.Driver.Version == "" || s.Driver.Owner == "other" {
 		return nil

@@ -49,7 +49,7 @@ type Drain struct {
 	pods    map[string]kube.Pod // that can be evicted: by NAMESPACE/NAME and by "uid UID"
 }
 
-// Drain finds out which pods can be evicted; nil where there is no API server to ask yet.
+// Drain finds the pods that can be evicted; nil where there is no API server to ask yet.
 func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain, error) {
 	f, err := facts.Gather(ctx, h, facts.Needs{})
 	if err != nil {
@@ -151,7 +151,8 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-// evict tries to evict each pod once, and says which are here still and why. A pod of the same name with another UID is another pod.
+// evict tries to evict each pod once, and returns those that are still here and why. A pod of the same name with another UID is
+// another pod.
 func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []string, err error) {
 	ctx = kube.Within(ctx, 0)
 	now, err := d.client.Pods(ctx, d.node)

@@ -51,7 +51,7 @@ func GPUs() converge.Stage {
 	}
 }
 
-// gpuCheck is what must be so of the GPUs, whatever the cluster knows.
+// gpuCheck is a check of the GPUs that does not depend on the cluster.
 type gpuCheck struct {
 	what string
 	look func(context.Context, host.View) (problem string, err error)
@@ -77,8 +77,8 @@ func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	}
 }
 
-// waitsForGPUs returns what says which of the checks has to wait. A problem has stopped the apply before, and a check that waits stops
-// only what asks for it.
+// waitsForGPUs returns the function that names a check that has to wait. A problem has stopped the apply before; a check that waits
+// only stops the steps that need it.
 func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) error {
 	var once sync.Once
 	var waits error

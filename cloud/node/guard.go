@@ -48,8 +48,8 @@ func NewGuard(se *Session) converge.Stage {
 	}
 }
 
-// guard is whether pods may come to a node. It is one thing, and not the taint and the condition by themselves: one of the
-// two tells what is due with the other.
+// guard is whether pods may come to a node. It is one thing for taint and condition, since each of the two decides what the
+// other must be.
 type guard struct {
 	taint spec.Taint
 	part  nodePart // of the taint
@@ -81,7 +81,7 @@ func (g guard) Ref() converge.Ref {
 }
 
 func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
-	w, err := g.part.whom(ctx, v)
+	w, err := g.part.identity(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -120,9 +120,9 @@ func failureTold(n *kube.Node) bool {
 // Make shuts: the taint first, then the condition, which was true of another boot.
 func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != guardShut {
-		return nil // nothing opens it but the stage ready
+		return nil // only the stage ready opens it
 	}
-	w, err := g.part.whom(ctx, h)
+	w, err := g.part.identity(ctx, h)
 	if err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// End says how the change went, and has the operator resume what is paused. It says whether anything was paused.
+// End reports how the change went, has the operator resume what is paused, and returns whether anything was paused.
 func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed bool, err error) {
 	_, err = m.write(ctx, h, func(n *kube.Node) map[string]string {
 		to := map[string]string{migState: state}

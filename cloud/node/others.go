@@ -30,8 +30,8 @@ func foreignReason(n *kube.Node, now time.Time) string {
 	return c.Reason
 }
 
-// refuseSecondOwner refuses to write a condition that another client writes: the two would take it from each other for ever, and what
-// acts on it would act on each word.
+// refuseSecondOwner refuses to write a condition that another client writes: the two would overwrite each other for ever, and
+// controllers would react to each change.
 func refuseSecondOwner(n *kube.Node, now time.Time) error {
 	reason := foreignReason(n, now)
 	if reason == "" {

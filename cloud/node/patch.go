@@ -30,7 +30,7 @@ type partEdit struct {
 // MakeAll changes parts of the Node as one: one PATCH by each identity. A patch holds for the version that was found, so that it
 // changes all or nothing, and nothing that is not ours.
 func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
-	w, err := p.whom(ctx, h)
+	w, err := p.identity(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 	return err
 }
 
-// breathe lets another client finish its writes: up to 20 ms at first, then twice as long each time.
+// breathe waits for another client to finish its writes, with jitter: up to 20 ms at first, then twice as long each time.
 func breathe(ctx context.Context, try int) error {
 	if host.Pause(ctx, rand.N(20*time.Millisecond<<min(try, 6))) != nil {
 		return context.Cause(ctx)
@@ -104,7 +104,7 @@ func meanwhile(n *kube.Node, edits []partEdit) error {
 }
 
 // once sends what is not yet as wanted: one PATCH by each identity. Kubelet may change its labels and its status, and only the
-// ServiceAccount the rest. A taint that comes, comes before the condition says why; one that goes, goes last of all.
+// ServiceAccount the rest. It adds taints before the condition that explains them, and removes taints last.
 func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	account := w.serviceAccount(h)
 	kubelet := cmp.Or(w.kubelet, account)

@@ -27,8 +27,8 @@ const (
 	podsNamed = 5
 )
 
-// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs with no kubelet to end them,
-// and those that the cluster starts on another node would run twice. Pods of DaemonSets and static pods do not count: kubectl drain
+// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs without a kubelet to end them,
+// and the cluster would start copies of them on other nodes. Pods of DaemonSets and static pods do not count: kubectl drain
 // leaves them too.
 func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	if !v.Live() {

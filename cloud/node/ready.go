@@ -35,8 +35,8 @@ const (
 // Answers asks whether a container engine answers and has the runtime handler.
 type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
 
-// NewReady is the last stage: labels and taints that are not there yet, one more look at everything, then the condition,
-// and then the startup taint goes. Answers may be nil. The session is shared with NewGuard.
+// NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets the condition, and then removes
+// the startup taint. Answers may be nil. The session is shared with NewGuard.
 func NewReady(se *Session, answers Answers) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",

@@ -16,8 +16,8 @@ import (
 )
 
 // noOffer waits for the device plugin or DRA driver that offers the GPUs, and says what keeps it away. A startup taint that waits
-// for a device plugin which does not tolerate it waits for ever, and the cluster says so nowhere on this node: a DaemonSet makes no
-// pod for a node whose taints it does not tolerate.
+// for a device plugin without a matching toleration waits for ever, and nothing on this node shows it: a DaemonSet makes no pod
+// for a node whose taints it does not tolerate.
 func (r readyStage) noOffer(ctx context.Context, v host.View, n *kube.Node, w trouble.Wait) error {
 	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repelling(n)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// patience how long a kubelet that was started has to register, and to become ready. A real one took 1 to 4 seconds;
+	// patience is how long a kubelet that was started has to register, and to become ready. A real one took 1 to 4 seconds;
 	// the images of a network plugin may have to be pulled first.
 	registerPatience = 2 * time.Minute
 	readyPatience    = 5 * time.Minute
@@ -59,11 +59,11 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of thousands that waits for a network plugin
 	// asks each 5 to 15 seconds; what the API server can bear is in docs/load.md.
 	const first, longest = 500 * time.Millisecond, 10 * time.Second
-	defer n.session.forget() // the next look shall see what we have seen
+	defer n.session.forget() // the next look must see this answer
 	problem := ""
 	wait := StartWait(v, limit)
 	for most := first; ; most = min(2*most, longest) {
-		between := most/2 + rand.N(most) // no two machines that were started together ask together
+		between := most/2 + rand.N(most) // machines that start together do not ask together
 		found, err := n.get(ctx, v, n.session.cached)
 		switch {
 		case err == nil:
@@ -230,8 +230,7 @@ func StartWait(v host.View, limit time.Duration) *reportedWait {
 	return &reportedWait{view: v, began: v.Now(), limit: limit}
 }
 
-// so is for how long it has waited: what the questions took counts too, since a server that does not answer takes half a minute
-// for each.
+// so is how long it has waited, including the time of the requests: a server that does not answer takes half a minute for each.
 func (w *reportedWait) so() time.Duration { return max(w.Paused, w.view.Now().Sub(w.began)) }
 
 // Over says whether it has waited long enough.

@@ -26,7 +26,7 @@ type Outcome struct {
 	Made  []converge.Change // what it has made
 	Stage string            // the stage that failed; "" if none is known
 	Err   error             // why it failed or what it waits for; nil if it went well
-	// GaveUp says that no process will try again by itself: what gpuadm waited for did not come.
+	// GaveUp reports that no process will retry: gpuadm stopped waiting.
 	GaveUp bool
 }
 
@@ -35,10 +35,9 @@ const (
 	maxCondition = 1024             // bytes of a message: what kubectl shows in one line is far less
 )
 
-// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then the
-// condition is false and says why, and the startup taint is swapped for one by which an autoscaler may buy a replacement. It
-// says each thing once: a failure that the condition tells already makes no more noise. Its error is for a log, and hides
-// none of the apply's.
+// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then it sets
+// the condition to false with the cause, and replaces the startup taint by one that lets an autoscaler add a node. It reports
+// each failure once: one that the condition already states makes no further Event. Its error is for a log, beside the apply's.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
 	if !TellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
@@ -94,8 +93,8 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 	return se.tell(ctx, h, w, n, []event{{"Warning", "Drift", clip(message)}})
 }
 
-// told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
-// there for a moment is no news of the GPUs; that the cluster has none of them to give away is, and that a change waits for their users.
+// told is the condition's reason and message; "" where the apply says nothing about the GPUs. An API server that was away for a
+// moment says nothing about them; a cluster that cannot allocate them does, and so does a change that waits for their users.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
@@ -147,7 +146,7 @@ func madeReadyIn(v host.View, boot string) bool {
 	})
 }
 
-// event is one line of what kubectl describe node tells.
+// event is one line of kubectl describe node.
 type event struct{ kind, reason, message string }
 
 // made is an Event for each stage that has changed something. The stage ready tells its own by the condition.

@@ -38,11 +38,11 @@ type Session struct {
 	clients kube.Clients
 }
 
-// answerServes is how long an answer serves: plan, look and touch are one moment for an operator. What others
-// change within it makes our change a Conflict, and then the Node is looked at again.
+// answerServes is how long an answer is reused: plan, look and change are one moment for an operator. If another client
+// changes the Node in that time, our change is a Conflict, and gpuadm reads the Node again.
 const answerServes = 5 * time.Second
 
-// who says whose Node it is and as whom we may ask for it and change it.
+// who names the Node, and the identities that may read and change it.
 type who struct {
 	node    string     // the Node's name
 	kubelet string     // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
@@ -86,7 +86,7 @@ func whoseAgain(ctx context.Context, v host.View) (who, error) {
 // specHome is where a machine's spec lies.
 const specHome = "/etc/gpuadm"
 
-// specOn reads the spec that lies on the machine; one that cannot be read says nothing.
+// specOn reads the spec on the machine; an unreadable one counts as empty.
 func specOn(v host.View) spec.Spec {
 	names := []string{path.Join(specHome, "node.toml")}
 	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
@@ -143,12 +143,12 @@ func (s *Session) look(ctx context.Context, v host.View, w who) (*kube.Node, err
 	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) {
 		return w.own(s.node, s.err)
 	}
-	if s.err != nil { // one that did not answer a moment ago is not given half a minute again
+	if s.err != nil { // a server that did not answer a moment ago gets no second half minute
 		ctx = kube.Within(ctx, 0)
 	}
 	s.node, s.err = nil, nil
 	n, err := s.get(ctx, v, w)
-	if err != nil && ctx.Err() != nil { // that the run has ended says nothing of the cluster
+	if err != nil && ctx.Err() != nil { // the end of the run says nothing about the cluster
 		return nil, err
 	}
 	s.keep(v, w, n)
@@ -177,7 +177,7 @@ func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
 	return s.me, nil
 }
 
-// keep makes an answer serve the next looks; the session is locked.
+// keep stores an answer for the next looks; the session is locked.
 func (s *Session) keep(v host.View, w who, n *kube.Node) {
 	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
 }
@@ -198,7 +198,7 @@ func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
 	return s.clients.Ask(v, w.from(name))
 }
 
-// cached asks the API server's cache, for those who ask again and again.
+// cached asks the API server's cache, for callers that poll.
 func (s *Session) cached(ctx context.Context, v host.View, w who) (*kube.Node, error) {
 	c, err := s.ask(v, w)
 	if err != nil {
@@ -225,9 +225,9 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, erro
 	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
 }
 
-// own refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
-// A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for. Who names no machine
-// has looked himself.
+// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of its original. A kubelet
+// reports the machine's id when it starts, so gpuadm waits for one whose machine has just got a new id. Without a machine id
+// the caller has already checked.
 func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	if err != nil || w.machine == "" {
 		return n, err
@@ -261,9 +261,9 @@ type unregistered struct{ trouble.Wait }
 
 func (u unregistered) Unwrap() error { return u.Wait }
 
-// lacking makes something to wait for of a right that the cluster does not give us, or of credentials that it does not know: only
-// its administrator can. What is said to the cluster waits for it, and gpuadm fixes the machine all the same. Kubelet is held back
-// by stages that ask the cluster nothing.
+// lacking turns a missing right, or credentials that the cluster does not know, into a wait: only the cluster's administrator can
+// help. Changes of the Node wait for that, and gpuadm still configures the machine. The stages that hold kubelet back ask the
+// cluster nothing.
 func lacking(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err

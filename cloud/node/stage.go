@@ -93,7 +93,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	file := kubelet.FileFor(k, labels, taints)
 	wants := append(things.Folders(path.Dir(file.Name), "holds what kubelet reads"), file.Want(nodeWhy(k, labels, taints)))
-	if !k.Joined && !f.Booting { // a kubelet that has registered reads labels and taints no more: it is left alone
+	if !k.Joined && !f.Booting { // a kubelet that has registered no longer reads labels and taints
 		wants = append(wants, kubelet.Fresh(k.Unit, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
 	}
 	return wants, nil
@@ -148,7 +148,7 @@ func Unique(wants []converge.Want) (list []converge.Want) {
 }
 
 // Registration returns all labels and taints that are to be on the node from its first registration on. A kubelet
-// tells them only then: when it registers again it renews no more than the labels it has by itself
+// sends them only then: when it registers again it only renews its built-in labels
 // (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet may not set are not
 // among them; they are set through the API once the node is there.
 func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints []spec.Taint, err error) {

@@ -22,8 +22,7 @@ const readinessDomain = "readiness.k8s.io/"
 
 // karpenterTaint is the startup taint for nodes that Karpenter makes. It makes no second node while one starts with a taint that
 // the NodePool's startupTaints name. From 1.13 on it knows taints of this domain without that; but no sign on a node tells its
-// version, so gpuadm puts it on only where startupTaints are seen to name it. There is no key that an older one knows by itself
-// and that is not another owner's.
+// version, so gpuadm puts it on only where startupTaints are seen to name it. Older versions know no key without configuration but those of other owners.
 // Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and KnownEphemeralTaintKeyPrefixes,
 // which pull 3025 brought; and https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
 func karpenterTaint() spec.Taint {
@@ -129,8 +128,8 @@ func failureTaint() spec.Taint {
 	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
 }
 
-// formerTaints are those that an earlier spec, or a machine that was gated otherwise, may have left on the node: no other client
-// would take them off. They are ours by their values too.
+// formerTaints are those that an earlier spec, or another kind of gate, may have left on the node: no other client would remove
+// them. Their values show that they are gpuadm's.
 func formerTaints(f facts.Facts) []spec.Taint {
 	if karpenter(f) != "" {
 		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}

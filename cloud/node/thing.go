@@ -58,8 +58,8 @@ func (p nodePart) name() string {
 	return p.what + " " + p.key
 }
 
-// whom says whose Node it is and who asks.
-func (p nodePart) whom(ctx context.Context, v host.View) (who, error) {
+// identity names the Node and the client that asks for it.
+func (p nodePart) identity(ctx context.Context, v host.View) (who, error) {
 	if p.who != nil {
 		return *p.who, nil
 	}
@@ -69,7 +69,7 @@ func (p nodePart) whom(ctx context.Context, v host.View) (who, error) {
 // Look is the value of a label or a taint, where an empty one reads "", with quotes; or the condition's status, reason and
 // message.
 func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error) {
-	w, err := p.whom(ctx, v)
+	w, err := p.identity(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -150,8 +150,8 @@ func conditionOf(n *kube.Node, kind string) *kube.Condition {
 	return nil
 }
 
-// undoneReason marks a condition that says nothing any more. It stays as Unknown: a controller that follows it would take
-// one that is gone for one that has not come yet.
+// undoneReason marks a condition that gpuadm has withdrawn. It stays with status Unknown: a controller would take a missing
+// condition for one that is still to come.
 const undoneReason = "Undone"
 
 // conditionState is a condition as a state. One that was undone counts as not there.
@@ -182,7 +182,7 @@ func (p nodePart) needsAccount() bool {
 
 // Validate refuses a change that no account here may make, before anything is touched.
 func (p nodePart) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
-	w, err := p.whom(ctx, v)
+	w, err := p.identity(ctx, v)
 	if err != nil || !p.needsAccount() || w.serviceAccount(v) != "" {
 		return err
 	}
