@@ -62,7 +62,7 @@ type Member struct {
 
 // Repository is where the packages come from.
 type Repository struct {
-	URL         string   // "" for what the distribution has set up by itself
+	URL         string   // "" for the repositories that the distribution has set up
 	Distro      string   // ubuntu2404
 	Arch        string   // as the repository says it: x86_64, sbsa
 	Mirror      bool     // the spec names it: its other contents are not known

@@ -116,9 +116,9 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 		at = append(at, fmt.Sprintf("%s at %s", e.Name, containerd.Socket(e)))
 	}
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none that was found listens there", endpoint),
+		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none of the engines found listens there", endpoint),
 		Try: []string{
-			"point kubelet's containerRuntimeEndpoint at one that was: " + strings.Join(at, ", "),
+			"point kubelet's containerRuntimeEndpoint at one of these: " + strings.Join(at, ", "),
 			fmt.Sprintf("or, if its pods do not matter here, say engine = %q in [runtime]", engines[0].Name),
 		},
 	}

@@ -138,7 +138,7 @@ func manager(os facts.OS) string {
 	return ""
 }
 
-// sources is the stage that says where packages come from, and whom to trust for it.
+// sources is the stage of package repositories and the keys that sign them.
 func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "sources", About: "where packages come from, and whose key signs them", Needs: packageNeeds,

@@ -206,7 +206,7 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved method.NodeadmSpec) (st
 		return "", &trouble.Error{
 			What:    fmt.Sprintf("cannot give containerd the handler %s: the user data has a spec.containerd.config already", name),
 			Because: []string{"older versions of nodeadm drop both where there are two (internal/api/merge.go)"},
-			Try:     []string{"add the handler there, or write handler = \"nvidia\" in [runtime], which nodeadm has by itself"},
+			Try:     []string{"add the handler there, or write handler = \"nvidia\" in [runtime], which nodeadm has built in"},
 		}
 	}
 	plugin, version := "io.containerd.cri.v1.runtime", 3

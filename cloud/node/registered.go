@@ -84,7 +84,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 			}
 			return &trouble.Error{
 				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.node, wait.so().Round(time.Second), problem),
-				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
+				Because: []string{"kubelet keeps trying while it runs"},
 				Try:     try,
 				Passing: true, Err: err,
 			}

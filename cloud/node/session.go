@@ -132,7 +132,7 @@ func (w who) first(v host.View) (string, error) {
 	}
 	return "", &trouble.Error{
 		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
-		Try:  []string{"set kubeconfig in [node] to one that may read and patch this node"},
+		Try:  []string{"set kubeconfig in [node] to a file whose user may read and patch this node"},
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodePart is one label, taint or condition of the machine's own Node object. Which Node that is, and as whom it is changed,
+// nodePart is one label, taint or condition of the machine's own Node object. The Node, and the identity that changes it,
 // is no part of the name: a kubeconfig that moves must not make another thing of the same label.
 type nodePart struct {
 	what    string // label, taint, condition, record

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd holds the units that make a node come back by itself after a boot.
+// Package systemd holds the units that bring a node back after a boot.
 package systemd
 
 import _ "embed"

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// Follow sets the spec's layout to the one that the node's label names, where the spec asks for that.
+// Follow sets the spec's layout to that of the node's label, if the spec asks for it.
 func (r *Run) Follow(ctx context.Context, s *spec.Spec) error {
 	if !s.MIG.FollowLabel {
 		return nil

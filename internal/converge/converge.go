@@ -126,7 +126,7 @@ type Validator interface {
 	Validate(ctx context.Context, v host.View, found, after State) error
 }
 
-// A Disruptor says what a change interrupts now, and whom. Undo asks it too: the journal's answer may be out of date.
+// A Disruptor names what a change interrupts now. Undo asks it too: the journal's answer may be out of date.
 type Disruptor interface {
 	Thing
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)

@@ -14,7 +14,7 @@ import (
 // A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be made.
 type Reason struct {
 	Cannot   string    `json:"cannot,omitempty"`   // why it cannot be made
-	Waits    string    `json:"waits,omitempty"`    // what it waits for that comes by itself or from others; Deferred says it shorter
+	Waits    string    `json:"waits,omitempty"`    // what it waits for, which gpuadm does not make; Deferred says it shorter
 	Deferred string    `json:"deferred,omitempty"` // until when: "first boot", "once the driver answers"
 	When     host.When `json:"when,omitempty"`     // the same for a program
 	Because  []string  `json:"because,omitempty"`  // more about Cannot

@@ -93,7 +93,7 @@ func notLoadable(m *Machine) (facts.KernelModules, bool) {
 	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
 }
 
-// otherKernel goes by the kernel's own word: kmods of Red Hat's kin serve several kernels. "nvidia: version magic 'A' should be 'B'".
+// otherKernel goes by the kernel's own word: kmods on RHEL derivatives serve several kernels. "nvidia: version magic 'A' should be 'B'".
 func otherKernel(m *Machine) []Finding {
 	if _, ok := notLoadable(m); !ok {
 		return nil

@@ -186,7 +186,7 @@ func (m *Machine) NVML() (gpus map[string]host.GPU, ok bool) {
 	return gpus, true
 }
 
-// ownDriver says whether the driver is the machine's, not one that a container brings along.
+// ownDriver says whether the driver is the machine's, not a container's.
 func (m *Machine) ownDriver() bool {
 	o := m.Facts().DriverOwner
 	return o == nil || o.Name != facts.GPUOperator

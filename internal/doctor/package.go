@@ -101,7 +101,7 @@ func brokenPackages(m *Machine, driver bool) (found []Finding) {
 	return found
 }
 
-// lockstep are the packages that the driver's installer would bring as one: NVIDIA's and Ubuntu's names for Debian's and Red Hat's kin.
+// lockstep are the packages that the driver's installer would bring as one: by NVIDIA's and Ubuntu's names, on Debian, RHEL and their derivatives.
 // Settings, container toolkits, prebuilt modules of Ubuntu's kernels and NVIDIA's X configuration have versions of their own.
 // Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/; the repositories' own lists (test/listings).
 var lockstep = pattern.Of(`^(?:libcuda1|kmod-nvidia|libnvidia-(?:cfg1|compute|decode|encode|fbc1|gl|ml1?)|nvidia-(?:compute-utils|dkms|driver|utils))$`)

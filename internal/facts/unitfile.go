@@ -71,7 +71,7 @@ func (l *look) unitNames() [][]string {
 	return l.units
 }
 
-// serviceOf returns the first of the units, or one that an administrator named after the program and that starts it: K3s's installer
+// serviceOf returns the first of the units, or a unit that an administrator named after the program that it starts: K3s's installer
 // makes k3s-NAME.service.
 func (l *look) serviceOf(ctx context.Context, program string, units ...string) *service {
 	if s := l.service(ctx, units...); s != nil {

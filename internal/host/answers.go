@@ -41,7 +41,7 @@ type Device struct {
 	Name string
 }
 
-// A Request says what to get from where, and through whom.
+// A Request says what to get, from where, and through which proxy.
 type Request struct {
 	URL    string // http, https, or file for a path on the machine
 	SHA256 string // hex digest the bytes must have; "" = any
@@ -49,7 +49,7 @@ type Request struct {
 	Via    Via
 }
 
-// Via says through whom the network is reached.
+// Via says through which proxy the network is reached.
 type Via struct {
 	HTTP, HTTPS string   // URLs of proxies for the two schemes, "" = none
 	No          []string // hosts, domains and networks that are reached directly
@@ -112,7 +112,7 @@ func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + 
 
 func (e *UnitError) Unwrap() error { return e.Cause }
 
-// Web says how an HTTP client of the machine reaches the other side, and whom it trusts. The zero Web goes directly, by no
+// Web says how an HTTP client of the machine reaches the other side, and which CAs it trusts. The zero Web goes directly, by no
 // proxy, and trusts the machine's own certificates.
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network

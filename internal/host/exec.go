@@ -58,7 +58,7 @@ func (r runner) ask(ctx context.Context, argv []string) ([]byte, error) {
 }
 
 // do runs a command that changes something, with the run lock as descriptor 3 if it is held. There is no limit but the
-// context's, and one that says too much goes on to its end: a package manager killed in its midst is the greater evil.
+// context's, and output over the limit is dropped while the command goes on: killing a package manager in the middle is worse.
 func (r runner) do(ctx context.Context, argv []string, lock *os.File) ([]byte, error) {
 	return r.run(ctx, argv, lock, false)
 }

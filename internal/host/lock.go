@@ -114,7 +114,7 @@ func onlyOurs(stat func(*unix.Stat_t) error) error {
 	return fmt.Errorf("user %d owns it, and it is not as gpuadm makes it: remove it", st.Uid)
 }
 
-// release frees the lock for all processes that inherited it: after a run that ended by itself, what a package left running
+// release frees the lock for all processes that inherited it: after a run that ended normally, what a package left running
 // in the background must not keep the next run out. Only a killed run leaves its children holding it.
 func (l *runLock) release() {
 	l.mu.Lock()

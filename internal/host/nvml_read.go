@@ -87,7 +87,7 @@ type reading struct {
 	lost string // the first answer that a GPU that works does not give
 }
 
-// read reads the GPU with an index. One that does not answer is Lost; the error is of one that can be read by root only.
+// read reads the GPU with an index. A GPU that does not answer is Lost; the error is for a GPU that only root can read.
 func (s nvmlSession) read(index int) (GPU, error) {
 	device, ret := s.DeviceGetHandleByIndex(index)
 	r := reading{nvmlSession: s, Device: device, gpu: GPU{Index: index, Minor: -1}}

@@ -70,7 +70,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 		return keys, &trouble.Error{
 			What:    "cannot sign requests to AWS: EC2 has no keys for the instance's role: " + clean(api.ErrorCode(), 100),
 			Because: []string{"the role was removed, or does not trust EC2"},
-			Try:     []string{"aws iam get-role --role-name ROLE    shows whom it trusts"},
+			Try:     []string{"aws iam get-role --role-name ROLE    shows which services it trusts"},
 			Err:     err,
 		}
 	case err != nil:
@@ -81,7 +81,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	return keys, nil
 }
 
-// retryer asks six times within a quarter of a minute or so, after pauses drawn by lot out of twice as long each time.
+// retryer asks six times within a quarter of a minute or so, with jittered exponential backoff.
 func retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
 }
@@ -169,8 +169,8 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 	}
 }
 
-// describeType asks EC2 how many addresses the type can have, for the number of pods. Nobody's answer is no failure: the
-// number of pods has a default.
+// describeType asks EC2 how many addresses the type can have, for the number of pods. No answer is no failure: the number
+// of pods has a default.
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	own := *a
 	own.region = i.Region

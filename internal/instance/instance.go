@@ -16,7 +16,7 @@ type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
 	Why  string `json:"why,omitempty"`  // the sign seen
 	// Managed says whose scripts make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh), gke, aks,
-	// aks-flex; "" for nobody's.
+	// aks-flex; "" for none.
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
 	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine

@@ -91,7 +91,7 @@ func (c *Client) unauthorized(e *fault, t answer) {
 	case l.exec != nil:
 		e.because = append(e.because, "The cluster must know the cloud identity that "+l.exec.argv[0]+" speaks for (on EKS: an access entry, or aws-auth).")
 	case l.certFile != "":
-		e.because = append(e.because, "Another cluster than the one that signed it may answer at "+c.server+".")
+		e.because = append(e.because, "Another cluster may answer at "+c.server+" than signed it.")
 		e.try = append(e.try, "openssl x509 -noout -issuer -enddate -in "+l.certFile+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
 		e.because = append(e.because, "A ServiceAccount's token ends with it, and with the pod that it is bound to.")

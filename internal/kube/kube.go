@@ -98,7 +98,7 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	})
 }
 
-// User is as whom the server knows us.
+// User is the identity by which the server knows us.
 type User struct {
 	Username string
 	Groups   []string
@@ -115,7 +115,7 @@ func (u User) Node() string {
 	return ""
 }
 
-// Whoami tells as whom the server knows us. A server before Kubernetes 1.28 does not know the question (Missing): KEP 3325.
+// Whoami returns the identity by which the server knows us. A server before Kubernetes 1.28 does not know the question (Missing): KEP 3325.
 func (c *Client) Whoami(ctx context.Context) (User, error) {
 	var review struct{ Status struct{ UserInfo User } }
 	err := c.do(ctx, call{

@@ -251,7 +251,7 @@ func (u user) login(at func(string) string) (*login, error) {
 		return nil, errors.New("it has only one of client-certificate and client-key")
 	}
 	l.tokenFile = at(u.TokenFile)
-	if l.tokenFile == "" { // a file wins, as in client-go: it is the one that rotates
+	if l.tokenFile == "" { // a file wins, as in client-go, since it is rotated
 		l.token = u.Token
 	}
 	if u.Exec != nil {

@@ -173,7 +173,7 @@ func (l *login) valid(cert *x509.Certificate, what string) *fault {
 		return e
 	}
 	// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
-	e.because = append(e.because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join again.")
+	e.because = append(e.because, "kubelet renews its certificate while it runs; a machine that was off for long has to join again.")
 	e.try = []string{
 		"journalctl -u kubelet | grep -i certificate   # why kubelet has not renewed it",
 		"with kubeadm, on a control plane node: kubeadm kubeconfig user --org system:nodes --client-name " +

@@ -252,7 +252,7 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 // that it trusts, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	l, trusted, pair := s.login, []byte(nil), new(tls.Certificate)
-	if s.roots == nil && s.via.CAFile != "" { // whom it trusts may change under the same name
+	if s.roots == nil && s.via.CAFile != "" { // the CA file may change under the same name
 		var err error
 		if trusted, err = small(l.view, s.via.CAFile); err != nil {
 			return mark, false

@@ -24,8 +24,8 @@ func File(name string, text []byte) []byte {
 	return []byte(settled(string(text), func(text string) string { return once(name, text) }))
 }
 
-// settled masks until nothing changes any more. What is left of a text may look like a secret once what was before it is masked: a
-// second time that is rare, and a third was never seen.
+// settled masks until the text is stable: the rest of a text may look like a secret once the part before it is masked. It repeats at
+// most five times.
 func settled(text string, masked func(string) string) string {
 	for range 5 {
 		before := text

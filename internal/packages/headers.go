@@ -78,7 +78,7 @@ func (t headers) look(ctx context.Context, v host.View) (problem string, err err
 // younger than it; and if what they do not know of yet cannot have headers.
 func (t headers) judge(ctx context.Context, v host.View, m Packager, kernel string, with []string) (problem string, err error) {
 	name := t.of[kernel]
-	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and Fedora's kin
+	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and those of Fedora and RHEL
 	offers, read, err := m.Known(ctx, v, append([]string{name}, images...), t.set.reads)
 	if err != nil {
 		return "", err

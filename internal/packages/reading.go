@@ -30,7 +30,7 @@ type Reading struct {
 // NewReading returns a reading for a program that knows these packagers.
 func NewReading(packagers ...Packager) *Reading { return &Reading{packagers: packagers} }
 
-// packager returns the one that manages the machine.
+// packager returns the packager of the machine.
 func (r *Reading) packager(v host.View) (Packager, error) {
 	if p := r.named(Detect(v)); p != nil {
 		return p, nil
@@ -85,7 +85,7 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	return found, nil
 }
 
-// identities are those of files; one that is missing has none.
+// identities are those of files; a missing file has none.
 func identities(v host.View, names []string) (all []identity, err error) {
 	for _, name := range names {
 		id := identity{name: name}

@@ -44,7 +44,7 @@ type Files interface {
 // is left out.
 //
 // In a function's uevent file the kernel says at once what its attributes and the link of its driver say, and does not wake a device that
-// sleeps. The file of its configuration space says less: of a virtual function not who made it, of one that sleeps nothing before it has
+// sleeps. The file of its configuration space says less: not the vendor of a virtual function, and nothing about a sleeping function before it has
 // been woken. Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c and pci_read_config in
 // drivers/pci/pci-sysfs.c of the kernel's tree; "Device and vendor ID of a VF read as FFFFh" in the PCI Express specification's section on
 // SR-IOV.

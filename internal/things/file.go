@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// A FileThing is a regular file, or a link to one that is kept when the file is written.
+// A FileThing is a regular file, or a link, which is kept when its target is written.
 // Its state is "MODE UID:GID SHA256 SIZE", then its extended attributes, then "via TARGET" if the name is a link.
 type FileThing struct {
 	name  string

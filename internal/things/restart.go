@@ -277,7 +277,7 @@ func (r restart) Affected(found converge.State, by converge.Change) converge.Sta
 	return found
 }
 
-// Current says that gpuadm restarts an outdated daemon, and one that its own restart may have left dead. All else stays.
+// Current says that gpuadm restarts an outdated daemon, and a daemon that its own restart may have left dead. All other states stay.
 func (r restart) Current(found converge.State) converge.State {
 	if found == Outdated || found == "failed" {
 		return UpToDate

@@ -145,13 +145,13 @@ func (d *Doc) addSection(path []string, table Table) (splice, error) {
 
 // sectionEnd is the offset after the last line of the nearest sibling of a table, or the end of the file.
 func (d *Doc) sectionEnd(path []string) int {
-	kin := d.deepest(path).path
-	if len(kin) < 2 {
+	around := d.deepest(path).path
+	if len(around) < 2 {
 		return len(d.src)
 	}
 	at := len(d.src)
 	for _, e := range d.exprs {
-		if HasPrefix(e.path, kin) {
+		if HasPrefix(e.path, around) {
 			at = e.end
 		}
 	}

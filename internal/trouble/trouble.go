@@ -55,7 +55,7 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
+// Wait reports a missing thing that gpuadm does not make and that will come: a device plugin that has not registered yet. Nothing is
 // rolled back for it, and the same command continues from there.
 type Wait struct {
 	For string   // "the device plugin offers 7 of 8 GPUs"

@@ -68,7 +68,7 @@ func additionOf(h engine.Handler, plugin string, entry toml.Table) ([]byte, erro
 	return toml.Edit(nil, append(ops, toml.Set(append(at, "runtimes", h.Name), entry)))
 }
 
-// NewSupervised is a containerd that its supervisor starts again when its files change. containerd makes its socket anew at each start,
+// NewSupervised is a containerd that its supervisor restarts when its files change. containerd creates its socket at each start,
 // so the age of the socket is the daemon's: sys.GetLocalListener in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
 func NewSupervised(socket string, files []string) converge.Follower {
 	return things.NewSupervised(socket, files, func(ctx context.Context, v host.View, _ string, _ []string) error {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dnf is the packager of RHEL and its kin: what dnf 4 and rpm know and say, and how gpuadm runs them.
+// Package dnf is the packager of RHEL and its derivatives: what dnf 4 and rpm know and say, and how gpuadm runs them.
 package dnf
 
 import (

@@ -26,7 +26,7 @@ type rpmPackage struct{ name, evr, arch string }
 // nevra is what dnf takes and rpm says: NAME-[EPOCH:]VERSION-RELEASE.ARCH.
 func (p rpmPackage) nevra() string { return p.name + "-" + p.evr + "." + p.arch }
 
-// full is nevra with the epoch, be it 0: without one dnf takes any.
+// full always includes the epoch, also 0: without one dnf matches any.
 func (p rpmPackage) full() string {
 	if !strings.Contains(p.evr, ":") {
 		return p.name + "-0:" + p.evr + "." + p.arch

@@ -21,7 +21,7 @@ import (
 const (
 	lockConf = "/etc/dnf/plugins/versionlock.conf"
 	lockList = "/etc/dnf/plugins/versionlock.list"
-	// lockPlugin is the package that brings it on RHEL and its kin.
+	// lockPlugin is the package that brings it on RHEL and its derivatives.
 	lockPlugin = "python3-dnf-plugin-versionlock"
 )
 

@@ -42,7 +42,7 @@ type cdiNode struct {
 	HostPath string `yaml:"hostPath"`
 }
 
-// A cdiDevice is one that containers can be given.
+// A cdiDevice is a device for containers.
 type cdiDevice struct {
 	uuid string
 	node string // /dev/nvidia3, of the GPU that it is, or is a part of; "" if unknown

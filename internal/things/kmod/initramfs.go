@@ -79,7 +79,7 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 		if err != nil {
 			return "", err
 		}
-		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // one that lies ahead of now would be so for ever
+		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // a time in the future would stay newer for ever
 			if !v.Runs() {
 				return "", host.FirstBoot // the tools that make it do not run
 			}

@@ -21,7 +21,7 @@ import (
 )
 
 // module is NVIDIA's kernel module as it runs: loaded as it lies on disk, with the parameters and the companions that its
-// files ask for. Said as a state, so that an upgrade, its undo and a rollback are one: whatever the packages have left on
+// files ask for. The state is the loaded module against the file on disk, so that an upgrade, its undo and a roll-back are the same change: whatever the packages have left on
 // disk is what shall run. Its states:
 //
 //	"as on disk"                              the same version and flavour, or neither loaded nor on disk
