@@ -87,17 +87,14 @@ func TestEKSChangedConfigRestartsKubelet(t *testing.T) {
 	applied := c.n.Tree(converge.Home, "/run", "/proc")
 	c.spec = joins.Spec(t, eksJoin+"cluster_dns = [\"10.96.0.11\"]\n")
 	res := c.apply(t)
-	if got := joins.Names(res.Made); strings.Count(got, "restart kubelet.service") != 1 || !strings.Contains(c.n.Units(), "kubelet.service enabled active fresh") {
-		t.Errorf("made %s\n%s", got, c.n.Units())
-	}
-	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err != nil {
-		t.Fatal(err, joins.Because(err))
-	}
+	got := joins.Names(res.Made)
+	check.That(t, strings.Count(got, "restart kubelet.service") == 1 && strings.Contains(c.n.Units(), "kubelet.service enabled active fresh"), "made %s\n%s", got, c.n.Units())
+	_, err := c.engine().Undo(t.Context(), c.n, "", nil)
+	must.That(t, err == nil, "%v: %v", err, joins.Because(err))
 	check.Equal(t, c.n.Tree(converge.Home, "/run", "/proc"), applied, "after undo of the change:")
 	c.apply(t)
-	if _, err := c.engine().Undo(t.Context(), c.n, "all", nil); err != nil {
-		t.Fatal(err, joins.Because(err))
-	}
+	_, err = c.engine().Undo(t.Context(), c.n, "all", nil)
+	must.That(t, err == nil, "%v: %v", err, joins.Because(err))
 	u := c.n.Units()
 	check.That(t, !strings.Contains(u, "kubelet.service enabled"), "after undo of all kubelet runs: %s", u)
 }
@@ -156,15 +153,11 @@ func TestEKSWaitsForGPUs(t *testing.T) {
 	e.Stages = append([]converge.Stage{node.GPUs()}, e.Stages...)
 	_, err := e.Apply(t.Context(), c.n)
 	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "has not made the NVLink fabric ready"), "it waits for the fabric: %v\n%s", err, joins.Because(err))
-	if strings.Contains(c.n.Units(), "kubelet.service enabled active") {
-		t.Errorf("kubelet runs before the fabric is ready: %s", c.n.Units())
-	}
+	check.That(t, !strings.Contains(c.n.Units(), "kubelet.service enabled active"), "kubelet runs before the fabric is ready: %s", c.n.Units())
 	c.n.CUDAAnswers(nil)
 	_, err = e.Apply(t.Context(), c.n)
 	check.That(t, trouble.Passes(err) || err == nil, "with the fabric: %v\n%s", err, joins.Because(err))
-	if !strings.Contains(c.n.Units(), "kubelet.service enabled active") {
-		t.Errorf("kubelet does not run with the fabric: %s", c.n.Units())
-	}
+	check.That(t, strings.Contains(c.n.Units(), "kubelet.service enabled active"), "kubelet does not run with the fabric: %s", c.n.Units())
 }
 
 const podsSocket = "/run/containerd/containerd.sock"
@@ -221,9 +214,7 @@ func TestEKSUndoRefusesPods(t *testing.T) {
 			e.Allow = []string{"all"} // it is no matter of consent
 			_, err := e.Undo(context.Background(), at.n, "all", nil)
 			if c.says == nil {
-				if err != nil {
-					t.Fatal(err, joins.Because(err))
-				}
+				must.That(t, err == nil, "%v: %v", err, joins.Because(err))
 				return
 			}
 			must.That(t, err != nil, "not refused")
@@ -231,9 +222,7 @@ func TestEKSUndoRefusesPods(t *testing.T) {
 			for _, want := range append(c.says, "cannot take this machine out of its cluster: ", "kubectl drain ip-10-0-1-2.ec2.internal --ignore-daemonsets --delete-emptydir-data", "crictl -r unix://"+podsSocket) {
 				check.That(t, strings.Contains(all, want), "%q is not said:\n%s", want, all)
 			}
-			if at.n.Touches() != before || !strings.Contains(at.n.Units(), "kubelet.service enabled active") {
-				t.Errorf("refused, and yet touched: %s", at.n.Units())
-			}
+			check.That(t, at.n.Touches() == before && strings.Contains(at.n.Units(), "kubelet.service enabled active"), "refused, and yet touched: %s", at.n.Units())
 		})
 	}
 }

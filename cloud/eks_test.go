@@ -132,9 +132,7 @@ func TestEKS(t *testing.T) {
 			p, err := c.engine().Plan(t.Context(), c.n.View())
 			must.That(t, err == nil && len(p.Cannot()) == 0 && len(c.n.Violations()) == 0, "plan: %v %+v %v", err, p.Cannot(), c.n.Violations())
 			c.apply(t)
-			if !strings.Contains(c.n.Units(), "kubelet.service enabled active") {
-				t.Errorf("kubelet does not run:\n%s", c.n.Units())
-			}
+			check.That(t, strings.Contains(c.n.Units(), "kubelet.service enabled active"), "kubelet does not run:\n%s", c.n.Units())
 			before, touched := len(c.Requests()), c.n.Touches()
 			if res := c.apply(t); len(res.Made) > 0 || len(c.Requests()) != before || c.n.Touches() != touched {
 				t.Errorf("a second apply: %v, asked %v", res.Made, c.Requests()[before:])
@@ -250,9 +248,7 @@ func TestEKSUserData(t *testing.T) {
 	c := startEKS(t, eksMachine, "[join]\nmethod = \"eks\"\n")
 	c.Machine.UserData = userDataOf(c.Cluster)
 	c.apply(t)
-	if slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }) {
-		t.Errorf("EKS was asked: %v", c.Requests())
-	}
+	check.That(t, !slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }), "EKS was asked: %v", c.Requests())
 }
 
 // TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it joins: the CNI's image, which

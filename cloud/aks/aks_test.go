@@ -36,9 +36,7 @@ func TestAKSBoots(t *testing.T) {
 	f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 	f.Booting = true
 	wants, err := Wants(f)
-	if err != nil || len(wants) != 1 {
-		t.Fatal(wants, err)
-	}
+	must.That(t, err == nil && len(wants) == 1, "%v: %v", wants, err)
 	var later host.Later
 	_, err = wants[0].Look(t.Context(), n.View())
 	check.That(t, errors.As(err, &later), "%v", err)

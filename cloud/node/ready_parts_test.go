@@ -112,9 +112,8 @@ func TestStaleZero(t *testing.T) {
 			case c.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), c.waits)):
 				t.Errorf("want to wait for %q, got %v", c.waits, err)
 			}
-			if ready := strings.Contains(a.shown(), "True"); ready != (c.waits == "") {
-				t.Errorf("ready is %t:\n%s", ready, a.shown())
-			}
+			ready := strings.Contains(a.shown(), "True")
+			check.That(t, ready == (c.waits == ""), "ready is %t:\n%s", ready, a.shown())
 		})
 	}
 }

@@ -52,9 +52,7 @@ func TestFormerStartupTaint(t *testing.T) {
 			a := apiFixture(t, apiSpec)
 			all := a.stages
 			c.before(a)
-			if !strings.Contains(a.shown(), "example.com/starting") {
-				t.Fatalf("it is not there before:\n%s", a.shown())
-			}
+			must.That(t, strings.Contains(a.shown(), "example.com/starting"), "it is not there before:\n%s", a.shown())
 			a.stages = all
 			a.spec = strings.Replace(apiSpec, `startup_taint = "example.com/starting:NoSchedule"`, c.after, 1)
 			if strings.HasPrefix(c.after, "taints") {
@@ -62,12 +60,9 @@ func TestFormerStartupTaint(t *testing.T) {
 			}
 			a.Advance(2 * answerServes)
 			a.apply()
-			if got := strings.Contains(a.shown(), "example.com/starting"); got != c.stays || !strings.Contains(a.shown(), "theirs.example/busy") {
-				t.Errorf("it stays: %v, want %v:\n%s", got, c.stays, a.shown())
-			}
-			if strings.Contains(a.shown(), "example.com/other") {
-				t.Errorf("the new one stays:\n%s", a.shown())
-			}
+			got := strings.Contains(a.shown(), "example.com/starting")
+			check.That(t, got == c.stays && strings.Contains(a.shown(), "theirs.example/busy"), "it stays: %v, want %v:\n%s", got, c.stays, a.shown())
+			check.That(t, !strings.Contains(a.shown(), "example.com/other"), "the new one stays:\n%s", a.shown())
 			a.Advance(2 * answerServes)
 			res := a.apply()
 			check.That(t, res.Run == "", "apply again did %v", res.Made)

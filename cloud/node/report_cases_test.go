@@ -52,12 +52,9 @@ func TestReportDrift(t *testing.T) {
 	f := a.facts
 	f.Live, f.BootID = true, a.BootID()
 	err := ReportDrift(kube.Within(a.ctx, 0), new(Session), a, a.engine().Spec, f, "1 change pending: file /etc/x abcdef.0123456789abcdef")
-	if want := "Warning Drift 1 change pending: file /etc/x (masked) gpuadm\n"; err != nil || a.told() != want {
-		t.Errorf("%v: %s", err, a.told())
-	}
-	if a.shown() != before {
-		t.Errorf("the Node was changed:\n%s", a.shown())
-	}
+	want := "Warning Drift 1 change pending: file /etc/x (masked) gpuadm\n"
+	check.That(t, err == nil && a.told() == want, "%v: %s", err, a.told())
+	check.That(t, a.shown() == before, "the Node was changed:\n%s", a.shown())
 }
 
 // TestReportAllLost: gpuadm shows the cluster that GPUs are gone, and keeps pods away where only a taint can.
@@ -84,9 +81,8 @@ func TestReportShuts(t *testing.T) {
 		}
 		a.Advance(time.Minute)
 		must.OK(t, a.report(Outcome{Stage: "mig", Err: errors.New("x")}))
-		if got := strings.Contains(a.shown(), "status-taint"); got != reboots {
-			t.Errorf("rebooted %v: pods are kept away: %v\n%s", reboots, got, a.shown())
-		}
+		got := strings.Contains(a.shown(), "status-taint")
+		check.That(t, got == reboots, "rebooted %v: pods are kept away: %v\n%s", reboots, got, a.shown())
 		a.Advance(time.Minute)
 		a.apply()
 		a.converged(a.mark())
@@ -147,9 +143,8 @@ func TestLostGPUsReportedUndone(t *testing.T) {
 	a.Advance(time.Minute)
 	f := a.facts
 	f.Live = true
-	if got := MissingGPUs(a, a.engine().Spec, f); got != "" {
-		t.Errorf("got %q, the Node:\n%s", got, a.shown())
-	}
+	got := MissingGPUs(a, a.engine().Spec, f)
+	check.That(t, got == "", "got %q, the Node:\n%s", got, a.shown())
 }
 
 // TestUndoOfReportedNode: what gpuadm itself has told the cluster since keeps no node from being undone: a failed apply, and a

@@ -50,18 +50,15 @@ func TestReport(t *testing.T) {
 Normal MigMade mig: mig 0 gpuadm
 Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 `
-	if a.told() != want {
-		t.Errorf("the Events:\n%s", a.told())
-	}
+	check.That(t, a.told() == want, "the Events:\n%s", a.told())
 	got := a.shown()
 	if strings.Contains(got, "example.com/starting") || !strings.Contains(got, "taint status-taint.cluster-autoscaler.kubernetes.io/gpu=failed:NoSchedule") {
 		t.Errorf("the taints:\n%s", got)
 	}
 	a.sim.Requests()
 	failed.Made = nil
-	if err := a.report(failed); err != nil || a.told() != want {
-		t.Errorf("told twice: %v\n%s", err, a.told())
-	}
+	err := a.report(failed)
+	check.That(t, err == nil && a.told() == want, "told twice: %v\n%s", err, a.told())
 	if got := a.sim.Requests(); len(got) != 1 {
 		t.Errorf("requests when there is nothing new: %v", got)
 	}
@@ -76,17 +73,14 @@ func TestReportWaits(t *testing.T) {
 	offers(a, a.BootID(), "nvidia.com/gpu", "2")
 	a.apply()
 	wait := Outcome{Stage: "ready", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "the server"}}}
-	if err := a.report(wait); err != nil || !strings.HasPrefix(a.condition(), "True") || a.told() != "" {
-		t.Errorf("a busy server: %v, %s, %s", err, a.condition(), a.told())
-	}
+	err := a.report(wait)
+	check.That(t, err == nil && strings.HasPrefix(a.condition(), "True") && a.told() == "", "a busy server: %v, %s, %s", err, a.condition(), a.told())
 	offers(a, a.BootID(), "nvidia.com/gpu", "1")
-	if err := a.report(wait); err != nil || a.condition() != "False WaitingForGPUs not yet: the node offers 1 of 2 nvidia.com/gpu" {
-		t.Errorf("too few GPUs: %v, %s", err, a.condition())
-	}
+	err = a.report(wait)
+	check.That(t, err == nil && a.condition() == "False WaitingForGPUs not yet: the node offers 1 of 2 nvidia.com/gpu", "too few GPUs: %v, %s", err, a.condition())
 	wait.GaveUp = true
-	if err := a.report(wait); err != nil || !strings.HasPrefix(a.condition(), "False ReadyFailed") {
-		t.Errorf("given up: %v, %s", err, a.condition())
-	}
+	err = a.report(wait)
+	check.That(t, err == nil && strings.HasPrefix(a.condition(), "False ReadyFailed"), "given up: %v, %s", err, a.condition())
 }
 
 // TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it to, and a cluster that does not
@@ -129,9 +123,8 @@ func TestReportHealthyNode(t *testing.T) {
 			a.sim.EditNode("gpu-1", func(n kubesim.Object) { delete(n["spec"].(kubesim.Object), "taints") })
 		}
 		must.OK(t, a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}))
-		if got := strings.Contains(a.shown(), failed); got != c.marked {
-			t.Errorf("%s: marked %v\n%s", c.name, got, a.shown())
-		}
+		got := strings.Contains(a.shown(), failed)
+		check.That(t, got == c.marked, "%s: marked %v\n%s", c.name, got, a.shown())
 	}
 }
 

@@ -77,9 +77,8 @@ func TestReportNoNews(t *testing.T) {
 	for _, err := range []error{&host.Busy{}, &trouble.Error{What: "in use", Err: converge.ErrInUse}} {
 		a := apiFixture(t, apiSpec)
 		a.apply()
-		if rerr := a.report(Outcome{Stage: "runtime", Err: err}); rerr != nil || !strings.HasPrefix(a.condition(), "True") {
-			t.Errorf("%v: %v, %s", err, rerr, a.condition())
-		}
+		rerr := a.report(Outcome{Stage: "runtime", Err: err})
+		check.That(t, rerr == nil && strings.HasPrefix(a.condition(), "True"), "%v: %v, %s", err, rerr, a.condition())
 	}
 }
 
@@ -88,9 +87,8 @@ func TestReportLost(t *testing.T) {
 	a := apiFixture(t, apiSpec+"[driver]\ngpu_count = 2\n")
 	a.apply()
 	a.facts.GPUs, a.facts.Driver = nil, nil
-	if err := a.report(Outcome{Stage: "preflight", Err: errors.New("2 GPUs are missing")}); err != nil || !strings.HasPrefix(a.condition(), "False") {
-		t.Errorf("%v, %s", err, a.condition())
-	}
+	err := a.report(Outcome{Stage: "preflight", Err: errors.New("2 GPUs are missing")})
+	check.That(t, err == nil && strings.HasPrefix(a.condition(), "False"), "%v, %s", err, a.condition())
 }
 
 // TestAPIStandingCost: what the spec has dropped costs no look of its own, and undo looks once too.
@@ -124,9 +122,7 @@ func TestAPIAnotherMachine(t *testing.T) {
 	})
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	if !trouble.Passes(err) || !strings.Contains(err.Error(), "another machine") || a.shown() != before {
-		t.Errorf("%v\n%s", err, a.shown())
-	}
+	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "another machine") && a.shown() == before, "%v\n%s", err, a.shown())
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 		n["status"] = kubesim.Object{"nodeInfo": kubesim.Object{"machineID": a.facts.MachineID}}
 	})

@@ -70,9 +70,7 @@ func TestRightsLacking(t *testing.T) {
 			check.Says(t, all, c.says...)
 			data, err := a.ReadFile("/etc/machine")
 			check.That(t, string(data) == "fixed", "the machine was not fixed: %v", err)
-			if !strings.Contains(a.shown(), "example.com/starting") {
-				t.Errorf("pods may come:\n%s", a.shown())
-			}
+			check.That(t, strings.Contains(a.shown(), "example.com/starting"), "pods may come:\n%s", a.shown())
 			c.give(a)
 			a.Advance(time.Minute)
 			a.apply()

@@ -91,9 +91,7 @@ func apiShrinks(t *testing.T, set func(*apiNode)) {
 	a := apiFixture(t, strings.Replace(apiSpec, `"example.com/rack"`, `"theirs.example/x" = "2", "example.com/rack"`, 1))
 	set(a)
 	a.apply()
-	if !strings.Contains(a.shown(), "theirs.example/x=2") {
-		t.Fatalf("the label was not taken over:\n%s", a.shown())
-	}
+	must.That(t, strings.Contains(a.shown(), "theirs.example/x=2"), "the label was not taken over:\n%s", a.shown())
 	a.spec = strings.Replace(apiSpec, `"node-role.kubernetes.io/gpu" = "yes"`, `"example.com/row" = "3"`, 1)
 	a.sim.Requests()
 	a.apply()
@@ -200,9 +198,8 @@ func TestAPIOthersBetween(t *testing.T) {
 			o["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
 		})
 	}})
-	if _, err := a.engine().Apply(a.ctx, a); !trouble.Passes(err) || !strings.Contains(a.shown(), "rack=theirs") {
-		t.Errorf("somebody's new value of our label: %v\n%s", err, a.shown())
-	}
+	_, err := a.engine().Apply(a.ctx, a)
+	check.That(t, trouble.Passes(err) && strings.Contains(a.shown(), "rack=theirs"), "somebody's new value of our label: %v\n%s", err, a.shown())
 	a.apply()
 	a.converged(a.mark())
 }
@@ -271,9 +268,7 @@ func TestAPINoAccount(t *testing.T) {
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
 	must.That(t, err != nil && strings.Contains(err.Error(), "no account here may") && !trouble.Passes(err), "got %v", err)
-	if a.shown() != before {
-		t.Errorf("something was touched:\n%s", a.shown())
-	}
+	check.That(t, a.shown() == before, "something was touched:\n%s", a.shown())
 }
 
 // TestAPINames: every name builds the same thing again, and says what it is.

@@ -146,9 +146,7 @@ func TestBundleBecomesATest(t *testing.T) {
 	const command = "tar -xzOf BUNDLE gpuadm-bundle/facts.txtar > test/hosts/NAME.txtar"
 	must.That(t, strings.Contains(string(doc), command), "docs/bundle.md does not have the command %s", command)
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
-	if err != nil || len(hosts) < 15 {
-		t.Fatal(hosts, err)
-	}
+	must.That(t, err == nil && len(hosts) >= 15, "%v: %v", hosts, err)
 	for _, host := range hosts {
 		name := strings.TrimSuffix(filepath.Base(host), ".txtar")
 		t.Run(name, func(t *testing.T) {

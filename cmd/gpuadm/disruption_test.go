@@ -129,9 +129,7 @@ func TestNever(t *testing.T) {
 	b := newBusy(t, "policy = \"never\"\n", "ml/train")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "1 [pending failed] "+two)
 	b.says("pod ml/train has 1g.10gb@4 of GPU 0", "run again with --allow stop-clients")
-	if b.condition() != "" || b.cordoned() != free {
-		t.Errorf("the condition is %q, cordoned %s", b.condition(), b.cordoned())
-	}
+	check.That(t, b.condition() == "" && b.cordoned() == free, "the condition is %q, cordoned %s", b.condition(), b.cordoned())
 }
 
 // TestDrain: the pods are evicted by kubelet's identity alone, and the node is uncordoned after the change.
@@ -176,9 +174,7 @@ func TestDrainRefused(t *testing.T) {
 			got := b.gpuadm("apply", "mig", "--unattended")
 			check.That(t, strings.HasPrefix(got, "75 ") && strings.HasSuffix(got, two), "%s\n%s", got, b.said)
 			b.says(tt.words, "cannot drain this node")
-			if b.cordoned() != free || len(b.evicted) > 0 {
-				t.Errorf("cordoned %s, evicted %v", b.cordoned(), b.evicted)
-			}
+			check.That(t, b.cordoned() == free && len(b.evicted) == 0, "cordoned %s, evicted %v", b.cordoned(), b.evicted)
 			is := b.condition()
 			check.That(t, strings.HasPrefix(is, "False WaitingUntilIdle cannot drain this node"), "the condition is %s", is)
 			b.refuses = ""
@@ -204,17 +200,13 @@ func TestDrainForNothing(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train", "ml/daemon")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
 	b.says("pod ml/daemon has 1g.10gb@5 of GPU 0")
-	if strings.Contains(b.said, "ml/train") || len(b.evicted) > 0 || b.cordoned() != free {
-		t.Errorf("evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
-	}
+	check.That(t, !strings.Contains(b.said, "ml/train") && len(b.evicted) == 0 && b.cordoned() == free, "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 	b = newBusy(t, "policy = \"drain\"\n", "ml/train")
 	d := must.Get(b.Driver(t.Context()))(t)
 	b.Use("0000:17:00.0", d.GPUs[0].Instances[0].ID, 4242)
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
 	b.says("process 4242 uses 1g.10gb@4")
-	if len(b.evicted) > 0 || b.cordoned() != free {
-		t.Errorf("evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
-	}
+	check.That(t, len(b.evicted) == 0 && b.cordoned() == free, "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 }
 
 // TestDrainOperatorsCordon: a node that an operator has cordoned stays cordoned.
@@ -222,9 +214,7 @@ func TestDrainOperatorsCordon(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train")
 	b.sim.EditNode("gpu-1", func(n kubesim.Object) { n["spec"].(kubesim.Object)["unschedulable"] = true })
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "0 [pending success] "+seven)
-	if len(b.evicted) != 1 || b.cordoned() != "true false" {
-		t.Errorf("evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
-	}
+	check.That(t, len(b.evicted) == 1 && b.cordoned() == "true false", "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 }
 
 // TestDrainCut: a run that is killed anywhere, also between cordon and uncordon, leaves no cordon behind for long: the next run ends it.
@@ -258,12 +248,8 @@ func TestDrainStays(t *testing.T) {
 		n["metadata"].(kubesim.Object)["annotations"] = kubesim.Object{"nvidia.com/gpuadm.cordoned": "2026-11-23T08:00:00Z"}
 	})
 	b.gpuadm("apply", "mig", "--unattended")
-	if b.cordoned() != "true true" {
-		t.Errorf("without the machine's mark: cordoned %s", b.cordoned())
-	}
+	check.That(t, b.cordoned() == "true true", "without the machine's mark: cordoned %s", b.cordoned())
 	b.write("/var/lib/gpuadm/cordoned", "gpu-1\n")
 	b.gpuadm("apply", "mig", "--unattended")
-	if b.cordoned() != free {
-		t.Errorf("after a run that waits: cordoned %s\n%s", b.cordoned(), b.said)
-	}
+	check.That(t, b.cordoned() == free, "after a run that waits: cordoned %s\n%s", b.cordoned(), b.said)
 }

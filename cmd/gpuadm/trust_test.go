@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -36,9 +37,8 @@ func TestFilesOfASpec(t *testing.T) {
 			return fmt.Appendf(nil, "format = 1\n[%s]\n%s = %s\n%s", k.Section, k.Name, value, beside[name])
 		}
 		_, err := spec.Parse(spec.File{Name: "node.toml", Data: text(`"a/b"`)})
-		if file := err != nil && strings.Contains(err.Error(), "is not an absolute path"); file != k.File {
-			t.Errorf("%s takes a path: %v, and is said to name a file: %v", name, file, k.File)
-		}
+		file := err != nil && strings.Contains(err.Error(), "is not an absolute path")
+		check.That(t, file == k.File, "%s takes a path: %v, and is said to name a file: %v", name, file, k.File)
 		if !k.File {
 			continue
 		}
@@ -52,20 +52,12 @@ func TestFilesOfASpec(t *testing.T) {
 			_, err := env{}.spec(n, nil)
 			return fmt.Sprint(err)
 		}
-		if got := said(); got != "<nil>" {
-			t.Errorf("%s of root's: %s", name, got)
-		}
+		check.Equal(t, said(), "<nil>", "%s of root's:", name)
 		must.OK(t, n.SetAttr("/srv/ours/named", host.Attr{Mode: 0o644, UID: 1000}))
-		if got := said(); got != "cannot trust /srv/ours/named: user 1000 owns it" {
-			t.Errorf("%s of another user's: %s", name, got)
-		}
+		check.Equal(t, said(), "cannot trust /srv/ours/named: user 1000 owns it", "%s of another user's:", name)
 		must.OK(t, n.Remove("/srv/ours/named"))
 		must.OK(t, n.SetAttr("/srv/ours", host.Attr{Mode: 0o777}))
-		if got := said(); got != "cannot trust /srv/ours/named: all users can write to /srv/ours" {
-			t.Errorf("%s in a folder of all: %s", name, got)
-		}
+		check.Equal(t, said(), "cannot trust /srv/ours/named: all users can write to /srv/ours", "%s in a folder of all:", name)
 	}
-	if names < 8 {
-		t.Errorf("only %d keys name files", names)
-	}
+	check.That(t, names >= 8, "only %d keys name files", names)
 }

@@ -81,9 +81,7 @@ var oneVersion = pattern.Of(`__(\d{3}\.\d+(?:\.\d+)?)(?:-[a-z]+)?\.txt$`)
 // version each of them is of that version.
 func TestLockstep(t *testing.T) {
 	files, err := filepath.Glob("../../test/listings/data/*.txt")
-	if err != nil || len(files) < 20 {
-		t.Fatal("no listings", err)
-	}
+	must.That(t, err == nil && len(files) >= 20, "%v: %v", "no listings", err)
 	found := 0
 	for _, file := range files {
 		of := oneVersion().FindStringSubmatch(filepath.Base(file))

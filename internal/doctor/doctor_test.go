@@ -21,9 +21,7 @@ import (
 // TestHealthy examines every recorded machine: none is broken, so that nothing may be found.
 func TestHealthy(t *testing.T) {
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
-	if err != nil || len(hosts) == 0 {
-		t.Fatal("no recorded machines", err)
-	}
+	must.That(t, err == nil && len(hosts) > 0, "%v: %v", "no recorded machines", err)
 	for _, file := range hosts {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			archive := must.Get(os.ReadFile(file))(t)
@@ -126,9 +124,7 @@ func TestGenerated(t *testing.T) {
 		archive := must.Get(os.ReadFile("../../test/hosts/" + name + ".txtar"))(t)
 		n := must.Get(simhost.New(archive))(t)
 		f, err := facts.Gather(t.Context(), n, facts.Needs{})
-		if err != nil || len(f.Engines) == 0 {
-			t.Fatal(f.Engines, err)
-		}
+		must.That(t, err == nil && len(f.Engines) > 0, "%v: %v", f.Engines, err)
 		must.OK(t, n.WriteFile(f.Engines[0].Config, []byte("version = 2\n"), host.Attr{Mode: 0o644}))
 		for _, c := range examine(t, n).Causes {
 			t.Errorf("%s: %s: %v", name, c.Code, c.Found)

@@ -172,9 +172,7 @@ func TestPartitionsOfSpec(t *testing.T) {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
 		n := working(t).node()
 		report := Examine(t.Context(), n, s)
-		if codes(report) != want || n.Touches() != 0 {
-			t.Errorf("%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
-		}
+		check.That(t, codes(report) == want && n.Touches() == 0, "%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
 	}
 }
 

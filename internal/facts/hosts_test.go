@@ -36,9 +36,7 @@ func open(t testing.TB, file string) *simhost.Node {
 // TestHosts gathers the facts of every recorded machine and compares them with the golden files, which a person has reviewed.
 func TestHosts(t *testing.T) {
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
-	if err != nil || len(hosts) == 0 {
-		t.Fatal("no recorded machines", err)
-	}
+	must.That(t, err == nil && len(hosts) > 0, "%v: %v", "no recorded machines", err)
 	for _, file := range hosts {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(name, func(t *testing.T) {
@@ -178,9 +176,8 @@ func TestCloud(t *testing.T) {
 		got := must.Get(c.Gather(t.Context(), n, needs))(t)
 		return got
 	}
-	if got := gather(facts.Needs{}); got.Cloud.Name != "aws" || got.Instance != nil || len(f.Requests()) != 0 {
-		t.Errorf("%+v %+v, asked %v", got.Cloud, got.Instance, f.Requests())
-	}
+	got := gather(facts.Needs{})
+	check.That(t, got.Cloud.Name == "aws" && got.Instance == nil && len(f.Requests()) == 0, "%+v %+v, asked %v", got.Cloud, got.Instance, f.Requests())
 	needs := facts.Needs{Cluster: &instance.ClusterRef{}}
 	first := gather(needs)
 	if first.Instance == nil || first.Instance.Type != "p5.48xlarge" || first.Instance.UserCluster.Name != "gpus" || first.Cluster != nil {
@@ -212,7 +209,5 @@ func TestNoCloud(t *testing.T) {
 			t.Errorf("%+v %v %v", got.Instance, got.NoInstance, err)
 		}
 	}
-	if len(f.Requests()) != 1 {
-		t.Errorf("asked %v", f.Requests())
-	}
+	check.That(t, len(f.Requests()) == 1, "asked %v", f.Requests())
 }

@@ -91,9 +91,7 @@ func TestReadModule(t *testing.T) {
 	for _, ending := range []string{"", ".gz", ".zst", ".xz"} {
 		name := "/lib/modules/6.1.0/updates/dkms/nvidia.ko" + ending
 		m, err := ReadModule(files{name: string(packed(t, ending, openModule("6.1.0-50-cloud-amd64")))}, name)
-		if err != nil {
-			t.Fatal(ending, err)
-		}
+		must.That(t, err == nil, "%v: %v", ending, err)
 		want := ModuleFile{
 			Path: name, Version: "580.95.05", License: "Dual MIT/GPL", Vermagic: "6.1.0-50-cloud-amd64 SMP preempt mod_unload modversions",
 			Firmware: []string{"nvidia/580.95.05/gsp_ga10x.bin", "nvidia/580.95.05/gsp_tu10x.bin"},
@@ -223,9 +221,7 @@ func TestTrust(t *testing.T) {
 		{"off, but enforced", files{secureBoot: attributes + "\x00", "/sys/module/module/parameters/sig_enforce": "Y\n"}, true, false, "off"},
 	} {
 		trust, err := ReadTrust(running{c.files})
-		if err != nil {
-			t.Fatal(c.name, err)
-		}
+		must.That(t, err == nil, "%v: %v", c.name, err)
 		if trust.SecureBoot != c.secureBoot || trust.Demands() != c.demands || trust.Trusts(trust.Build) != c.trusts {
 			t.Errorf("%s: Secure Boot %s, demands %t, trusts %t: %+v", c.name, trust.SecureBoot, trust.Demands(), trust.Trusts(trust.Build), trust)
 		}

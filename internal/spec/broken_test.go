@@ -26,9 +26,7 @@ var update = flag.Bool("update", false, "write what Parse says into testdata/bro
 // CASE/node.toml, CASE/node.d/… and CASE/want.
 func TestBroken(t *testing.T) {
 	names, err := filepath.Glob("testdata/broken/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal("no cases", err)
-	}
+	must.That(t, err == nil && len(names) > 0, "%v: %v", "no cases", err)
 	for _, name := range names {
 		archive := must.Get(txtar.ParseFile(name))(t)
 		var files []spec.File

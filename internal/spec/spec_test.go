@@ -328,9 +328,7 @@ func TestMerge(t *testing.T) {
 func TestDigest(t *testing.T) {
 	a := parse(t, node("format = 1\n[driver]\nversion = '580' # c\ngpu_count = 0x8\n[node.labels]\nb = \"2\"\na = \"1\"\n"))
 	b := parse(t, node("\ufeffformat=1\r\nnode.labels={a=\"1\",b=\"2\"}\r\n[driver]\r\ngpu_count=8\r\n"), part(1, "driver.version = \"\"\"580\"\"\""))
-	if a.Digest() != b.Digest() || len(a.Digest()) != 12 {
-		t.Errorf("%s %s", a.Digest(), b.Digest())
-	}
+	check.That(t, a.Digest() == b.Digest() && len(a.Digest()) == 12, "%s %s", a.Digest(), b.Digest())
 	seen := map[string]string{}
 	for _, text := range []string{"", "[driver]", "[mig]", "[driver]\nversion = \"580\"", "[driver]\ngpu_count = 1", "[[mig.gpu]]", "[[mig.gpu]]\n[[mig.gpu]]", "[[mig.gpu]]\nenabled = false", "[node.labels]\na = \"1\"", "[node]\ntaints = [\"a:NoSchedule\"]"} {
 		digest := parse(t, node("format = 1\n"+text)).Digest()

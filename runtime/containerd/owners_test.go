@@ -133,9 +133,7 @@ func TestBeside(t *testing.T) {
 	} {
 		a := must.Get(toml.Values([]byte(before)))(t)
 		b, err := toml.Values([]byte(c.after))
-		if err != nil {
-			t.Fatal(what, err)
-		}
+		must.That(t, err == nil, "%v: %v", what, err)
 		for _, pair := range [][2]map[string]any{{a, b}, {b, a}} {
 			check.Equal(t, toml.ShowPath(beside(engine.Handler{Name: "nvidia"}, ops, pair[0], pair[1], nil)), c.at, "%s:", what)
 		}

@@ -94,9 +94,8 @@ func TestStatus(t *testing.T) {
 		`{"metadata":{"labels":{"x":"y"}},"spec":{"unschedulable":true},"status":{"conditions":[{"type":"X","status":"False","reason":"R"}]}}`,
 		`{"status":{"conditions":[{"type":"X","status":"True"}]}}`,
 	} {
-		if code, o := send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1/status", strategic, body); code != 200 {
-			t.Fatal(code, o)
-		}
+		code, o := send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1/status", strategic, body)
+		must.That(t, code == 200, "%v: %v", code, o)
 	}
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
 	n := s.Node("gpu-1")

@@ -198,9 +198,7 @@ func TestPower(t *testing.T) {
 	check.That(t, errors.Is(err, simhost.ErrPower) && n.Off(), "read after the cut: %v", err)
 	check.That(t, n.Touches() == 1, "%d touches", n.Touches())
 	n.Boot(simhost.Random(7))
-	if line(n) != "enabled active fresh" || n.Off() {
-		t.Error(n.Units())
-	}
+	check.That(t, line(n) == "enabled active fresh" && !n.Off(), "%v", n.Units())
 
 	n.Fail(n.Touches(), syscall.ENOSPC)
 	attr := host.Attr{Mode: 0o644}
