@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/files"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
@@ -93,7 +95,7 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 	s.Token("by-exec", kubesim.Node(c.Machine.Name))
 	n.Install("gpuadm", simhost.Program{
 		Looks: func([]string) bool { return true },
-		Run: func(_ *host.Files, argv []string) ([]byte, error) {
+		Run: func(_ *files.Files, argv []string) ([]byte, error) {
 			check.Equal(t, strings.Join(argv[1:], " "), "token eks --cluster gpus --region us-east-1", "kubelet would call")
 			return []byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"by-exec"}}`), nil
 		},

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -50,7 +51,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 580.95.05 bad
 `))
 	must.OK(t, err)
-	uninstall := func(f *host.Files) error {
+	uninstall := func(f *files.Files) error {
 		log, err := f.ReadFile("/var/lib/nvidia/log")
 		if err != nil {
 			return err
@@ -63,7 +64,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 		}
 		return errors.Join(errs...)
 	}
-	install := func(f *host.Files, argv []string) error {
+	install := func(f *files.Files, argv []string) error {
 		data, err := f.ReadFile(argv[1])
 		if err != nil {
 			return err
@@ -93,11 +94,11 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 		}
 		return err
 	}
-	n.Install("sh", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("sh", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		*calls = append(*calls, strings.Join(argv[2:], " "))
 		return nil, install(f, argv)
 	}})
-	n.Install("nvidia-uninstall", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("nvidia-uninstall", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		*calls = append(*calls, strings.Join(argv, " "))
 		return nil, uninstall(f)
 	}})
@@ -251,7 +252,7 @@ func TestRunfileRefused(t *testing.T) {
 	// packages of a driver
 	n = installerNode(t, &calls)
 	must.OK(t, drivertest.Lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")))
-	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
+	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*files.Files, []string) ([]byte, error) {
 		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
 		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
 	}})

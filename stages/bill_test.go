@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -69,7 +70,7 @@ func bakedImage(t *testing.T) (n *simhost.Node, status converge.Status) {
 func lists(n *simhost.Node, says string) {
 	n.Install("apt-cache", simhost.Program{
 		Looks: func(argv []string) bool { return len(argv) > 1 && argv[1] == "show" },
-		Run: func(_ *host.Files, argv []string) ([]byte, error) {
+		Run: func(_ *files.Files, argv []string) ([]byte, error) {
 			return []byte(says), &host.CommandError{Argv: argv, Code: 100, Cause: errors.New("exit status 100")} // it does not know all
 		},
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -26,7 +27,7 @@ func cudaCheck(f facts.Facts) gpuCheck {
 	return gpuCheck{what: "CUDA", look: func(ctx context.Context, v host.View) (string, error) {
 		problem, err := cudaStarts(ctx, v, f)
 		if problem != "" {
-			problem += things.OrTry("gpuadm " + host.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found")
+			problem += things.OrTry("gpuadm " + nvml.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found")
 		}
 		return problem, err
 	}}

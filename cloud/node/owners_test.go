@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -217,7 +219,7 @@ func TestPartitionFake(t *testing.T) {
 	}
 	var layout map[int][]string
 	must.OK(t, json.Unmarshal([]byte(text), &layout))
-	h := must.Get(host.Open("/"))(t)
+	h := must.Get(local.Open("/"))(t)
 	d := must.Get(h.Driver(t.Context()))(t)
 	if slices.ContainsFunc(d.GPUs, func(g host.GPU) bool { return len(g.Instances) > 0 }) {
 		return // the run before did it

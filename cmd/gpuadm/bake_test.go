@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -75,7 +77,7 @@ func (b bakery) run(args ...string) (code int, said io.Reader) {
 		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
 		read: func(string) ([]byte, error) { return []byte("the binary\n"), nil },
 		open: func(string) (host.Host, error) { b.image.Image(); return b.image, nil },
-		image: func(string, *host.ModuleKey) (host.Host, func(), error) {
+		image: func(string, *local.ModuleKey) (host.Host, func(), error) {
 			b.image.Bake()
 			return b.image, func() {}, nil
 		},

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -64,7 +65,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	b := &bundle{c: c, h: h, seen: host.Record(h)}
+	b := &bundle{c: c, h: h, seen: view.Record(h)}
 	packed, err := b.pack(ctx)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 type bundle struct {
 	c       *common
 	h       host.Host
-	seen    *host.Recorder // what plan, status, doctor and the facts read, for the recording
+	seen    *view.Recorder // what plan, status, doctor and the facts read, for the recording
 	packed  []bundlePart
 	missing []missingPart
 	bytes   int

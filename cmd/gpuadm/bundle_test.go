@@ -18,6 +18,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -31,7 +34,7 @@ import (
 func says(text string) simhost.Program {
 	return simhost.Program{
 		Looks: func([]string) bool { return true },
-		Run:   func(*host.Files, []string) ([]byte, error) { return []byte(text), nil },
+		Run:   func(*files.Files, []string) ([]byte, error) { return []byte(text), nil },
 	}
 }
 
@@ -182,7 +185,7 @@ func TestBundleWithoutSystemd(t *testing.T) {
 	var out bytes.Buffer
 	e := env{
 		stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
-		open: host.Open,
+		open: local.Open,
 	}
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
 	check.That(t, strings.Contains(out.String(), "units.txt: systemd does not run here\n"), "units.txt has another reason:\n%s", out.String())

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -27,11 +28,11 @@ type env struct {
 	args           []string // the command line, without the program
 	root           bool     // may touch the live machine
 	open           func(root string) (host.Host, error)
-	image          func(root string, sign *host.ModuleKey) (h host.Host, done func(), err error) // opened to be baked
-	read           func(name string) ([]byte, error)                                             // a file named on the command line
-	stat           func(name string) (fs.FileInfo, error)                                        // the same file's owner and mode; may be nil
-	confined       func() []string                                                               // what keeps root from what root may do; may be nil
-	restartSelf    func(more ...string) error                                                    // replaces this process by a new one with more flags, once; may be nil
+	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opened to be baked
+	read           func(name string) ([]byte, error)                                              // a file named on the command line
+	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
+	confined       func() []string                                                                // what keeps root from what root may do; may be nil
+	restartSelf    func(more ...string) error                                                     // replaces this process by a new one with more flags, once; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.

@@ -56,9 +56,9 @@ func file(w io.Writer) (*os.File, bool) {
 }
 
 // said is a text as it is printed: printable, and with commands as the reader of w types them.
-func said(w io.Writer, text string) string { return printable(commands(w, text)) }
+func said(w io.Writer, text string) string { return printable(commandsOf(w, text)) }
 
-func commands(w io.Writer, text string) string {
+func commandsOf(w io.Writer, text string) string {
 	if s, ok := w.(screen); ok {
 		return trouble.Commands(text, s.typed)
 	}

@@ -10,7 +10,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 )
 
 func main() {
@@ -30,12 +31,12 @@ func system() env {
 		stderr:   os.Stderr,
 		getenv:   os.Getenv,
 		root:     os.Geteuid() == 0,
-		open:     host.Open,
-		image:    host.Image,
+		open:     local.Open,
+		image:    local.Image,
 		read:     os.ReadFile,
 		stat:     os.Stat,
-		confined: host.Confined,
+		confined: commands.Confined,
 
-		restartSelf: host.Reexec,
+		restartSelf: commands.Reexec,
 	}
 }

@@ -14,11 +14,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // signing reads the key and the certificate that modules are signed with; nil where none are named.
-func (c *common) signing(b bakeFlags) (*host.ModuleKey, error) {
+func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 	switch {
 	case b.moduleKey == "" && b.moduleCert == "":
 		return nil, nil
@@ -41,7 +42,7 @@ func (c *common) signing(b bakeFlags) (*host.ModuleKey, error) {
 	if err := matching(key, cert); err != nil {
 		return nil, usage{fmt.Errorf("cannot sign with --module-key %s and --module-cert %s: %w", b.moduleKey, b.moduleCert, err)}
 	}
-	return &host.ModuleKey{Private: key, Certificate: cert}, nil
+	return &local.ModuleKey{Private: key, Certificate: cert}, nil
 }
 
 // matching refuses a private key that is encrypted, or not the certificate's. scripts/sign-file.c in the kernel's tree reads PEM.
@@ -65,7 +66,7 @@ func matching(key, cert []byte) error {
 
 // forSecureBoot is what machines of the image trust, where they boot with Secure Boot: with a key they do; else as the operator says,
 // and an image that this machine becomes as this machine does.
-func (c *common) forSecureBoot(b bakeFlags, key *host.ModuleKey) (*facts.Trust, error) {
+func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust, error) {
 	if key != nil {
 		k, _ := facts.Certificate(key.Certificate)
 		return &facts.Trust{SecureBoot: "on", Build: &k, Enrolled: []facts.Key{k}}, nil
@@ -89,7 +90,7 @@ func (c *common) forSecureBoot(b bakeFlags, key *host.ModuleKey) (*facts.Trust, 
 }
 
 // keyOutside refuses to seal an image in which the key lies.
-func (c *common) keyOutside(h host.View, b bakeFlags, key *host.ModuleKey) error {
+func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) error {
 	if key == nil {
 		return nil
 	}

@@ -47,7 +47,7 @@ func printJSON(w io.Writer, v any) error {
 	all = jsonString().ReplaceAllFunc(all, func(quoted []byte) []byte {
 		var text string
 		if json.Unmarshal(quoted, &text) == nil {
-			if said := mask.Message(commands(w, text)); said != text {
+			if said := mask.Message(commandsOf(w, text)); said != text {
 				quoted, _ = encoded(said) // a text can always be encoded
 			}
 		}

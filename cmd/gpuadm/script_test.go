@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -106,7 +108,7 @@ func command(ts *testscript.TestScript, args []string) int {
 		stderr: ts.Stderr(),
 		getenv: ts.Getenv,
 		root:   ts.Getenv("USER") != "nobody",
-		open:   host.Open,
+		open:   local.Open,
 		read: func(name string) ([]byte, error) {
 			if self, err := os.Executable(); err == nil && name == self {
 				return []byte("the binary\n"), nil // not the test's own, of many megabytes
@@ -120,11 +122,11 @@ func command(ts *testscript.TestScript, args []string) int {
 			if root == "/" {
 				return n, nil
 			}
-			return host.Open(ts.MkAbs(root))
+			return local.Open(ts.MkAbs(root))
 		}
-		e.image = func(string, *host.ModuleKey) (host.Host, func(), error) { n.Bake(); return n, func() {}, nil }
+		e.image = func(string, *local.ModuleKey) (host.Host, func(), error) { n.Bake(); return n, func() {}, nil }
 	} else {
-		e.open = func(root string) (host.Host, error) { return host.Open(ts.MkAbs(root)) }
+		e.open = func(root string) (host.Host, error) { return local.Open(ts.MkAbs(root)) }
 	}
 	return run(context.Background(), e, args)
 }
@@ -230,7 +232,7 @@ func golden(t *testing.T, name string, args ...string) {
 		args = []string{name}
 	}
 	var out strings.Builder
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: host.Open, read: os.ReadFile}
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: local.Open, read: os.ReadFile}
 	code := run(context.Background(), e, args)
 	must.That(t, code == 0, "gpuadm %s: exit code %d\n%s", args, code, &out)
 	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
@@ -195,7 +197,7 @@ func TestModuleKeyOutside(t *testing.T) {
 		{"image", "image/root/gone.pem", false}, // in what the image's view hides
 	} {
 		c := &common{rootDir: filepath.Join(root, x.root)}
-		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &host.ModuleKey{Private: key, Certificate: cert})
+		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &local.ModuleKey{Private: key, Certificate: cert})
 		told := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &told) == x.refused, "%s in %s: %v", x.key, x.root, err)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/nvml"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -38,7 +39,7 @@ content; values of keys that look like secrets are masked.`,
 				return err
 			}
 			if record {
-				r := host.Record(h)
+				r := view.Record(h)
 				if _, err := facts.Gather(cmd.Context(), r, facts.Everything); err != nil {
 					return err
 				}
@@ -176,10 +177,10 @@ func newVersion(c *common) *cobra.Command {
 // newStartCUDA is the verb by which gpuadm starts itself. Typed by hand it prints the same answer.
 func newStartCUDA(*common) *cobra.Command {
 	return &cobra.Command{
-		Use:    host.CUDAVerb,
+		Use:    nvml.CUDAVerb,
 		Short:  "start CUDA in this process and print what it answers",
 		Hidden: true,
 		Args:   cobra.MaximumNArgs(1),
-		RunE:   func(_ *cobra.Command, args []string) error { return host.StartCUDA(strings.Join(args, "")) },
+		RunE:   func(_ *cobra.Command, args []string) error { return nvml.StartCUDA(strings.Join(args, "")) },
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -71,7 +71,7 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
 	none := func(string) string { return "" }
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: host.Open, read: os.ReadFile}
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: local.Open, read: os.ReadFile}
 	code = run(context.Background(), e, args)
 	return code, out.String(), bad.String(), homes
 }

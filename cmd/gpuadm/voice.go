@@ -147,7 +147,7 @@ func newLogVoice(c *common) logVoice {
 	if c.booting {
 		hook.unit = stages.BootUnit
 	}
-	hook.typed = func(text string) string { return commands(c.stderr, text) }
+	hook.typed = func(text string) string { return commandsOf(c.stderr, text) }
 	log.AddHook(hook)
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)

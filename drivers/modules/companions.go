@@ -70,7 +70,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if file == "" && name == Storage && !sourced(v) {
 		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
 	} else if file == "" && name == Storage && k.Build == "dkms" {
-		return "", nil // it is built when all else is there: things.DKMSBeside
+		return "", nil // it is built when all else is there: kmod.DKMSBeside
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -48,14 +49,14 @@ func TestUndoReloadsModule(t *testing.T) {
 	_, thingOf := stages.Run(new(node.Session))
 	for _, name := range []string{"a-package"} {
 		n := machine(t)
-		n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 			version, err := f.ReadFile(broughtVersion)
 			return nil, errors.Join(err,
 				drivertest.Lay(f, "/sys/module/"+strings.ReplaceAll(argv[1], "-", "_")+"/refcnt", []byte("0\n")), drivertest.Lay(f, "/sys/module/nvidia/version", append(version, '\n')),
 				drivertest.Lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+string(version)+"\n")),
 			)
 		}})
-		n.Install("seed", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+		n.Install("seed", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
 			return nil, errors.Join(drivertest.Lay(f, broughtVersion, nil), drivertest.Folders(f, "/lib/modules/6.8.0/updates/dkms"), drivertest.Lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 				drivertest.Lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
 		}})

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/drivertest"
@@ -44,7 +44,7 @@ PCI_ID=10DE:2330
 	must.OK(t, err)
 	ko := drivertest.Module("580.95.05", "Dual MIT/GPL", "6.8.0")
 	const dep = "/lib/modules/6.8.0/modules.dep"
-	n.Install("env", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+	n.Install("env", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
 		return nil, errors.Join(
 			drivertest.Lay(f, "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko", ko),
 			f.Symlink("/var/lib/dkms/nvidia/kernel-6.8.0-x86_64", "580.95.05/6.8.0/x86_64"),
@@ -52,7 +52,7 @@ PCI_ID=10DE:2330
 			drivertest.Lay(f, dep, []byte("kernel/fs/ext4.ko:\nupdates/dkms/nvidia.ko:\n")),
 		)
 	}})
-	n.Install("dkms", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("dkms", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		if argv[1] != "remove" {
 			return nil, nil
 		}
@@ -65,10 +65,10 @@ PCI_ID=10DE:2330
 		}
 		return nil, errors.Join(append(errs, drivertest.Lay(f, dep, []byte("kernel/fs/ext4.ko:\n")))...)
 	}})
-	n.Install("update-initramfs", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+	n.Install("update-initramfs", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
 		return nil, drivertest.Lay(f, "/boot/initrd.img-6.8.0", nil)
 	}})
-	n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("modprobe", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		name := strings.ReplaceAll(argv[1], "-", "_")
 		return nil, errors.Join(
 			drivertest.Lay(f, "/sys/module/"+name+"/refcnt", []byte("0\n")), drivertest.Lay(f, "/sys/module/nvidia/version", []byte("580.95.05\n")),
@@ -76,7 +76,7 @@ PCI_ID=10DE:2330
 			drivertest.Lay(f, "/sys/bus/pci/devices/0000:17:00.0/uevent", []byte("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")),
 		)
 	}})
-	n.Install("rmmod", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("rmmod", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		return nil, f.Remove("/sys/module/" + argv[1] + "/refcnt")
 	}})
 	return n
@@ -103,7 +103,7 @@ func engine() *converge.Engine {
 // needed, until a driver answers.
 func TestRunningKernelIsGone(t *testing.T) {
 	n := machine(t)
-	n.Install("upgrade", simhost.Program{Looks: drivertest.Changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+	n.Install("upgrade", simhost.Program{Looks: drivertest.Changes, Run: func(f *files.Files, _ []string) ([]byte, error) {
 		return nil, drivertest.Lay(f, "/proc/sys/kernel/osrelease", []byte("6.5.0\n"))
 	}})
 	must.Get(n.Do(t.Context(), "upgrade"))(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -17,7 +18,7 @@ import (
 // install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
 func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	dir := t.TempDir()
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	must.OK(t, os.MkdirAll(dir+"/usr/bin", 0o755))
 	must.OK(t, os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755))
 	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/systemd"
 )
 
 const (
@@ -176,7 +177,7 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	renewing, stop := context.WithCancel(ctx)
 	defer stop()
 	go p.renew(renewing, machine, tick.C)
-	status, err := host.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
+	status, err := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
 	if output, rerr := machine.ReadFile(log); rerr == nil {
 		p.Print(output)
 	}

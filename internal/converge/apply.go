@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -40,7 +41,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
-	now := host.Snapshot(h)
+	now := view.Snapshot(h)
 	f, err := r.gathered(ctx, now)
 	if err != nil {
 		return Result{}, err

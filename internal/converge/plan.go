@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
 // A Plan says what an apply would do. It is what `plan -o json` prints, and the text is rendered from it.
@@ -77,7 +78,7 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
-	v = host.Snapshot(v)
+	v = view.Snapshot(v)
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err

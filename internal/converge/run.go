@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -99,7 +100,7 @@ func (r *run) sweep() error {
 		if swept = run.Result == "ok"; swept {
 			break
 		}
-		folders = append(folders, host.UnitLinkFolders(r.h)...)
+		folders = append(folders, systemd.LinkFolders(r.h)...)
 		for _, c := range run.Makes {
 			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
 				folders = append(folders, path.Dir(c.Name))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -64,7 +65,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 
 // Status looks at everything and touches nothing.
 func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
-	v = host.Snapshot(v)
+	v = view.Snapshot(v)
 	s, err := e.Pending(ctx, v)
 	if err != nil {
 		return s, err

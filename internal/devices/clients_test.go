@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -144,7 +145,7 @@ func (a *among) ReadFile(name string) ([]byte, error) {
 
 func live(t *testing.T, pids ...int) *among {
 	t.Helper()
-	h := must.Get(host.Open("/"))(t)
+	h := must.Get(local.Open("/"))(t)
 	return &among{View: h, pids: pids}
 }
 

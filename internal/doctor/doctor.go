@@ -24,7 +24,7 @@ type Check struct {
 
 	Reads      string // which files and answers it reads
 	Meaning    string // what the fault does to the node
-	Fix        string // what to do, in one sentence; "" where things.Faults has it
+	Fix        string // what to do, in one sentence; "" where faults.All has it
 	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
 	Interrupts string // what the fix interrupts
 	NoRepair   string // why gpuadm repair cannot fix it; "" where it can

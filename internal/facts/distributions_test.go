@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 )
 
 // TestWhoRunsTheEngine has each distribution's own layout: units and argument files as its packaging and installer write them (the
@@ -86,7 +86,7 @@ func TestWhoRunsTheEngine(t *testing.T) {
 
 // TestListener finds the process behind a socket on the machine that runs the test: this one.
 func TestListener(t *testing.T) {
-	v, err := host.Open("/")
+	v, err := local.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}

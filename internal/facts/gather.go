@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
@@ -76,11 +77,11 @@ func (c *Cache) Changes() { c.gpus = nil }
 
 // look reads each file once, so that all facts are of the same bytes.
 func (c *Cache) look(v host.View) *look {
-	of := host.Machine(v)
+	of := view.Machine(v)
 	if c.view == nil || !reflect.ValueOf(of).Comparable() || c.view != of {
 		*c = Cache{view: of, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
 	}
-	return &look{v: host.Gathering(v), cache: c, texts: c.texts}
+	return &look{v: view.Gathering(v), cache: c, texts: c.texts}
 }
 
 // needed finds out what was asked for beside.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -260,7 +261,7 @@ func TestPCILinks(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(device, "uevent"), []byte(event), 0o644))
 		must.OK(t, os.Symlink("../../../devices/pci0000:17/0000:17:01.0/"+address, filepath.Join(bus, address)))
 	}
-	v, err := host.Open(root)
+	v, err := local.Open(root)
 	must.OK(t, err)
 	l := &look{v: v}
 	found := l.pci()

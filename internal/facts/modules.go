@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
@@ -89,7 +90,7 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	if c == nil {
 		return ReadModule(v, name)
 	}
-	v = host.Machine(v) // what the file is and what it says belong together
+	v = view.Machine(v) // what the file is and what it says belong together
 	info, err := v.Stat(name)
 	if err != nil {
 		return ModuleFile{}, err

@@ -13,9 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -234,7 +235,7 @@ func TestDpkgHead(t *testing.T) {
 		root := t.TempDir()
 		must.OK(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755))
 		must.OK(t, os.WriteFile(filepath.Join(root, dpkgStatus), text, 0o644))
-		machine, err := host.Open(root)
+		machine, err := local.Open(root)
 		must.OK(t, err)
 		for _, name := range append(names, "missing") {
 			l := new(Cache).look(machine)

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 )
@@ -135,7 +137,7 @@ func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstB
 
 // BenchmarkHere gathers this machine's facts, whatever it is.
 func BenchmarkHere(b *testing.B) {
-	v, err := host.Open("/")
+	v, err := local.Open("/")
 	if err != nil {
 		b.Skip(err)
 	}

@@ -29,7 +29,7 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Cause }
 
-// fail words an error of a path that could not even be walked.
-func fail(verb, name string, err error) error {
+// Failed words an error of a path that could not even be walked.
+func Failed(verb, name string, err error) error {
 	return &FileError{Verb: verb, Path: name, Cause: err}
 }

@@ -74,12 +74,12 @@ func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error)
 		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer))
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("cannot ask at %s: HTTP status %s", socket, res.Status)
 	}
 	return body, err
 }
 
-// maxAnswer is the size in bytes above which an answer to Call is refused.
-const maxAnswer = 16 << 20
+// MaxAnswer is the size in bytes above which an answer to Call is refused.
+const MaxAnswer = 16 << 20

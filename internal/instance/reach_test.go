@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/aws/aws-sdk-go-v2/service/eks"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -89,7 +91,7 @@ func TestReachEKSOfEachPartition(t *testing.T) {
 func TestLive(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	t.Setenv("http_proxy", "http://192.0.2.1:1")
-	h, err := host.Open("/")
+	h, err := local.Open("/")
 	if err != nil {
 		t.Skip("no door to this machine: ", err)
 	}
@@ -106,7 +108,7 @@ func TestLiveHopLimit(t *testing.T) {
 	if os.Getenv("LAB_ALL") == "" {
 		t.Skip("it waits five seconds for answers that do not come: make nightly")
 	}
-	h, err := host.Open("/")
+	h, err := local.Open("/")
 	if err != nil {
 		t.Skip("no door to this machine: ", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
@@ -74,7 +75,7 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	got, err := l.signed(ctx)
 	if got == nil || err != nil {
 		var out []byte
-		if out, err = l.view.Ask(host.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...); err == nil {
+		if out, err = l.view.Ask(commands.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...); err == nil {
 			got, err = l.exec.read(out)
 		}
 	}

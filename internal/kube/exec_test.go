@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
@@ -62,7 +63,7 @@ func TestExec(t *testing.T) {
 			asked := 0
 			n.Install("aws", simhost.Program{
 				Looks: func([]string) bool { return true },
-				Run: func(_ *host.Files, argv []string) ([]byte, error) {
+				Run: func(_ *files.Files, argv []string) ([]byte, error) {
 					if asked++; strings.Join(argv, " ") != "aws eks get-token" {
 						t.Errorf("ran %v", argv)
 					}
@@ -92,7 +93,7 @@ func TestExecAgain(t *testing.T) {
 	asked := 0
 	n.Install("p", simhost.Program{
 		Looks: func([]string) bool { return true },
-		Run: func(*host.Files, []string) ([]byte, error) {
+		Run: func(*files.Files, []string) ([]byte, error) {
 			asked++
 			return []byte(credentials("v1", map[string]any{"token": fmt.Sprint("token-", asked), "expirationTimestamp": simNow().Add(time.Duration(asked) * time.Hour)})), nil
 		},
@@ -191,7 +192,7 @@ func TestExecOfEKS(t *testing.T) {
 			for _, program := range []string{"aws", "aws-iam-authenticator", "aws-like"} {
 				n.Install(program, simhost.Program{
 					Looks: func([]string) bool { return true },
-					Run:   func(*host.Files, []string) ([]byte, error) { ran = true; return nil, errors.New("it was run") },
+					Run:   func(*files.Files, []string) ([]byte, error) { ran = true; return nil, errors.New("it was run") },
 				})
 			}
 			c, err := new(Clients).Ask(n, From{Kubeconfig: "/etc/k"})

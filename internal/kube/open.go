@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
 // agent is how we call ourselves to the server.
@@ -218,7 +219,7 @@ func (c *Clients) Do(h host.Host, from From) (*Client, error) {
 }
 
 func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, error) {
-	v = host.Machine(v) // a client is kept, and reads its credentials again for each request
+	v = view.Machine(v) // a client is kept, and reads its credentials again for each request
 	s, err := settingOf(v, from)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -52,7 +54,7 @@ func TestTLS(t *testing.T) {
 	defer s.Close()
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 
-	h := must.Get(host.Open("/"))(t)
+	h := must.Get(local.Open("/"))(t)
 	dir := t.TempDir()
 	config := filepath.Join(dir, "k")
 	try := func(server string, roots []byte) error {
@@ -182,7 +184,7 @@ func TestClientsTrust(t *testing.T) {
 		t.Helper()
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	h := must.Get(host.Open("/"))(t)
+	h := must.Get(local.Open("/"))(t)
 	for name, c := range map[string]struct {
 		cluster string
 		via     host.Via
@@ -218,6 +220,6 @@ func asking(t *testing.T, s *httptest.Server, user string) (host.Host, func(name
 	}
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	put("kubeconfig", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {%s}}]}", s.URL, b64(own), user))
-	h := must.Get(host.Open("/"))(t)
+	h := must.Get(local.Open("/"))(t)
 	return h, put, From{Kubeconfig: filepath.Join(dir, "kubeconfig")}
 }

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/host/view"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -212,7 +215,7 @@ func TestDeadConnection(t *testing.T) {
 	defer at.Close()
 	way := new(silentWay)
 	go way.serve(at, s.Listener.Addr().String())
-	h, err := host.Open("/")
+	h, err := local.Open("/")
 	must.OK(t, err)
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	c := must.Get(start(h, h.DoWeb, setting{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
@@ -246,7 +249,7 @@ func TestClientOutlivesPlan(t *testing.T) {
 		}
 		return err
 	}
-	plan := host.Snapshot(h)
+	plan := view.Snapshot(h)
 	check.That(t, ask(plan) != nil, "asked without a token")
 	for _, token := range []string{"first", "second"} {
 		put("token", token)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -73,7 +74,7 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	if r.found != nil && slices.Equal(of, r.of) {
 		return r.found, nil
 	}
-	v = host.Machine(v) // the reading is kept for longer than a snapshot, which may have read a file before it was asked what it is
+	v = view.Machine(v) // the reading is kept for longer than a snapshot, which may have read a file before it was asked what it is
 	if of, err = identities(v, m.Files()); err != nil {
 		return nil, err
 	}

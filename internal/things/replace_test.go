@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -27,12 +28,12 @@ func node(t *testing.T, archive string) *simhost.Node {
 }
 
 // edit replaces a file in /etc as editors do, or writes to it in place.
-func edit(root host.Folder, name string, inPlace bool) error {
+func edit(root files.Folder, name string, inPlace bool) error {
 	dir, err := root.Folder("etc")
 	if err != nil {
 		return err
 	}
-	var file host.File
+	var file files.File
 	if inPlace {
 		file, err = dir.OpenAppend(name)
 	}
@@ -93,7 +94,7 @@ func TestMakeLosesNoEdit(t *testing.T) {
 					must.OK(t, err)
 					to, err := w.To(found)
 					must.OK(t, err)
-					n.Meddle(at, func(root host.Folder) { must.OK(t, edit(root, row.edited, inPlace)) })
+					n.Meddle(at, func(root files.Folder) { must.OK(t, edit(root, row.edited, inPlace)) })
 					err = w.Make(t.Context(), n, to)
 					if !n.Meddled() {
 						must.OK(t, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -29,7 +30,7 @@ func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 // proven has the part judge gpuadm's edit, as it does on a machine where it runs. What gpuadm refuses is proven.
 func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	t.Helper()
-	live := must.Get(host.Open("/"))(t)
+	live := must.Get(local.Open("/"))(t)
 	h := engine.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
 	tree, d := in.tree(t, p), containerd.Daemon{Version: p.Version}
 	target, err := containerd.Target(tree, d, h)
@@ -62,7 +63,7 @@ func TestProofAcceptsOurs(t *testing.T) {
 // TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a
 // handler that is not one.
 func TestProofRefusesWhatKills(t *testing.T) {
-	live := must.Get(host.Open("/"))(t)
+	live := must.Get(local.Open("/"))(t)
 	const cri, cri3 = `plugins."io.containerd.grpc.v1.cri"`, `plugins."io.containerd.cri.v1.runtime"`
 	entry := "runtime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia.options]\nBinaryName = \"" + binary + "\"\n"
 	for what, c := range map[string]struct{ before, after, daemons string }{

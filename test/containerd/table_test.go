@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/engine"
@@ -86,7 +86,7 @@ func inputs(t *testing.T) []input {
 func (in input) tree(t *testing.T, p parts.Part) containerd.Tree {
 	t.Helper()
 	dir := t.TempDir()
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	lay := map[string][]byte{
 		"/etc/os-release": []byte("ID=debian\n"), "/usr/bin/containerd": nil, "/var/lib/dpkg/info/containerd.list": []byte("/usr/bin/containerd\n"),
 		"/var/lib/dpkg/status": []byte("Package: containerd\nStatus: install ok installed\nVersion: " + p.Version + "\n\n"),

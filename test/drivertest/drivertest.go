@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -81,7 +82,7 @@ func Problems(t *testing.T, wants []converge.Want, v host.View) string {
 func Changes([]string) bool { return false }
 
 // Lay writes a file, with the folders on the way to it.
-func Lay(f *host.Files, name string, data []byte) error {
+func Lay(f *files.Files, name string, data []byte) error {
 	if err := Folders(f, path.Dir(name)); err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func Lay(f *host.Files, name string, data []byte) error {
 }
 
 // Folders makes a folder, with those on the way to it.
-func Folders(f *host.Files, dir string) error {
+func Folders(f *files.Files, dir string) error {
 	if _, err := f.Stat(dir); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -135,7 +136,7 @@ func TestRootFolderWithADriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, fingerprint := image(t, c.osRelease, c.database)
-			h := must.Get(host.Open(dir))(t)
+			h := must.Get(local.Open(dir))(t)
 			e := engine(t, "[driver]\nversion = \"580.95.05\"\n[driver.repo]\nurl = \"https://mirror.example/debian12\"\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = \""+fingerprint+"\"\n")
 			p, err := e.Plan(context.Background(), h)
 			must.That(t, err == nil && len(p.Cannot()) == 0 && p.Now() != 0, "the plan: %+v, %v", p.Changes, err)

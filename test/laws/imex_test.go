@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -67,7 +68,7 @@ var imexSpecs = map[string]string{
 func rack(t testing.TB) *simhost.Node {
 	t.Helper()
 	n := machine{"gb200", []byte(gb200)}.boot(t)
-	n.Install("nvidia-imex-ctl", simhost.Program{Looks: func(argv []string) bool { return len(argv) == 2 && argv[1] == "-q" }, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("nvidia-imex-ctl", simhost.Program{Looks: func(argv []string) bool { return len(argv) == 2 && argv[1] == "-q" }, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		if config, _ := f.ReadFile(drivers.IMEXConfig); !strings.Contains(string(config), "\nIMEX_CMD_ENABLED=1\n") {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Cause: errors.New("exit status 1")}
 		}

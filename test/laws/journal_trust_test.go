@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -156,7 +157,7 @@ func TestApplyIsTrusted(t *testing.T) {
 func TestBakeWithoutRoot(t *testing.T) {
 	const folder, user = "GPUADM_TEST_BAKE", 65534
 	if dir := os.Getenv(folder); dir != "" { // the builder
-		h, err := host.Open(dir)
+		h, err := local.Open(dir)
 		for range 2 {
 			if err == nil {
 				_, err = installing(t, "").Apply(context.Background(), h)
@@ -184,7 +185,7 @@ func TestBakeWithoutRoot(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("the builder: %v\n%s", err, out)
 	}
-	h, err := host.Open(image)
+	h, err := local.Open(image)
 	must.OK(t, err)
 	again := func() error { _, err := installing(t, "").Apply(context.Background(), h); return err }
 	if err := again(); err == nil || !strings.HasPrefix(err.Error(), "cannot trust "+image) {

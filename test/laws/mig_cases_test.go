@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -98,7 +99,7 @@ func nodesOfPartitions(t *testing.T, stage, spec string) {
 		"-- proc/driver/nvidia/capabilities/gpu1/mig/gi2/access --\nDeviceFileMinor: 30\nDeviceFileMode: 292\nDeviceFileModify: 0\n"
 	n := machine{"caps", []byte(archive)}.boot(t)
 	var asked []string
-	n.Install("nvidia-modprobe", simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("nvidia-modprobe", simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		asked = append(asked, argv[2])
 		minor := map[string]int{gi + "/access": 21, gi + "/ci0/access": 22}[argv[2]]
 		return nil, f.Rename(fmt.Sprintf("/dev/nvidia-caps/made%d", minor), fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))

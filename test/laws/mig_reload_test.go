@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -54,13 +55,13 @@ func reloading(t testing.TB, tables string) *simhost.Node {
 	n := machine{"reloading", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + tables + persistenced +
 		"\n-- disk --\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- proc/sys/kernel/osrelease --\n6.8.0\n-- sys/module/ --\n-- proc/driver/ --\n")}.boot(t)
 	touches := func([]string) bool { return false }
-	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		if err := f.Remove(partAccess); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 		return nil, errors.Join(f.Remove("/sys/module/nvidia/refcnt"), f.Remove("/sys/module/nvidia/version"))
 	}})
-	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		disk, err := f.ReadFile("/disk")
 		version, flavour, _ := strings.Cut(string(disk), " ")
 		if flavour == "rejected" {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/stages"
@@ -132,7 +133,7 @@ func TestEditsMeanwhileAreNotLost(t *testing.T) {
 			if command == "undo" {
 				apply(t, n, e)
 			}
-			n.Meddle(at, func(root host.Folder) {
+			n.Meddle(at, func(root files.Folder) {
 				dir := must.Get(root.Folder("etc"))(t)
 				file, err := dir.Create("editor")
 				must.OK(t, err)

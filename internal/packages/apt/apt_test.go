@@ -12,6 +12,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -50,7 +52,7 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	put(t, dir+"/etc/apt/sources.list.d/cuda.list", "deb [signed-by=/usr/share/keyrings/cuda.gpg] https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n", 0o644)
 	found := New().Leftovers(h)
 	check.That(t, len(found) == 0, "on a tidy machine: %q", found)
@@ -92,7 +94,7 @@ func TestFullDisk(t *testing.T) {
 func TestReadingOutlivesSnapshot(t *testing.T) {
 	const text = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9\n"
 	n := must.Get(simhost.New([]byte("-- var/lib/dpkg/status --\n" + text + "-- etc/os-release --\nID=debian\n")))(t)
-	r, plan := packages.NewReading(New()), host.Snapshot(n)
+	r, plan := packages.NewReading(New()), view.Snapshot(n)
 	must.Get(plan.ReadFile(packages.DpkgStatus))(t)
 	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(strings.Replace(text, "Version: 1", "Version: 2.0", 1)), host.Attr{Mode: 0o644}))
 	must.Get(r.Read(t.Context(), plan))(t)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
@@ -110,7 +111,7 @@ func (d *dpkg) pieces(v host.View, of host.Info) bool {
 		d.add(text[:end])
 		held = copy(piece, text[end:])
 	}
-	is, err := host.Machine(v).Stat(packages.DpkgStatus) // a snapshot would say what it said before
+	is, err := view.Machine(v).Stat(packages.DpkgStatus) // a snapshot would say what it said before
 	return err == nil && is.Size == of.Size && is.Ctime.Equal(of.Ctime)
 }
 

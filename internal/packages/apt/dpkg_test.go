@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -57,7 +59,7 @@ func TestDpkgDatabase(t *testing.T) {
 	put(t, dir+dpkgUpdates+"/0000", "Package: fresh\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 4\n", 0o644)
 	put(t, dir+dpkgUpdates+"/tmp.i", "#padding\n", 0o644)
 	put(t, dir+aptExtStates, "Package: libfoo\nArchitecture: i386\nAuto-Installed: 1\n\nPackage: gone\nArchitecture: amd64\nAuto-Installed: 1\n", 0o644)
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	d := must.Get(readDpkg(h))(t)
 	got := map[string]string{}
 	for name, p := range d.packages {
@@ -86,9 +88,9 @@ func TestReadStates(t *testing.T) {
 		if i%3 > 0 {
 			put(t, dir+dpkgArch, "amd64\ni386\n", 0o644)
 		}
-		h := must.Get(host.Open(dir))(t)
+		h := must.Get(local.Open(dir))(t)
 		want := must.Get(readDpkg(h))(t)
-		if got, err := readStates(host.Snapshot(h)); err != nil || !reflect.DeepEqual(got, want.packages) {
+		if got, err := readStates(view.Snapshot(h)); err != nil || !reflect.DeepEqual(got, want.packages) {
 			t.Errorf("text %d: %d states, not %d (%v)", i, len(got), len(want.packages), err)
 		}
 		if i != 1 {
@@ -147,7 +149,7 @@ func BenchmarkDatabase(b *testing.B) {
 		must.OK(b, os.MkdirAll(filepath.Dir(dir+name), 0o755))
 		must.OK(b, os.WriteFile(dir+name, []byte(text), 0o644))
 	}
-	h := must.Get(host.Open(dir))(b)
+	h := must.Get(local.Open(dir))(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		must.Get(New().Installed(b.Context(), h))(b)

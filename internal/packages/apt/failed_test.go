@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -20,7 +21,7 @@ import (
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	h := must.Get(host.Open(t.TempDir()))(t)
+	h := must.Get(local.Open(t.TempDir()))(t)
 	for said, want := range map[string]string{
 		"dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack):\n cannot copy extracted data for './a' to '/a.dpkg-new': failed to write (No space left on device)": "the disk is full",
 		"E: You don't have enough free space in /var/cache/apt/archives/.":                                                                                          "the disk is full",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -159,7 +160,7 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	}
 	put(t, dir+"/etc/apt/sources.list.d/gpuadm-driver.sources", "Types: deb\nURIs: http://x.example/\nSuites: /\n", 0o644)
 	put(t, dir+packages.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
 	c := counting{h, map[string]int{}}
 	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})

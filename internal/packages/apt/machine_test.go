@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -202,7 +203,7 @@ func newMachine(t *testing.T) *machine {
 		put(t, dir+f, string(data), 0o644)
 	}
 	self := must.Get(os.Executable())(t)
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")

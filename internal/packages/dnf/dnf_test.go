@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
@@ -47,7 +48,7 @@ func TestDnfLeftovers(t *testing.T) {
 	write(t, dir+dnfRepos+"/cuda-rhel9.repo", strings.ReplaceAll(cuda, "%s", "cuda"))
 	write(t, dir+dnfRepos+"/gpuadm-driver.repo", strings.ReplaceAll(cuda, "%s", "gpuadm-driver"))
 	write(t, dir+dnfRepos+"/old.repo", "[old]\nbaseurl=https://nvidia.github.io/nvidia-docker/centos7/x86_64\n")
-	h := must.Get(host.Open(dir))(t)
+	h := must.Get(local.Open(dir))(t)
 	found := packages.NewReading(New()).Leftovers(h)
 	if len(found) != 2 || !strings.Contains(found[0], "cuda-rhel9.repo, /etc/yum.repos.d/gpuadm-driver.repo: each names") || !strings.Contains(found[1], "old.repo: nvidia-docker") {
 		t.Errorf("found %q", found)
@@ -139,7 +140,7 @@ func TestTask(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
-	h := must.Get(host.Open(t.TempDir()))(t)
+	h := must.Get(local.Open(t.TempDir()))(t)
 	for _, dir := range []string{"/etc", "/etc/dnf", moduleFolder} {
 		must.OK(t, h.Mkdir(dir, host.Attr{Mode: 0o755}))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -313,7 +314,7 @@ func TestPartitionNodes(t *testing.T) {
 		if state, err := nodes.Look(t.Context(), n); state != want || err != nil {
 			t.Errorf("%q, %v; want %q", state, err, want)
 		}
-		n.Install("nvidia-modprobe", simhost.Program{Run: func(*host.Files, []string) ([]byte, error) { return nil, errors.New("it died") }})
+		n.Install("nvidia-modprobe", simhost.Program{Run: func(*files.Files, []string) ([]byte, error) { return nil, errors.New("it died") }})
 		if err := nodes.Make(t.Context(), n, "linked"); (want != "linked" && want != "none") != errors.As(err, new(converge.Stays)) {
 			t.Errorf("%q: %v", want, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -21,11 +22,11 @@ import (
 )
 
 // builder makes a machine with a DKMS that notes its calls; /built has the state of the version.
-func builder(t *testing.T, archive string, run func(f *host.Files, argv []string) error) (*simhost.Node, *[]string) {
+func builder(t *testing.T, archive string, run func(f *files.Files, argv []string) error) (*simhost.Node, *[]string) {
 	t.Helper()
 	n := must.Get(simhost.New([]byte(archive)))(t)
 	var calls []string
-	p := simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	p := simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		calls = append(calls, strings.Join(argv, " "))
 		return nil, run(f, argv)
 	}}
@@ -46,7 +47,7 @@ func asBuilt(v host.View, _, _ string) (string, converge.State, error) {
 const eightCores = "-- proc/cpuinfo --\nprocessor\t: 0\nprocessor\t: 1\nprocessor\t: 2\nprocessor\t: 3\n-- proc/meminfo --\nMemTotal:       9999999 kB\nMemAvailable:    3500000 kB\n"
 
 func TestDKMSBuilds(t *testing.T) {
-	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n", func(f *host.Files, argv []string) error {
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n", func(f *files.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
 	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
@@ -67,7 +68,7 @@ func TestDKMSBuilds(t *testing.T) {
 
 // TestDKMSBuildsAgain: what is installed and no kernel would load is built again, not installed again.
 func TestDKMSBuildsAgain(t *testing.T) {
-	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *host.Files, argv []string) error {
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *files.Files, argv []string) error {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
 	must.OK(t, kmod.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"))
@@ -81,18 +82,18 @@ func TestDKMSRefusals(t *testing.T) {
 	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
 	for _, c := range []struct {
 		name, archive string
-		run           func(f *host.Files, argv []string) error
+		run           func(f *files.Files, argv []string) error
 		what, because string
 	}{
 		{"no headers", "-- lib/modules/6.8.0/modules.dep --\n-- lib/modules/6.5.0/build/Makefile --\n", nil, "its headers are not installed", "these kernels have headers: 6.5.0"},
 		{
 			"compiler", "-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-open/580.95.05/build/make.log --\nmake: go\nnv.c:7:2: error: too few arguments\nmake[2]: *** [nv.o] Error 1\n",
-			func(*host.Files, []string) error {
+			func(*files.Files, []string) error {
 				return &host.CommandError{Argv: []string{"dkms"}, Code: 10, Cause: errors.New("exit status 10")}
 			}, "nv.c:7:2: error: too few arguments", "the first error in /var/lib/dkms/nvidia-open/580.95.05/build/make.log",
 		},
-		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*host.Files, []string) error { return nil }, "dkms says that it went well, and no module is there", ""},
-		{"wrong key", "-- lib/modules/6.8.0/build/Makefile --\n", func(f *host.Files, _ []string) error {
+		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*files.Files, []string) error { return nil }, "dkms says that it went well, and no module is there", ""},
+		{"wrong key", "-- lib/modules/6.8.0/build/Makefile --\n", func(f *files.Files, _ []string) error {
 			return f.WriteFile("/built", []byte("installed, it is signed by X, which the kernel does not trust"), host.Attr{Mode: 0o644})
 		}, "it is signed by X", ""},
 	} {
@@ -134,7 +135,7 @@ func TestInitramfs(t *testing.T) {
 		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "older than the settings that it contains", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
 		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
 	} {
-		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
+		n, calls := builder(t, c.archive, func(*files.Files, []string) error { return nil })
 		w := kmod.Initramfs("6.8.0", []string{modprobeFile}, "")
 		thing := kmod.NewInitramfs(w.Ref().Name, w.Ref().Reads)
 		state, err := thing.Look(t.Context(), n)
@@ -158,7 +159,7 @@ func TestDKMSBeside(t *testing.T) {
 	state := converge.State("of another driver")
 	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }
 	const tree = "/var/lib/dkms/nvidia-fs/2.26.6"
-	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-fs/2.26.6/6.8.0/x86_64/module/nvidia-fs.ko --\n", func(f *host.Files, argv []string) error {
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-fs/2.26.6/6.8.0/x86_64/module/nvidia-fs.ko --\n", func(f *files.Files, argv []string) error {
 		switch {
 		case argv[0] == "dkms" && argv[1] == "remove":
 			for _, name := range []string{"/6.8.0/x86_64/module/nvidia-fs.ko", "/6.8.0/x86_64/module", "/6.8.0/x86_64", "/6.8.0", ""} {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -48,7 +49,7 @@ PCI_ID=10DE:2330
 `))
 	must.OK(t, err)
 	touches := func([]string) bool { return false }
-	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		dir := "/sys/module/" + argv[1]
 		for _, file := range []string{"refcnt", "version", "holders/nvidia_uvm"} {
 			if err := f.Remove(dir + "/" + file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +64,7 @@ PCI_ID=10DE:2330
 		}
 		return nil, nil
 	}})
-	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		disk, err := f.ReadFile("/disk")
 		if err != nil {
 			return nil, err
@@ -104,7 +105,7 @@ PCI_ID=10DE:2330
 	return n
 }
 
-func folders(f *host.Files, file string) error {
+func folders(f *files.Files, file string) error {
 	parts := strings.Split(strings.TrimPrefix(file, "/"), "/")
 	dir := ""
 	for _, p := range parts[:len(parts)-1] {
@@ -247,7 +248,7 @@ func TestModuleRejected(t *testing.T) {
 
 func TestModuleServesNotAll(t *testing.T) {
 	n := simulated(t, "-- sys/bus/pci/devices/0000:2a:00.0/uevent --\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n")
-	n.Install("journalctl", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
+	n.Install("journalctl", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*files.Files, []string) ([]byte, error) {
 		return []byte("usb 1-1: new device\nNVRM: Xid (PCI:0000:2a:00): 79, GPU has fallen off the bus.\n"), nil
 	}})
 	_, _, err := settle(t, n)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -76,7 +77,7 @@ func TestBenchKubeLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	real := must.Get(host.Open("/"))(t)
+	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
 	wanted := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")}))(t)
 	for _, again := range []bool{false, true} {

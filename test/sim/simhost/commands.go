@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
@@ -22,7 +23,7 @@ type Program struct {
 	Looks func(argv []string) bool
 	// Run runs it on the node's files, on which each change is durable and part of the one touch.
 	// An error that is a *host.CommandError is returned unchanged.
-	Run func(files *host.Files, argv []string) (stdout []byte, err error)
+	Run func(files *files.Files, argv []string) (stdout []byte, err error)
 }
 
 // Install makes a program answer a command, before any [[command]] of this name.

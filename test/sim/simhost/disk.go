@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
 // inode is a file, folder, link or device, and what of it is safe from a power cut.
@@ -88,7 +89,7 @@ func (i *inode) locked() error {
 	return nil
 }
 
-// disk is the node's files as host.Disk. The raw one is for daemons and commands, who run within a touch:
+// disk is the node's files as files.Disk. The raw one is for daemons and commands, who run within a touch:
 // it counts nothing and all it writes is durable at once.
 type disk struct {
 	n   *Node
@@ -109,8 +110,8 @@ func (d disk) touch(do func() error) error {
 	return d.n.touch(func() error { d.n.meddle(); return do() })
 }
 
-// Root is host.Disk's.
-func (d disk) Root() (host.Folder, error) {
+// Root is files.Disk's.
+func (d disk) Root() (files.Folder, error) {
 	var root folder
 	err := d.look(func() error { root = folder{d, d.n.root}; return nil })
 	return root, err
@@ -147,8 +148,8 @@ func (f folder) looks(name string, do func(*inode) error) error {
 	})
 }
 
-func (f folder) Folder(name string) (host.Folder, error) {
-	var found host.Folder
+func (f folder) Folder(name string) (files.Folder, error) {
+	var found files.Folder
 	err := f.looks(name, func(ino *inode) error {
 		if !ino.mode.IsDir() {
 			return syscall.ENOTDIR
@@ -185,7 +186,7 @@ func (f folder) Names() (names []string, err error) {
 	return names, err
 }
 
-// Device is host.Folder's.
+// Device is files.Folder's.
 func (f folder) Device(name string) (d host.Device, err error) {
 	err = f.looks(name, func(ino *inode) error {
 		if ino.mode&fs.ModeSymlink != 0 {
@@ -206,12 +207,12 @@ func (f folder) Device(name string) (d host.Device, err error) {
 	return d, err
 }
 
-func (f folder) Open(name string) (host.File, error) { return f.open(name, false) }
+func (f folder) Open(name string) (files.File, error) { return f.open(name, false) }
 
-func (f folder) OpenAppend(name string) (host.File, error) { return f.open(name, true) }
+func (f folder) OpenAppend(name string) (files.File, error) { return f.open(name, true) }
 
-func (f folder) open(name string, write bool) (host.File, error) {
-	var found host.File
+func (f folder) open(name string, write bool) (files.File, error) {
+	var found files.File
 	err := f.looks(name, func(ino *inode) error {
 		switch {
 		case ino.mode&fs.ModeSymlink != 0:

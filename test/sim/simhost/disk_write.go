@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
 // change makes one change of names. It is durable when the folder is synced, not before.
@@ -50,7 +50,7 @@ func (f folder) make(name string, ino *inode) error {
 	})
 }
 
-func (f folder) Create(name string) (host.File, error) {
+func (f folder) Create(name string) (files.File, error) {
 	ino := &inode{attrs: attrs{mode: 0o600}}
 	if err := f.make(name, ino); err != nil {
 		return nil, err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host/view"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -175,7 +177,7 @@ model = "A100-80"
 lost = "it has fallen off the bus"
 `)
 	again := func(n *simhost.Node) *simhost.Node {
-		r := host.Record(n.View())
+		r := view.Record(n.View())
 		_, _ = r.Driver(t.Context())
 		return node(t, string(r.Txtar()))
 	}

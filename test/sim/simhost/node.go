@@ -3,7 +3,7 @@
 
 // Package simhost is a simulated machine in memory: files, units, commands, the run lock, and a power switch.
 //
-// It implements the same door as a real machine, and its files run through the same code (host.Files) over a disk
+// It implements the same door as a real machine, and its files run through the same code (files.Files) over a disk
 // that forgets at a power cut what was not synced. Tests cut its power at every touch; `make demo` shows it around.
 package simhost
 
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
 // ErrPower is what everything answers between a power cut and the next Boot.
@@ -24,9 +25,9 @@ const tick = 50 * time.Millisecond
 
 // Node is a simulated machine.
 type Node struct {
-	*host.Files // the machine's files, each touch counted
+	*files.Files // the machine's files, each touch counted
 
-	raw *host.Files // the same files for daemons and commands: all their writes are one touch
+	raw *files.Files // the same files for daemons and commands: all their writes are one touch
 
 	mu       sync.Mutex
 	root     *inode
@@ -41,9 +42,9 @@ type Node struct {
 	syncs    int
 	cutAt    int // the touch at which power is cut, -1 for none
 	failures map[int]error
-	meddler  func(root host.Folder) // another process
-	meddleIn int                    // and after how many operations of the disk it comes
-	plain    bool                   // renames know no flags
+	meddler  func(root files.Folder) // another process
+	meddleIn int                     // and after how many operations of the disk it comes
+	plain    bool                    // renames know no flags
 	units    map[string]*daemon
 	commands []command
 	programs map[string]Program
@@ -185,7 +186,7 @@ func (n *Node) Fail(touch int, err error) {
 
 // Meddle has another process change files right before an operation of the disk, counted from 0 and from now: looks count too.
 // What it does is no touch, and durable at once.
-func (n *Node) Meddle(at int, do func(root host.Folder)) {
+func (n *Node) Meddle(at int, do func(root files.Folder)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.meddleIn, n.meddler = at, do

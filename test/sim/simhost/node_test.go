@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host/files"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -170,7 +172,7 @@ func TestCommands(t *testing.T) {
 
 	n.Install("dpkg", simhost.Program{
 		Looks: func(argv []string) bool { return argv[1] == "-s" },
-		Run: func(files *host.Files, argv []string) ([]byte, error) {
+		Run: func(files *files.Files, argv []string) ([]byte, error) {
 			if argv[1] == "-s" {
 				return files.ReadFile("/var/lib/status")
 			}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
 // settings is the section sim.toml.
@@ -42,7 +42,7 @@ func New(archive []byte) (*Node, error) {
 		live: true, cutAt: -1, failures: map[int]error{}, programs: map[string]Program{}, servers: map[string]http.Handler{}, units: map[string]*daemon{}, lastPID: 1000,
 		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), bootID: "00000000-0000-4000-8000-000000000000",
 	}
-	n.Files, n.raw = host.NewFiles(disk{n: n}), host.NewFiles(disk{n: n, raw: true})
+	n.Files, n.raw = files.New(disk{n: n}), files.New(disk{n: n, raw: true})
 	n.root = &inode{attrs: attrs{mode: fs.ModeDir | 0o755}, names: map[string]*inode{}}
 	parsed := txtar.Parse(archive)
 	var set config

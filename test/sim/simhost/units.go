@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/systemd"
 )
 
 // daemon is a unit as it runs. Whether it is enabled is what its files say, as on a real machine.
@@ -34,7 +35,7 @@ const vendorFolder = "/usr/lib/systemd/system/"
 
 // unitFile gives a declared unit the files it lacks.
 func (n *Node) unitFile(u unit) error {
-	is, err := host.UnitOf(n.raw, u.Name)
+	is, err := systemd.UnitOf(n.raw, u.Name)
 	if err := notLater(err); err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (n *Node) unitFile(u unit) error {
 	if _, err := n.folderFor("/etc/systemd/system/x"); err != nil {
 		return err
 	}
-	return notLater(host.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
+	return notLater(systemd.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
 }
 
 // notLater drops the error that says that only the files of this machine can be read.
@@ -77,7 +78,7 @@ func notLater(err error) error {
 
 // Unit is host.View's.
 func (n *Node) Unit(_ context.Context, name string) (host.Unit, error) {
-	u, err := host.UnitOf(n.Files, name)
+	u, err := systemd.UnitOf(n.Files, name)
 	if !n.Live() || notLater(err) != nil {
 		return u, err
 	}
@@ -99,7 +100,7 @@ func (n *Node) Unit(_ context.Context, name string) (host.Unit, error) {
 
 // SetUnit is host.Host's: links are written as on an image, a job is one touch.
 func (n *Node) SetUnit(_ context.Context, name string, to host.UnitChange) error {
-	err := host.SetUnitOf(n.Files, name, to)
+	err := systemd.SetUnitOf(n.Files, name, to)
 	if !n.Live() || notLater(err) != nil || to.Job == "" {
 		return err
 	}
@@ -125,7 +126,7 @@ func (n *Node) Refuse(name, pattern string) error {
 
 // job runs one job; the node is locked.
 func (n *Node) job(name, job string) error {
-	u, err := host.UnitOf(n.raw, name)
+	u, err := systemd.UnitOf(n.raw, name)
 	if err := notLater(err); err != nil {
 		return err
 	}
@@ -191,7 +192,7 @@ func (d *daemon) stop(n *Node) {
 
 // read reads what the daemon reads at its start: its unit files and what it was declared to read.
 func (d *daemon) read(n *Node) (content, digest string) {
-	u, _ := host.UnitOf(n.raw, d.Name)
+	u, _ := systemd.UnitOf(n.raw, d.Name)
 	files := slices.Clone(u.Files)
 	for _, pattern := range d.Reads {
 		names, _ := n.raw.ReadDir(path.Dir(pattern))
@@ -217,7 +218,7 @@ func (n *Node) startEnabled() {
 		d := n.units[name]
 		ran := d.Active == "active"
 		d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
-		u, _ := host.UnitOf(n.raw, name)
+		u, _ := systemd.UnitOf(n.raw, name)
 		if u.Load == "loaded" && (u.Enabled == "enabled" || u.Enabled == "static" && ran) {
 			n.now = n.now.Add(tick)
 			_ = d.start(n, n.now) // a unit that fails at boot is failed, the boot goes on
@@ -233,7 +234,7 @@ func (n *Node) Units() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.units)) {
 		d := n.units[name]
-		u, _ := host.UnitOf(n.raw, name)
+		u, _ := systemd.UnitOf(n.raw, name)
 		fmt.Fprintf(&b, "%s %s %s", name, cmp.Or(u.Enabled, u.Load), cmp.Or(d.active, "inactive"))
 		if d.active == "active" {
 			if _, now := d.read(n); now == d.loaded {

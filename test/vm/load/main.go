@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -41,7 +42,7 @@ func load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the kernel's name: %w", err)
 	}
-	live, err := host.Open("/")
+	live, err := local.Open("/")
 	if err != nil {
 		return err
 	}

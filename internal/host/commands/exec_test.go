@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package commands
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// quick is a runner with small limits.
+func quick() Runner {
+	r := New()
+	r.kill, r.max = 300*time.Millisecond, 1<<20
+	return r
+}
+
+func sh(script string) []string { return []string{"sh", "-c", script} }
+
+func TestAsk(t *testing.T) {
+	t.Setenv("LC_ALL", "de_DE.UTF-8")
+	t.Setenv("PATH", "/nowhere")
+	t.Setenv("LD_PRELOAD", "/nowhere.so")
+	t.Setenv("https_proxy", "http://proxy:3128")
+	out, err := quick().Ask(t.Context(), sh(`cat; echo "$LC_ALL $PATH $LD_PRELOAD $https_proxy"; pwd; echo talk >&2`))
+	want := "C " + searchPath + "  http://proxy:3128\n/\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%q (%v), want %q", out, err, want)
+	}
+}
+
+func TestAskFails(t *testing.T) {
+	for _, c := range []struct {
+		argv []string
+		code int
+		want string
+	}{
+		{sh("echo out; echo one >&2; echo two >&2; exit 5"), 5, "cannot run sh: exit status 5: one; two"},
+		{sh("kill -9 $$"), -1, "cannot run sh: signal: killed"},
+		{[]string{"no-such-program"}, -1, "cannot run no-such-program: it is not installed: file does not exist"},
+		{[]string{"/etc"}, -1, "cannot run /etc: fork/exec /etc: permission denied"},
+		{nil, -1, "cannot run nothing: invalid argument"},
+	} {
+		_, err := quick().Ask(t.Context(), c.argv)
+		failed := (*host.CommandError)(nil)
+		if !errors.As(err, &failed) || failed.Code != c.code || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.argv, err, c.want)
+		}
+	}
+	if _, err := quick().Ask(t.Context(), []string{"no-such-program"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a missing program is not fs.ErrNotExist")
+	}
+}
+
+func TestStderrTail(t *testing.T) {
+	_, err := quick().Ask(t.Context(), sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1"))
+	text := err.(*host.CommandError).Stderr
+	if len(text) > maxStderr || !strings.HasSuffix(text, "line 1999") || !strings.HasPrefix(text, "line ") {
+		t.Errorf("%d bytes from %.20q", len(text), text)
+	}
+}
+
+func TestTooMuchOutput(t *testing.T) {
+	if _, err := quick().Ask(t.Context(), []string{"yes"}); !errors.Is(err, errTooMuch) {
+		t.Errorf("ask: %v", err)
+	}
+	out, err := quick().Do(t.Context(), sh("head -c 3000000 /dev/zero; echo end >&2"), nil)
+	if err != nil || len(out) != 1<<20 {
+		t.Errorf("do: %d bytes, %v", len(out), err)
+	}
+}
+
+// TestCancel ends a command that ignores SIGTERM, together with its children, and one that does not, with time to clean up.
+func TestCancel(t *testing.T) {
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	// cancelled ends the context once the command has made itself ready to be ended, and has said so by a file of its own.
+	cancelled := func(ready string) context.Context {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for _, err := os.Stat(ready); err != nil && t.Context().Err() == nil; _, err = os.Stat(ready) {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		return ctx
+	}
+	name := func(s string) string { return filepath.Join(dir, s) }
+	start := time.Now()
+	_, err := quick().Do(cancelled(name("ready")), sh(`trap "" TERM; (trap "" TERM; >`+name("child")+`; sleep 60; sleep 60) & echo $! $$ >`+pids+`
+		while ! [ -e `+name("child")+` ]; do sleep 0.01; done; >`+name("ready")+`; wait; sleep 60`), nil)
+	if took := time.Since(start); !errors.Is(err, context.Canceled) || took < quick().kill {
+		t.Errorf("%v after %v", err, took)
+	}
+	data, _ := os.ReadFile(pids)
+	if len(strings.Fields(string(data))) != 2 {
+		t.Errorf("processes %q", data)
+	}
+	for _, field := range strings.Fields(string(data)) {
+		pid, _ := strconv.Atoi(field)
+		// SIGKILL was sent; a busy machine takes a moment to act on it.
+		for end := time.Now().Add(10 * time.Second); alive(pid) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if alive(pid) {
+			t.Errorf("process %d lives on", pid)
+		}
+	}
+
+	patient := New()
+	patient.kill, patient.max = time.Minute, 1<<20
+	_, err = patient.Do(cancelled(name("waits")), sh(`trap "echo bye >`+pids+`; exit 0" TERM; >`+name("waits")+`; while :; do sleep 0.05; done`), nil)
+	if data, _ := os.ReadFile(pids); string(data) != "bye\n" || !errors.Is(err, context.Canceled) {
+		t.Errorf("%q (%v)", data, err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := quick().Ask(ctx, sh("echo >"+pids+".never")); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that had ended: %v", err)
+	}
+	if _, err := os.Stat(pids + ".never"); err == nil {
+		t.Error("a command ran with a context that had ended")
+	}
+}
+
+// alive says whether a process is more than a zombie.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !bytes.Contains(stat, []byte(") Z ")) && syscall.Kill(pid, 0) == nil
+}
+
+// TestDaemonKeepsPipe does not wait for ever for a daemon that a command left behind.
+func TestDaemonKeepsPipe(t *testing.T) {
+	start := time.Now()
+	out, err := quick().Do(t.Context(), sh("setsid sleep 20 & echo $!"), nil)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil || pid == 0 || time.Since(start) > 15*time.Second || !alive(pid) {
+		t.Errorf("%q (%v) after %v", out, err, time.Since(start))
+	}
+	syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func TestInherits(t *testing.T) {
+	lock := must.Get(os.Create(filepath.Join(t.TempDir(), "lock")))(t)
+	defer lock.Close()
+	look := sh("readlink /proc/$$/fd/*; true")
+	if out, err := quick().Do(t.Context(), look, lock); err != nil || !strings.Contains(string(out), "/lock\n") {
+		t.Errorf("do: the command has %q (%v)", out, err)
+	}
+	if out, err := quick().Ask(t.Context(), look); err != nil || strings.Contains(string(out), "lock") {
+		t.Errorf("ask: the command has %q (%v)", out, err)
+	}
+}

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package commands
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The added flags override the old process's arguments, and are read as flags.
+func TestWith(t *testing.T) {
+	for argv, want := range map[string]string{
+		"gpuadm apply --deadline 5m":    "gpuadm apply --deadline 5m --deadline=9s",
+		"gpuadm apply --deadline 5m --": "gpuadm apply --deadline 5m --deadline=9s --",
+	} {
+		before := strings.Fields(argv)
+		if got := with(before, []string{"--deadline=9s"}); !slices.Equal(got, strings.Fields(want)) || strings.Join(before, " ") != argv {
+			t.Errorf("%s: %v, want %s", argv, got, want)
+		}
+	}
+}

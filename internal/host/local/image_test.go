@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// imageRoot is a root folder with this machine's programs, and nothing else of it.
+func imageRoot(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	root := t.TempDir()
+	for _, dir := range []string{"etc", "proc", "sys", "dev", "run", "tmp", "usr/sbin", "usr/bin", "usr/lib"} {
+		must.OK(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+	}
+	for _, name := range []string{"bin", "lib"} {
+		must.OK(t, os.Symlink("usr/"+name, filepath.Join(root, name)))
+		bind(t, "/usr/"+name, filepath.Join(root, "usr", name))
+	}
+	if _, err := os.Stat("/lib64"); err == nil {
+		must.OK(t, os.Mkdir(filepath.Join(root, "lib64"), 0o755))
+		bind(t, "/lib64", filepath.Join(root, "lib64"))
+	}
+	return root
+}
+
+func bind(t *testing.T, source, target string) {
+	t.Helper()
+	must.OK(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func openImage(t *testing.T, root string) host.Host {
+	t.Helper()
+	h, done, err := Image(root, nil)
+	must.OK(t, err)
+	t.Cleanup(done)
+	return h
+}
+
+func mounts(t *testing.T) string {
+	t.Helper()
+	data := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
+	return string(data)
+}
+
+// An image's programs run in its root folder, with devices and resolvers, may start no daemon, and leave nothing.
+func TestImageRunsPrograms(t *testing.T) {
+	root, ctx := imageRoot(t), context.Background()
+	before := mounts(t)
+	h := openImage(t, root)
+	if h.Live() || !h.Runs() {
+		t.Errorf("live %t, runs %t", h.Live(), h.Runs())
+	}
+	unlock := must.Get(h.Lock())(t)
+	const script = `set -e
+test ! -e /work; test -c /dev/null; echo x >/dev/null; test -d /proc/self; test -z "$(ls -A /run/systemd 2>/dev/null)"
+test "$(readlink /proc/1/root)" != no
+/usr/sbin/policy-rc.d && exit 1; test $? = 101
+echo made >/tmp/made; cat /etc/resolv.conf`
+	out, err := h.Do(ctx, "sh", "-c", script)
+	resolv, readErr := os.ReadFile("/etc/resolv.conf")
+	if err != nil || readErr == nil && string(out) != string(resolv) {
+		t.Fatalf("%q, %v", out, err)
+	}
+	must.Get(h.ReadDir("/proc"))(t)
+	if names, _ := h.ReadDir("/proc"); len(names) > 0 {
+		t.Error("files of the image are seen with what is mounted for programs")
+	}
+	if now := mounts(t); now != before {
+		t.Errorf("mounts leak:\n%s", now)
+	}
+	unlock()
+	for _, name := range []string{"/usr/sbin/policy-rc.d", "/etc/resolv.conf"} {
+		if _, err := os.Lstat(root + name); err == nil {
+			t.Errorf("%s is left behind", name)
+		}
+	}
+	if made, err := os.ReadFile(root + "/tmp/made"); err != nil || string(made) != "made\n" {
+		t.Errorf("%q, %v", made, err)
+	}
+}
+
+// An image's programs can neither load nor remove modules of the kernel that runs here.
+func TestImageLeavesTheKernelAlone(t *testing.T) {
+	h := openImage(t, imageRoot(t))
+	out := must.Get(h.Do(t.Context(), "sh", "-c", "grep ^CapBnd: /proc/self/status"))(t)
+	_, mask, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
+	if has := must.Get(strconv.ParseUint(mask, 16, 64))(t); has&(1<<unix.CAP_SYS_MODULE) != 0 || has&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		t.Errorf("programs of an image have %q", out)
+	}
+}
+
+// What is asked about files finds them in the image, and the files go again.
+func TestImageAskAbout(t *testing.T) {
+	h := openImage(t, imageRoot(t))
+	out, err := h.AskAbout(context.Background(), map[string][]byte{"a/b": []byte("at " + host.Scratch)}, "cat", host.Scratch+"/a/b")
+	if err != nil || !strings.HasPrefix(string(out), "at /run/gpuadm-ask-") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := h.Ask(context.Background(), "ls", "-A", "/run"); err != nil || string(out) != "lock\n" {
+		t.Errorf("left in /run: %q, %v", out, err)
+	}
+}
+
+// Programs find the module key where DKMS's settings say, and the image has neither the key nor the settings, in the bake or after it.
+func TestImageModuleKey(t *testing.T) {
+	root := imageRoot(t)
+	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")})
+	must.OK(t, err)
+	t.Cleanup(done)
+	unlock := must.Get(h.Lock())(t)
+	const script = `set -e; umask 0; . /etc/dkms/framework.conf.d/zz-gpuadm.conf
+test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "$mok_certificate"`
+	for range 2 {
+		if out, err := h.Do(context.Background(), "sh", "-c", script); err != nil || string(out) != "a private key\na certificate\n" {
+			t.Fatalf("%q, %v", out, err)
+		}
+	}
+	const settings = "/etc/dkms/framework.conf.d/zz-gpuadm.conf"
+	if data, err := os.ReadFile(root + settings); err != nil || len(data) > 0 {
+		t.Errorf("in the bake the image's own file is %q, %v", data, err)
+	}
+	if names, err := os.ReadDir(root + "/run"); err != nil || len(names) > 0 {
+		t.Errorf("the image's /run has %v, %v", names, err)
+	}
+	unlock()
+	if _, err := os.Lstat(root + settings); err == nil {
+		t.Error("DKMS's settings are left behind")
+	}
+	plain := openImage(t, root)
+	if _, err := plain.Do(context.Background(), "test", "!", "-e", settings, "-a", "!", "-e", "/run/gpuadm-module.key"); err != nil {
+		t.Errorf("a bake without a key has one: %v", err)
+	}
+}
+
+// A bake that is killed leaves files that do nothing, and the next one removes them. Files of the image's own stay.
+func TestImagePlaceholders(t *testing.T) {
+	root := imageRoot(t)
+	own := filepath.Join(root, "etc/resolv.conf")
+	if err := os.WriteFile(own, nil, 0o644); err != nil { // empty, and the image's
+		t.Fatal(err)
+	}
+	killed := openImage(t, root)
+	must.Get(killed.Do(context.Background(), "true"))(t)
+	left := filepath.Join(root, "usr/sbin/policy-rc.d")
+	if i, err := os.Stat(left); err != nil || i.Size() != 0 || i.Mode()&0o111 != 0 {
+		t.Errorf("a killed bake leaves %v, %v", i, err)
+	}
+	unlock := must.Get(openImage(t, root).Lock())(t)
+	unlock()
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the next bake leaves it, too")
+	}
+	if _, err := os.Stat(own); err != nil {
+		t.Error("an empty file of the image's own is gone")
+	}
+}
+
+// A policy-rc.d that is a link forbids daemons, too. One that leads to no file could not, and is refused.
+func TestImageLinkedPolicy(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		root := imageRoot(t)
+		if there {
+			must.OK(t, os.WriteFile(filepath.Join(root, "etc/policy"), []byte("#!/bin/sh\nexit 0\n"), 0o755))
+		}
+		must.OK(t, os.Symlink("/etc/policy", filepath.Join(root, "usr/sbin/policy-rc.d")))
+		_, err := openImage(t, root).Do(context.Background(), "sh", "-c", "/usr/sbin/policy-rc.d; test $? = 101")
+		if there && err != nil {
+			t.Error(err)
+		}
+		if !there && (err == nil || !strings.Contains(err.Error(), "remove the link")) {
+			t.Errorf("a link to nothing: %v", err)
+		}
+	}
+}
+
+// What this machine unmounts during a bake is unmounted for the image's programs, too: a copy of the mount would keep its disk busy.
+func TestImageKeepsNoMount(t *testing.T) {
+	root := imageRoot(t)
+	place := filepath.Join(root, "tmp")
+	for _, m := range []struct {
+		source, kind string
+		flags        uintptr
+	}{{place, "", unix.MS_BIND}, {"", "", unix.MS_SHARED}, {"tmpfs", "tmpfs", 0}} {
+		must.OK(t, unix.Mount(m.source, place, m.kind, m.flags, ""))
+	}
+	defer unix.Unmount(place, unix.MNT_DETACH)
+	h := openImage(t, root)
+	const is = "grep -c ' /tmp .* tmpfs ' /proc/self/mountinfo"
+	if out, err := h.Ask(context.Background(), "sh", "-c", is); err != nil {
+		t.Fatalf("%q, %v", out, err)
+	}
+	must.OK(t, unix.Unmount(place, 0))
+	if out, err := h.Ask(context.Background(), "sh", "-c", is); err == nil {
+		t.Errorf("still mounted: %q", out)
+	}
+}
+
+// A build machine that becomes an image shows its files, and nothing of the kernel and the systemd that run.
+func TestImageOfThisMachine(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	before := mounts(t)
+	h := openImage(t, "/")
+	for _, dir := range []string{"/proc", "/sys", "/run"} {
+		if names, err := h.ReadDir(dir); err == nil && len(names) > 3 {
+			t.Errorf("%s shows %v", dir, names)
+		}
+	}
+	if _, err := h.Stat("/etc/os-release"); err != nil {
+		t.Error(err)
+	}
+	out, err := h.Ask(context.Background(), "sh", "-c", "ls -A /run; test -r /proc/self/status")
+	if err != nil || string(out) != "lock\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if now := mounts(t); now != before {
+		t.Errorf("mounts leak:\n%s", now)
+	}
+}
+
+// A folder that is no root file system is refused before a program runs.
+func TestImageIsARootFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	if _, _, err := Image(t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "/proc") {
+		t.Error(err)
+	}
+}
+
+// TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have one journal.
+func TestBakeExcludesApply(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make a mount namespace")
+	}
+	unlock := must.Get(new(runLock).take(lockFile))(t)
+	defer unlock()
+	if unlock, err := openImage(t, "/").Lock(); !errors.As(err, new(*host.Busy)) {
+		if err == nil {
+			unlock()
+		}
+		t.Errorf("while another run has the machine's lock: %v, want *Busy", err)
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
+	"golang.org/x/sys/unix"
+)
+
+// lockFile is the run lock of the running machine. It lies in a tmpfs and is never removed: a lock file that
+// comes and goes can be locked by two.
+const lockFile = "/run/gpuadm.lock"
+
+// runLock is the machine's one run lock, flock(2) on an open file. The lock belongs to the open file, not to
+// the process: children that inherit the descriptor hold it on when gpuadm is killed.
+type runLock struct {
+	mu    sync.Mutex
+	held  *os.File
+	comes bool // the file comes and goes with the lock
+}
+
+// nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
+// out, and an image must be left without a file: gpuadm's is named after the folder, as systemd-nspawn's is
+// (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
+// /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are
+// root's, or sticky (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.
+func nameOfLock(root files.RealDisk) (string, error) {
+	var st unix.Stat_t
+	if err := files.RetryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {
+		return "", err
+	}
+	in := "/run"
+	if unix.Access(in, unix.W_OK|unix.X_OK) != nil {
+		in = "/tmp"
+	}
+	return fmt.Sprintf("%s/gpuadm-%d-%d:%d-%d.lock", in, unix.Geteuid(), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino), nil
+}
+
+// take takes the lock or fails with *Busy. Its descriptor is close-on-exec: only who is given it by file() inherits it.
+func (l *runLock) take(path string) (unlock func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held != nil {
+		return nil, &host.Busy{PID: os.Getpid(), Command: command(os.Getpid())}
+	}
+	fd, err := l.open(path)
+	for ; err == errGone; fd, err = l.open(path) {
+	}
+	if busy := (*host.Busy)(nil); errors.As(err, &busy) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, host.Failed("lock", path, err)
+	}
+	l.held = os.NewFile(uintptr(fd), path)
+	return sync.OnceFunc(l.release), nil
+}
+
+// errGone says that the run which had the lock has removed its file, after we opened it and before we locked it.
+var errGone = errors.New("internal error: the lock's file is gone")
+
+// open opens the lock's file and locks it.
+func (l *runLock) open(path string) (fd int, err error) {
+	fd, err = files.OpenAt(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
+	if err != nil && l.comes { // the kernel refuses most that others have put there: fs.protected_regular
+		return -1, cmp.Or(onlyOurs(func(st *unix.Stat_t) error { return unix.Lstat(path, st) }), err)
+	} else if err != nil {
+		return -1, err
+	}
+	if err := l.lock(fd); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (l *runLock) lock(fd int) error {
+	if l.comes {
+		if err := onlyOurs(func(st *unix.Stat_t) error { return unix.Fstat(fd, st) }); err != nil {
+			return err
+		}
+	}
+	err := files.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	if err == unix.EWOULDBLOCK {
+		return holder(fd)
+	}
+	if err != nil || !l.comes {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Nlink > 0 {
+		return err
+	}
+	return errGone
+}
+
+// onlyOurs wants a lock's file to be one that no other user can lock or replace: in /tmp others may have put another.
+func onlyOurs(stat func(*unix.Stat_t) error) error {
+	var st unix.Stat_t
+	if stat(&st) != nil || st.Mode&^0o700 == unix.S_IFREG && int(st.Uid) == unix.Geteuid() && st.Nlink <= 1 {
+		return nil
+	}
+	return fmt.Errorf("user %d owns it, and it is not as gpuadm makes it: remove it", st.Uid)
+}
+
+// release frees the lock for all processes that inherited it: after a run that ended normally, what a package left running
+// in the background must not keep the next run out. Only a killed run leaves its children holding it.
+func (l *runLock) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.comes { // while it is locked: afterwards another run's file may have its name
+		unix.Unlink(l.held.Name())
+	}
+	unix.Flock(int(l.held.Fd()), unix.LOCK_UN)
+	l.held.Close()
+	l.held = nil
+}
+
+// file is the held lock, nil if it is not held.
+func (l *runLock) file() *os.File {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
+}
+
+// holder finds a living process that holds the flock on the file that fd has open.
+//
+// The number in /proc/locks is that of who took the lock, who may be dead while a child lives on with it. So all open files
+// of all processes are searched for this one, and their fdinfo tells whether the lock is held through it: proc(5).
+func holder(fd int) *host.Busy {
+	var want unix.Stat_t
+	if err := unix.Fstat(fd, &want); err != nil {
+		return &host.Busy{}
+	}
+	entries, _ := os.ReadDir("/proc")
+	var found []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err == nil && holds(pid, &want) {
+			found = append(found, pid)
+		}
+	}
+	if len(found) == 0 {
+		return &host.Busy{} // another user's, or gone meanwhile
+	}
+	pid := slices.Min(found) // of a family the eldest, but for a wrapped counter
+	return &host.Busy{PID: pid, Command: command(pid)}
+}
+
+func holds(pid int, want *unix.Stat_t) bool {
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, fd := range fds {
+		about, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, filepath.Base(fd)))
+		if !bytes.Contains(about, []byte("FLOCK")) {
+			continue
+		}
+		var st unix.Stat_t // only of locked files: stat(2) may hang on a dead network file system
+		if unix.Stat(fd, &st) == nil && st.Dev == want.Dev && st.Ino == want.Ino {
+			return true
+		}
+	}
+	return false
+}
+
+// command is a process' argv as ps shows it.
+func command(pid int) string {
+	argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " "))
+}

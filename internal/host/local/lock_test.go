@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/swap"
+)
+
+// TestMain lets this binary be the other process of TestLock: it takes the lock and runs a command.
+func TestMain(m *testing.M) {
+	swap.Child()
+	lockChild()
+	path := os.Getenv("GPUADM_TEST_LOCK")
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	lock := runLock{}
+	if _, err := lock.take(path); err != nil {
+		panic(err)
+	}
+	commands.New().Do(context.Background(), []string{"sh", "-c", "echo >" + path + ".started; exec sleep 61.5"}, lock.file())
+}
+
+// TestLock: a second process is refused and told who is at work; when the first is killed its child still holds the lock.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	helper := exec.Command(os.Args[0], "the-helper")
+	helper.Env = append(os.Environ(), "GPUADM_TEST_LOCK="+path)
+	must.OK(t, helper.Start())
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(path + ".started"); err == nil {
+			break
+		}
+	}
+
+	var mine runLock
+	refused := func(want func(*host.Busy) bool) *host.Busy {
+		t.Helper()
+		var busy *host.Busy
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			unlock, err := mine.take(path)
+			if err == nil {
+				unlock()
+				t.Fatal("the lock was given twice")
+			}
+			if !errors.As(err, &busy) {
+				t.Fatal(err)
+			}
+			if want(busy) {
+				return busy
+			}
+		}
+		t.Fatalf("busy says %v", busy)
+		return nil
+	}
+	refused(func(b *host.Busy) bool {
+		return b.PID == helper.Process.Pid && strings.Contains(b.Error(), "the-helper")
+	})
+	helper.Process.Kill()
+	helper.Wait()
+	child := refused(func(b *host.Busy) bool { return b.Command == "sleep 61.5" })
+	if want := "another gpuadm run is at work: process "; !strings.HasPrefix(child.Error(), want) {
+		t.Error(child)
+	}
+	syscall.Kill(child.PID, syscall.SIGKILL)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		unlock, err := mine.take(path)
+		if err == nil {
+			unlock()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the lock of the dead is not free: %v", err)
+		}
+	}
+}
+
+func TestLockInOneProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var one, two runLock
+	unlock, err := one.take(path)
+	must.OK(t, err)
+	if i, err := os.Stat(path); err != nil || i.Mode() != 0o600 {
+		t.Errorf("%v (%v)", i.Mode(), err)
+	}
+	for _, lock := range []*runLock{&one, &two} {
+		_, err := lock.take(path)
+		if busy := (*host.Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
+			t.Errorf("taken twice: %v", err)
+		}
+	}
+	unlock()
+	unlock() // once more does nothing
+	if unlock, err = two.take(path); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+// TestUnlockReleasesChildren: what a run left in the background does not keep the next one out.
+func TestUnlockReleasesChildren(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var one, two runLock
+	unlock, err := one.take(path)
+	must.OK(t, err)
+	out, err := commands.New().Do(t.Context(), []string{"sh", "-c", "setsid sleep 30 >/dev/null 2>&1 & echo $!"}, one.file())
+	must.OK(t, err)
+	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
+	unlock()
+	if unlock, err = two.take(path); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}

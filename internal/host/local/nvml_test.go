@@ -1,0 +1,342 @@
+//go:build cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local_test
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+const gpu0, gpu1 = "0000:17:00.0", "0000:1f:00.0"
+
+func readDriver(t *testing.T, v host.View) host.Driver {
+	t.Helper()
+	d := must.Get(v.Driver(t.Context()))(t)
+	return d
+}
+
+func TestNVMLRead(t *testing.T) {
+	h := openFake(t, "H100-80,T4,A100-80")
+	h.fake.Do("remap", "--gpu", "0", "failed=1", "pending=1")
+	h.fake.Do("fabric", "--gpu", "0", "--state", "completed", "--clique", "7")
+	h.fake.Do("set", "--gpu", "1", "ecc=0")
+	h.fake.Do("ecc", "--gpu", "0", "uncorrected=5")
+	h.fake.Do("set", "--gpu", "0", "clock_reasons=200") // power brake 0x80, heat 0x40, the sum of both 0x8
+	h.fake.Do("set", "--gpu", "1", "clock_reasons=72")
+	h.fake.Do("set", "--gpu", "2", "clock_reasons=5") // idle, and the power cap
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
+	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
+	must.OK(t, err)
+	_, err = h.CreateCompute(t.Context(), gpu0, id, 2, host.Span{})
+	must.OK(t, err)
+	h.fake.Hold(0, id, 4242)
+	h.fake.Hold(1, -1, 99)
+	h.fake.Hold(1, -1, 12)
+	h.fake.Forget()
+	d := readDriver(t, h)
+	if d.Version != "580.95.05" || d.NVML != d.Version || d.CUDA != "13.0" || len(d.GPUs) != 3 {
+		t.Errorf("%+v", d)
+	}
+	dump := h.fake.Dump()
+	for i, g := range d.GPUs {
+		if g.Index != i || g.Minor != i || g.UUID != dump.GPUs[i].UUID || g.Serial != dump.GPUs[i].Serial || g.Address != dump.GPUs[i].Address {
+			t.Errorf("%+v", g)
+		}
+	}
+	g := d.GPUs[0]
+	if !g.RemapFails || !g.RemapWaits || g.ECC != "on" || g.Fabric.State != "completed" || g.Fabric.Clique != 7 || len(g.Fabric.Cluster) != 36 {
+		t.Errorf("%+v", g)
+	}
+	if g.Uncorrected != 5 || g.Slowed != "power-brake" || d.GPUs[1].Uncorrected != 0 || d.GPUs[1].Slowed != "heat" || d.GPUs[2].Slowed != "" {
+		t.Errorf("%+v", d.GPUs)
+	}
+	if g.Name != "NVIDIA H100 80GB HBM3" || g.Device != "0x233010DE" || g.Sub != "0x16C110DE" || g.Arch != "hopper" || g.Compute != "9.0" || g.Memory != 81559<<20 {
+		t.Errorf("%+v", g)
+	}
+	want := []host.Instance{{
+		ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{4242},
+		Compute: []host.ComputeInstance{{
+			ID: 0, Profile: 2, At: host.Span{Start: 0, Size: 3}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID,
+			Share: host.Share{Memory: 40448 << 20, SMs: 60, Slices: 3, Compute: 3, Copy: 3, Decoders: 3, JPEG: 3},
+		}},
+	}}
+	if diff := cmp.Diff(want, g.Instances); diff != "" {
+		t.Error(diff)
+	}
+	if g := d.GPUs[1]; g.ECC != "off" || g.MIG || g.Profiles != nil || !slices.Equal(g.Clients, []int{12, 99}) || g.Fabric.State != "" {
+		t.Errorf("%+v", g)
+	}
+	// The driver must be free to be unloaded afterwards, and each call costs.
+	counts, calls := h.fake.Dump().Counts, 0
+	for _, n := range counts {
+		calls += n
+	}
+	if counts["nvmlInit_v2"] != 1 || calls > 160 {
+		t.Errorf("%d calls: %v", calls, counts)
+	}
+	if _, ret := nvml.New(nvml.WithLibraryPath(h.fake.Library)).DeviceGetCount(); ret != nvml.ERROR_UNINITIALIZED {
+		t.Errorf("NVML is still open: %v", int(ret))
+	}
+}
+
+// TestNVMLLost: one GPU that does not answer leaves the others readable.
+func TestNVMLLost(t *testing.T) {
+	fake := fakenvml.New(t, "H100-80:3")
+	t.Setenv("FAKENVML_STATE", fake.State)
+	proc, err := simhost.New([]byte("-- proc/driver/nvidia/gpus/0000:17:00.0/x --\n-- proc/driver/nvidia/gpus/0000:1f:00.0/x --\n-- proc/driver/nvidia/gpus/0000:27:00.0/x --\n"))
+	must.OK(t, err)
+	h := local.LiveWithNVML(fake.Library, proc.Files)
+	lost := func(why string) {
+		t.Helper()
+		d := readDriver(t, h)
+		if len(d.GPUs) != 3 {
+			t.Fatalf("%d GPUs", len(d.GPUs))
+		}
+		g := d.GPUs[1]
+		if g.Address != gpu1 || g.Index != 1 || g.Lost != why || g.UUID != "" || g.MIG || g.Profiles != nil {
+			t.Errorf("%+v", g)
+		}
+		for _, i := range []int{0, 2} {
+			if d.GPUs[i].Lost != "" || d.GPUs[i].UUID == "" || len(d.GPUs[i].Profiles) != 7 {
+				t.Errorf("%+v", d.GPUs[i])
+			}
+		}
+	}
+	fake.Lose(1)
+	lost("it has fallen off the bus")
+	refused := (*host.GPUError)(nil)
+	if err := h.SetMIGMode(t.Context(), gpu1, true); !errors.As(err, &refused) || refused.GPU != gpu1 {
+		t.Errorf("%v", err)
+	}
+	fake.Reboot()
+	fake.Do("fail", "--call", "nvmlDeviceGetUUID", "--gpu", "1", "--code", "GPU_IS_LOST", "--nth", "0") // while it is being read
+	lost("it has fallen off the bus")
+	fake.Heal()
+	for _, call := range []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetPciInfo_v3"} {
+		fake.Do("fail", "--call", call, "--gpu", "1", "--code", "UNKNOWN", "--nth", "0")
+		lost(strings.TrimSuffix(call, "_v3") + " answers UNKNOWN")
+		fake.Heal()
+	}
+}
+
+// TestNVMLRefuses: what cannot be read is an error that says what to do, never a machine without GPUs or instances.
+func TestNVMLRefuses(t *testing.T) {
+	h := openFake(t, "H100-80")
+	none := (*host.NoDriver)(nil)
+	for code, says := range map[string]string{
+		"DRIVER_NOT_LOADED": "is not loaded", "NO_PERMISSION": "no permission", "LIB_RM_VERSION_MISMATCH": "the library of", "UNKNOWN": "UNKNOWN", "GPU_IS_LOST": "GPU_IS_LOST",
+	} {
+		h.fake.Init(code)
+		_, err := h.Driver(t.Context())
+		if !errors.As(err, &none) || !strings.Contains(none.Why, says) || none.Try == "" {
+			t.Errorf("%s: %v", code, err)
+		}
+		if err := h.SetPersistence(t.Context(), gpu0, true); !errors.As(err, &none) {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	h.fake.Init("SUCCESS")
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
+	h.fake.Fail("nvmlDeviceGetGpuInstances", 0, "NO_PERMISSION")
+	if _, err := h.Driver(t.Context()); !errors.As(err, &none) || !strings.Contains(none.Try, "root") {
+		t.Errorf("%v", err)
+	}
+	h.fake.Heal()
+	h.fake.Fail("nvmlDeviceGetCount_v2", 0, "UNKNOWN")
+	if _, err := h.Driver(t.Context()); !errors.As(err, &none) {
+		t.Errorf("%v", err)
+	}
+	h.fake.Heal()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.fake.Forget()
+	if _, err := h.Driver(cancelled); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if _, err := h.CreateInstance(cancelled, gpu0, 9, host.Span{Start: 0, Size: 4}); !errors.Is(err, context.Canceled) || h.fake.Dump().Mutations != 0 {
+		t.Errorf("%v", err)
+	}
+	gone := local.LiveWithNVML(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), nil)
+	if _, err := gone.Driver(t.Context()); !errors.As(err, &none) || !strings.Contains(none.Error(), "libnvidia-ml.so.1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestNVMLLate: a call that says it failed may have done its work; the next look says so.
+func TestNVMLLate(t *testing.T) {
+	h := openFake(t, "A30")
+	h.fake.Set(0, "self_reset=1")
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
+	if !readDriver(t, h).GPUs[0].Mode {
+		t.Error("A GPU that resets itself has no MIG mode")
+	}
+	h.fake.FailLate("", 1, "TIMEOUT")
+	_, err := h.CreateInstance(t.Context(), gpu0, 0, host.Span{Start: 0, Size: 4})
+	refused := (*host.GPUError)(nil)
+	if !errors.As(err, &refused) || *refused != (host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: gpu0, Code: "TIMEOUT"}) {
+		t.Errorf("%v", err)
+	}
+	if in := readDriver(t, h).GPUs[0].Instances; len(in) != 1 || in[0].Compute != nil {
+		t.Errorf("%+v", in)
+	}
+}
+
+// newer are symbols that drivers of R450, the oldest with MIG, lack, and other ones that a library need not have.
+var newer = []string{
+	"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+	"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetArchitecture", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetRemappedRows",
+	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode",
+	"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceSetPersistenceMode", "nvmlComputeInstanceGetInfo_v2",
+	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
+
+// TestNVMLLacks works with a library that lacks the newer symbols, and with one for each symbol that lacks it. To call one that is not
+// there ends the process, so children do it. A library without what every session calls is no driver's.
+func TestNVMLLacks(t *testing.T) {
+	if library := os.Getenv("GPUADM_TEST_NVML"); library != "" {
+		h := local.LiveWithNVML(library, nil)
+		if os.Getenv("GPUADM_TEST_LACKS") == "newer" {
+			oldNVML(t, h)
+		} else {
+			useNVML(t, h)
+		}
+		return
+	}
+	fake := fakenvml.New(t, "A100-40")
+	file := must.Get(elf.Open(fake.Library))(t)
+	defer file.Close()
+	lacks := map[string][]string{"newer": newer}
+	for _, s := range must.Get(file.DynamicSymbols())(t) {
+		if strings.HasPrefix(s.Name, "nvml") && s.Section != elf.SHN_UNDEF {
+			lacks[s.Name] = []string{s.Name}
+		}
+	}
+	if len(lacks) < 40 {
+		t.Error("the fake has few symbols", len(lacks))
+	}
+	for name, symbols := range lacks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := must.Get(os.ReadFile(fake.Library))(t)
+			for _, symbol := range symbols {
+				whole := bytes.Clone(data)
+				// The name in the table of names; its hash stays, so the loader looks here and finds another name.
+				data = bytes.ReplaceAll(data, []byte("\x00"+symbol+"\x00"), []byte("\x00_"+symbol[1:]+"\x00"))
+				if bytes.Equal(whole, data) {
+					t.Errorf("the fake has no %s", symbol)
+				}
+			}
+			library, state := filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), fakenvml.New(t, "A100-40").State
+			must.OK(t, os.WriteFile(library, data, 0o755))
+			child := exec.Command(os.Args[0], "-test.run=^TestNVMLLacks$", "-test.v")
+			child.Env = append(os.Environ(), "GPUADM_TEST_NVML="+library, "GPUADM_TEST_LACKS="+name, "FAKENVML_STATE="+state)
+			said, err := child.CombinedOutput()
+			if err != nil || !bytes.Contains(said, []byte("--- PASS: TestNVMLLacks")) {
+				t.Errorf("%v\n%s", err, said)
+			}
+		})
+	}
+}
+
+// useNVML makes each call that there is, and takes a refusal for an answer.
+func useNVML(t *testing.T, h host.Host) {
+	ctx, none := t.Context(), (*host.NoDriver)(nil)
+	d, err := h.Driver(ctx)
+	if errors.As(err, &none) {
+		if none.Code != "FUNCTION_NOT_FOUND" || !strings.Contains(none.Why, os.Getenv("GPUADM_TEST_LACKS")) || none.Try == "" {
+			t.Errorf("%+v", none)
+		}
+		return
+	}
+	if must.OK(t, err); len(d.GPUs) != 1 {
+		t.Fatalf("%+v", d)
+	}
+	_ = h.SetPersistence(ctx, gpu0, true)
+	_ = h.SetMIGMode(ctx, gpu0, true)
+	id, err := h.CreateInstance(ctx, gpu0, 9, host.Span{Start: 0, Size: 4})
+	compute, within := h.CreateCompute(ctx, gpu0, id, 0, host.Span{Size: 1})
+	_ = must.Get(h.Driver(ctx))(t)
+	for _, err := range []error{err, within, h.DestroyCompute(ctx, gpu0, id, compute), h.DestroyInstance(ctx, gpu0, id)} {
+		if refused := (*host.GPUError)(nil); err != nil && !errors.As(err, &refused) {
+			t.Error(err)
+		}
+	}
+}
+
+func oldNVML(t *testing.T, h host.Host) {
+	g := readDriver(t, h).GPUs[0]
+	if g.Arch != "" || g.Compute != "" || g.Lost != "" || !g.MIG {
+		t.Errorf("%+v", g)
+	}
+	for _, p := range g.Profiles { // names as nvidia-smi makes them up
+		if want := map[int]string{19: "1g.5gb", 20: "1g.5gb+me", 15: "1g.10gb", 14: "2g.10gb", 9: "3g.20gb", 5: "4g.20gb", 0: "7g.40gb"}[p.ID]; p.Name != want || len(p.Places) == 0 {
+			t.Errorf("%+v", p)
+		}
+	}
+	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
+	refused := (*host.GPUError)(nil)
+	if err := h.SetPersistence(t.Context(), gpu0, true); !errors.As(err, &refused) || refused.Code != "FUNCTION_NOT_FOUND" {
+		t.Errorf("%v", err)
+	}
+}
+
+// BenchmarkDriver reads eight GPUs, partitioned and not, over a library that answers at once.
+func BenchmarkDriver(b *testing.B) {
+	for _, spec := range []string{"T4:8", "H100-80:8"} {
+		b.Run(spec, func(b *testing.B) {
+			h := openFake(b, spec)
+			h.fake.Forget()
+			readings := 0
+			for b.Loop() {
+				must.Get(h.Driver(b.Context()))(b)
+				readings++
+			}
+			calls := 0
+			for _, n := range h.fake.Dump().Counts {
+				calls += n
+			}
+			b.ReportMetric(float64(calls)/float64(readings), "calls/op")
+		})
+	}
+	b.Run("H100-80:8 with 56 instances", func(b *testing.B) {
+		h := openFake(b, "H100-80:8")
+		fill(b, h)
+		for b.Loop() {
+			must.Get(h.Driver(b.Context()))(b)
+		}
+	})
+}
+
+// fill partitions all GPUs into sevenths.
+func fill(b *testing.B, h host.Host) {
+	d, err := h.Driver(b.Context())
+	for _, g := range d.GPUs {
+		err = errors.Join(err, h.SetMIGMode(b.Context(), g.Address, true))
+		for start := range 7 {
+			id, made := h.CreateInstance(b.Context(), g.Address, 19, host.Span{Start: start, Size: 1})
+			_, within := h.CreateCompute(b.Context(), g.Address, id, 0, host.Span{})
+			err = errors.Join(err, made, within)
+		}
+	}
+	must.OK(b, err)
+}

@@ -1,0 +1,322 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+const oldNode = `
+-- sim.toml --
+live = false
+-- w/file mode=0640 owner=1:2 xattr=user.x=1 --
+old
+-- w/log --
+one
+-- w/torn nonl --
+tor
+-- w/link link=file --
+-- w/folder/ --
+`
+
+// works are the touches a host has, each with what it shall lead to.
+func works() []work {
+	attr := host.Attr{Mode: 0o604, UID: 3, GID: 4, Xattrs: map[string]string{"user.x": "2", "user.y": "3"}}
+	return []work{
+		{"write", "/w/file", func(h host.Host) error { return h.WriteFile("/w/file", []byte("the new\n"), attr) }, nil},
+		{"write, attributes kept", "/w/file", func(h host.Host) error { return h.WriteFile("/w/file", []byte("x"), host.Attr{}) }, nil},
+		{"write new", "/w/new", func(h host.Host) error { return h.WriteFile("/w/new", []byte("new\n"), attr) }, nil},
+		{"write empty", "/w/empty", func(h host.Host) error { return h.WriteFile("/w/empty", nil, attr) }, nil},
+		{"write through link", "/w/file", func(h host.Host) error { return h.WriteFile("/w/link", []byte("new\n"), attr) }, nil},
+		{"append", "/w/log", func(h host.Host) error { return h.Append("/w/log", []byte("two\n")) }, torn},
+		{"append after torn", "/w/torn", func(h host.Host) error { return h.Append("/w/torn", []byte("two\n")) }, torn},
+		{"append new", "/w/newlog", func(h host.Host) error { return h.Append("/w/newlog", []byte("one\n")) }, torn},
+		{"link", "/w/newlink", func(h host.Host) error { return h.Symlink("/w/newlink", "file") }, nil},
+		{"link for file", "/w/file", func(h host.Host) error { return h.Symlink("/w/file", "log") }, nil},
+		{"link for link", "/w/link", func(h host.Host) error { return h.Symlink("/w/link", "log") }, nil},
+		{"mkdir", "/w/newfolder", func(h host.Host) error { return h.Mkdir("/w/newfolder", attr) }, nil},
+		{"remove", "/w/file", func(h host.Host) error { return h.Remove("/w/file") }, nil},
+		{"remove link", "/w/link", func(h host.Host) error { return h.Remove("/w/link") }, nil},
+		{"remove folder", "/w/folder", func(h host.Host) error { return h.Remove("/w/folder") }, nil},
+		{"rename", "/w/file", func(h host.Host) error { return h.Rename("/w/file", "/w/aside") }, nil},
+		{"replace", "/w/file", func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }, nil},
+		{"replace by link", "/w/file", func(h host.Host) error { return h.Replace("/w/file", &host.Entry{Link: "x"}, agree) }, nil},
+		{"replace link", "/w/link", func(h host.Host) error { return h.Replace("/w/link", replaced(), agree) }, nil},
+		{"replace nothing", "/w/new", func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }, nil},
+		{"replace by nothing", "/w/file", func(h host.Host) error { return h.Replace("/w/file", nil, agree) }, nil},
+		{"replace, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }), nil},
+		{"replace nothing, plain", "/w/new", plain(func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }), nil},
+		{"replace by nothing, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", nil, agree) }), nil},
+		{"chattr", "/w/file", func(h host.Host) error { return h.SetAttr("/w/file", attr) }, eachAttr},
+	}
+}
+
+// plain does work on a disk that knows no exchange.
+func plain(do func(host.Host) error) func(host.Host) error {
+	return func(h host.Host) error {
+		h.(*simhost.Node).PlainRenames()
+		return do(h)
+	}
+}
+
+type work struct {
+	name   string
+	at     string
+	do     func(host.Host) error
+	allows func(got, old, new string) bool // what a cut within it may leave beside the old and the new
+}
+
+// torn allows an append to be cut short: the next one starts on a line of its own.
+func torn(got, old, new string) bool {
+	if strings.HasPrefix(old, "nothing") {
+		return strings.HasPrefix(got, "-rw-------;0:0;")
+	}
+	return strings.HasPrefix(got, strings.TrimSuffix(old, "|")) && strings.HasPrefix(new, strings.TrimSuffix(got, "|"))
+}
+
+// eachAttr allows each attribute to be old or new, and a mode that is narrower than both.
+func eachAttr(got, old, new string) bool {
+	g, o, n := strings.Split(got, ";"), strings.Split(old, ";"), strings.Split(new, ";")
+	mode, owner, content := g[0] == "-rw-------" || g[0] == o[0] || g[0] == n[0], g[1] == o[1] || g[1] == n[1], g[3] == o[3]
+	xattrs := []string{`map["user.x":"1"]`, `map["user.x":"2"]`, `map["user.x":"2" "user.y":"3"]`}
+	return mode && owner && content && slices.Contains(xattrs, g[2])
+}
+
+// show is all a person can see at a name.
+func show(t *testing.T, h host.View, name string) string {
+	t.Helper()
+	i, err := h.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "nothing"
+	}
+	must.OK(t, err)
+	s := fmt.Sprintf("%v;%d:%d;%q;", i.Mode, i.UID, i.GID, i.Xattrs)
+	switch {
+	case i.Mode.IsDir():
+		return s + "folder"
+	case i.Mode&fs.ModeSymlink != 0:
+		to := must.Get(h.Readlink(name))(t)
+		return s + "-> " + to
+	}
+	return s + read(t, h, name) + "|"
+}
+
+func temps(t *testing.T, h host.View) (all []string) {
+	names := must.Get(h.ReadDir("/w"))(t)
+	for _, name := range names {
+		if strings.HasPrefix(name, ".gpuadm-") {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func losses() []simhost.Loss {
+	all := []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.LoseNothing}
+	for seed := range uint32(40) {
+		all = append(all, simhost.Random(seed))
+	}
+	return all
+}
+
+// TestPowerCut cuts the power before every touch of every work, and after the last. What is found then is the old or the new
+// and nothing else; after a work that reported success it is the new; and the work done again ends as if nothing had been.
+func TestPowerCut(t *testing.T) {
+	for _, w := range works() {
+		t.Run(w.name, func(t *testing.T) {
+			whole := simulated(t, oldNode)
+			old := show(t, whole, w.at)
+			must.OK(t, w.do(whole))
+			want := show(t, whole, w.at)
+			if old == want {
+				t.Fatalf("nothing changes: %s", want)
+			}
+			seen := map[string]int{}
+			for touch := range whole.Touches() + 1 {
+				for _, loss := range losses() {
+					n := simulated(t, oldNode)
+					n.CutAt(touch)
+					err := w.do(n)
+					if done := touch == whole.Touches(); done != (err == nil) || !done && !errors.Is(err, simhost.ErrPower) {
+						t.Fatalf("cut at %d: %v", touch, err)
+					}
+					n.Boot(loss)
+					got := show(t, n, w.at)
+					seen[got]++
+					switch {
+					case got == want:
+					case err != nil && (got == old || w.allows != nil && w.allows(got, old, want)):
+						again(t, n, w, old, want)
+					default:
+						t.Errorf("cut at %d of %d, %v: found %s\nold %s\nnew %s", touch, whole.Touches(), loss, got, old, want)
+					}
+				}
+			}
+			if seen[old] == 0 || seen[want] == 0 {
+				t.Errorf("the power cuts never left the old and the new: %v", seen)
+			}
+		})
+	}
+}
+
+// again does the work once more after a cut.
+func again(t *testing.T, n *simhost.Node, w work, old, want string) {
+	t.Helper()
+	err := w.do(n)
+	got := show(t, n, w.at)
+	if strings.HasPrefix(w.name, "append") {
+		line := want[strings.LastIndexAny(strings.TrimSuffix(want, "\n|"), "\n;")+1:]
+		if err != nil || !strings.HasSuffix(got, "\n"+line) && !strings.HasSuffix(got, ";"+line) {
+			t.Errorf("done again (%v): %s, want at the end of it %s", err, got, want)
+		}
+		return
+	}
+	if err != nil || got != want {
+		t.Errorf("done again (%v): %s, want %s", err, got, want)
+	}
+	if left := temps(t, n); len(left) > 0 && w.name != "chattr" {
+		t.Errorf("done again: left %v", left)
+	}
+}
+
+// TestFail lets every touch of every work fail once, as a full disk does: the old content remains, no temporary file is left, and
+// the work done again is safe from a power cut.
+func TestFail(t *testing.T) {
+	for _, w := range works() {
+		t.Run(w.name, func(t *testing.T) {
+			whole := simulated(t, oldNode)
+			old := show(t, whole, w.at)
+			must.OK(t, w.do(whole))
+			want := show(t, whole, w.at)
+			for touch := range whole.Touches() {
+				n := simulated(t, oldNode)
+				n.Fail(touch, syscall.ENOSPC)
+				err := w.do(n)
+				if !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), "cannot ") || !strings.HasSuffix(err.Error(), ": no space left on device") {
+					t.Errorf("touch %d: %v", touch, err)
+				}
+				got := show(t, n, w.at)
+				last := touch == whole.Touches()-1 // the sync of a folder in which all is done
+				if got != old && !(last && got == want) && (w.allows == nil || !w.allows(got, old, want)) {
+					t.Errorf("touch %d failed and left %s", touch, got)
+				}
+				if left := temps(t, n); len(left) > 0 {
+					t.Errorf("touch %d failed and left %v", touch, left)
+				}
+				if strings.HasPrefix(w.name, "append") || got == want {
+					continue
+				}
+				must.OK(t, w.do(n))
+				n.Boot(simhost.LoseAll)
+				if got := show(t, n, w.at); got != want {
+					t.Errorf("touch %d failed, done again, power cut: %s", touch, got)
+				}
+			}
+		})
+	}
+}
+
+// TestSweep finds what a killed gpuadm left and nothing else gone.
+func TestSweep(t *testing.T) {
+	both(t, func(t *testing.T, h host.Host) {
+		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		for _, name := range []string{".gpuadm-x.tmp", ".gpuadm-config", "x.tmp"} {
+			must.OK(t, h.WriteFile("/w/"+name, nil, ownedBySelf(0o600)))
+		}
+		must.OK(t, h.WriteFile("/w/.gpuadm-x.tmp", nil, ownedBySelf(0o600)))
+		must.OK(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
+		must.OK(t, h.Symlink("/w/.gpuadm-z.tmp", "x"))
+		must.OK(t, h.WriteFile("/w/a", nil, ownedBySelf(0o600)))
+		names, err := h.ReadDir("/w")
+		if want := []string{".gpuadm-config", "a", "x.tmp"}; !slices.Equal(names, want) {
+			t.Errorf("%q (%v), want %q", names, err, want)
+		}
+		// In another folder, which it is asked for: through a link, and where none is.
+		must.OK(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
+		must.OK(t, h.Symlink("/l", "w"))
+		must.OK(t, h.Sweep("/l"))
+		for _, none := range []string{"/none", "/w/none/none", "/w/a", "/w/a/none"} {
+			must.OK(t, h.Sweep(none))
+		}
+		if names, err := h.ReadDir("/w"); len(names) != 3 {
+			t.Errorf("%q (%v)", names, err)
+		}
+	})
+}
+
+func TestReasons(t *testing.T) {
+	n := simulated(t, `
+-- etc/hard chattr=i --
+-- etc/log chattr=a --
+-- etc/closed/ chattr=i --
+-- etc/closed/x --
+-- etc/hosts mount --
+-- usr/ ro --
+-- usr/lib/x --
+-- etc/l link=/usr/lib/x --
+`)
+	for name, want := range map[string]string{
+		"/etc/hard":     "cannot write /etc/hard: it is immutable (chattr +i)",
+		"/etc/log":      "cannot write /etc/log: it is append-only (chattr +a)",
+		"/etc/closed/x": "cannot write /etc/closed/x: its folder is immutable (chattr +i)",
+		"/etc/hosts":    "cannot write /etc/hosts: it is a mount point of its own",
+		"/usr/lib/x":    "cannot write /usr/lib/x: read-only file system",
+		"/etc/l":        "cannot write /etc/l (which leads to /usr/lib/x): read-only file system",
+		"/etc/no/x":     "cannot write /etc/no/x: no such file or directory",
+	} {
+		if err := n.WriteFile(name, nil, host.Attr{}); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := n.Append("/etc/log", []byte("more\n")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content is not restored.
+func TestLabels(t *testing.T) {
+	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
+	i, err := n.Lstat("/etc/x")
+	if len(i.Xattrs) != 2 || i.Xattrs["security.selinux"] != "label" || i.Xattrs["user.a"] != "b" {
+		t.Errorf("%q (%v)", i.Xattrs, err)
+	}
+	bare := i.Attr()
+	bare.Xattrs = map[string]string{}
+	must.OK(t, n.SetAttr("/etc/x", bare))
+	if i, err := n.Lstat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
+		t.Errorf("%q (%v)", i.Xattrs, err)
+	}
+	must.OK(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
+	if tree := n.Tree(); !strings.Contains(tree, `"new" security.selinux="label"`+"\n") {
+		t.Error(tree)
+	}
+}
+
+// TestNarrow: a change of owner and mode never lets the new owner do what neither the old nor the new mode lets him.
+func TestNarrow(t *testing.T) {
+	for touch := 0; ; touch++ {
+		n := simulated(t, "-- etc/x mode=4755 --\n")
+		n.CutAt(touch)
+		err := n.SetAttr("/etc/x", host.Attr{Mode: 0o640, UID: 5, GID: 5})
+		n.Boot(simhost.LoseNothing)
+		i, err2 := n.Lstat("/etc/x")
+		must.OK(t, err2)
+		if i.UID == 5 && i.Mode&^0o640 != 0 {
+			t.Errorf("cut at %d: the new owner has %v", touch, i.Mode)
+		}
+		if err == nil {
+			return
+		}
+	}
+}

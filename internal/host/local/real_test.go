@@ -1,0 +1,268 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+// TestSwappedFolder swaps a folder for links out of the root as fast as it can while files are written, read and removed
+// through it: nothing outside may be seen or touched. A link is followed by its text inside the root, where there is no such folder.
+func TestSwappedFolder(t *testing.T) {
+	h, dir := openFolder(t)
+	outside := tempDir(t)
+	canary := filepath.Join(outside, "file")
+	must.OK(t, os.WriteFile(canary, []byte("outside"), 0o644))
+	up, err := filepath.Rel(filepath.Join(dir, "d"), outside)
+	must.OK(t, err)
+	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must.OK(t, h.Mkdir("/d/real", ownedBySelf(0o755)))
+	d := func(name string) string { return filepath.Join(dir, "d", name) }
+	must.OK(t, os.Symlink(outside, d("absolute")))
+	must.OK(t, os.Symlink(up, d("relative")))
+	defer swapping(t, d("real"), d("absolute"), d("relative"))()
+	wrote, failed := 0, 0
+	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
+		if err := h.WriteFile("/d/real/file", []byte("inside"), ownedBySelf(0o644)); err == nil {
+			wrote++
+		} else {
+			failed++
+		}
+		if data, _ := h.ReadFile("/d/real/file"); string(data) == "outside" {
+			t.Fatal("read a file outside of the root")
+		}
+		h.SetAttr("/d/real/file", ownedBySelf(0o600))
+		h.Append("/d/real/file", []byte("x"))
+		h.Remove("/d/real/file")
+	}
+	untouched(t, canary)
+	if names, _ := os.ReadDir(outside); len(names) != 1 {
+		t.Errorf("outside there is %v", names)
+	}
+	if wrote == 0 || failed == 0 {
+		t.Errorf("the race was no race: %d written, %d failed", wrote, failed)
+	}
+}
+
+// swapping swaps a name for one of the others and back, over and over, until the returned function is called.
+func swapping(t *testing.T, name string, others ...string) (stop func()) {
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			other := others[i%len(others)]
+			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
+			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
+		}
+	}()
+	return func() { close(done); <-stopped }
+}
+
+func untouched(t *testing.T, canary string) {
+	t.Helper()
+	data, err := os.ReadFile(canary)
+	must.OK(t, err)
+	if i, err := os.Stat(canary); string(data) != "outside" || err != nil || i.Mode() != 0o644 {
+		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
+	}
+}
+
+// TestSwappedFile does the same with a file: it is a link out of the root just when it is opened.
+func TestSwappedFile(t *testing.T) {
+	h, dir := openFolder(t)
+	canary := filepath.Join(tempDir(t), "file")
+	must.OK(t, os.WriteFile(canary, []byte("outside"), 0o644))
+	must.OK(t, h.WriteFile("/file", []byte("inside"), ownedBySelf(0o644)))
+	must.OK(t, os.Symlink(canary, filepath.Join(dir, "link")))
+	defer swapping(t, filepath.Join(dir, "file"), filepath.Join(dir, "link"))()
+	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
+		if data, _ := h.ReadFile("/file"); string(data) == "outside" {
+			t.Fatal("read a file outside of the root")
+		}
+		h.SetAttr("/file", ownedBySelf(0o600))
+		h.Append("/file", []byte("x"))
+	}
+	untouched(t, canary)
+}
+
+// TestStrangeFiles reads what must not be waited for.
+func TestStrangeFiles(t *testing.T) {
+	h, dir := openFolder(t)
+	must.OK(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	opened := make(chan error, 1)
+	go func() { // waits until the test opens the FIFO to read
+		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_WRONLY, 0)
+		f.Close()
+		opened <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	must.OK(t, os.WriteFile(filepath.Join(dir, "big"), nil, 0o600))
+	must.OK(t, os.Truncate(filepath.Join(dir, "big"), host.MaxFile+1))
+	for name, want := range map[string]string{
+		"/fifo": "cannot read /fifo: it is a FIFO, not a regular file",
+		"/big":  "cannot read /big: it is bigger than 64 MiB",
+	} {
+		if _, err := h.ReadFile(name); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	select {
+	case err := <-opened:
+		t.Errorf("the FIFO was opened (%v)", err)
+	case <-time.After(50 * time.Millisecond):
+		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		must.OK(t, err)
+		<-opened
+		f.Close()
+	}
+	if err := h.WriteFile("/fifo", nil, ownedBySelf(0o600)); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("wrote to a FIFO: %v", err)
+	}
+	if err := h.Append("/fifo", nil); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("appended to a FIFO: %v", err)
+	}
+}
+
+func TestKernelFiles(t *testing.T) {
+	live, err := local.Open("/")
+	must.OK(t, err)
+	if data, err := live.ReadFile("/proc/self/status"); err != nil || !strings.Contains(string(data), "Pid:") {
+		t.Errorf("%.20q (%v)", data, err)
+	}
+	if _, err := live.ReadFile("/dev/zero"); err == nil || err.Error() != "cannot read /dev/zero: it is a device, not a regular file" {
+		t.Error(err)
+	}
+	if i, err := live.Stat("/dev/null"); err != nil || i.Mode&fs.ModeCharDevice == 0 {
+		t.Errorf("%v (%v)", i.Mode, err)
+	}
+	if !live.Live() || live.Root() != "/" {
+		t.Error("the running machine is not live")
+	}
+	// Links of the kernel that lead to more than they say are taken by what they say.
+	exe, err := os.Executable()
+	must.OK(t, err)
+	if at, err := live.Resolve("/proc/self/exe"); err != nil || at != exe {
+		t.Errorf("/proc/self/exe leads to %s (%v), want %s", at, err, exe)
+	}
+}
+
+// TestACL keeps and takes off access control lists and capabilities, which are extended attributes.
+func TestACL(t *testing.T) {
+	dir := t.TempDir() // a real disk: file systems in memory differ in what they have
+	h, err := local.Open(dir)
+	must.OK(t, err)
+	// acl(5), the form in Linux: version 2, then (tag, permissions, ID) each: user, user 7, group, mask, other.
+	acl := "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x07\x00\x00\x00" +
+		"\x04\x00\x00\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
+	attr := ownedBySelf(0o640)
+	attr.Xattrs = map[string]string{"system.posix_acl_access": acl}
+	err = h.WriteFile("/x", []byte("x"), attr)
+	if errors.Is(err, syscall.ENOTSUP) {
+		t.Skip("the file system has no ACLs:", err)
+	}
+	must.OK(t, err)
+	has := func(name string, mode fs.FileMode, want string) {
+		t.Helper()
+		if i, err := h.Lstat(name); err != nil || i.Mode != mode || i.Xattrs["system.posix_acl_access"] != want {
+			t.Errorf("%s: %v %q (%v)", name, i.Mode, i.Xattrs, err)
+		}
+	}
+	has("/x", 0o640, acl)
+	must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
+	has("/x", 0o640, acl)
+
+	// A folder's default is for new files only.
+	must.OK(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must.OK(t, h.WriteFile("/d/old", nil, ownedBySelf(0o640)))
+	must.OK(t, h.SetAttr("/d", host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid(), Xattrs: map[string]string{"system.posix_acl_default": acl}}))
+	must.OK(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
+	has("/d/old", 0o640, "")
+	must.OK(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
+	if i, err := h.Lstat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
+		t.Errorf("the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
+	}
+
+	if os.Getuid() != 0 {
+		t.Skip("capabilities are root's")
+	}
+	// capability.h, revision 2: CAP_NET_BIND_SERVICE, effective.
+	bind := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	attr.Mode, attr.UID, attr.Xattrs = 0o755, 7, map[string]string{"security.capability": bind}
+	must.OK(t, h.WriteFile("/x", []byte("x"), attr))
+	if i, err := h.Lstat("/x"); err != nil || i.Mode != 0o755 || i.UID != 7 || i.Xattrs["security.capability"] != bind {
+		t.Errorf("%v %d %q (%v)", i.Mode, i.UID, i.Xattrs, err)
+	}
+	must.OK(t, h.WriteFile("/x", []byte("y"), host.Attr{Mode: 0o755, UID: 7}))
+	if i, err := h.Lstat("/x"); err != nil || i.Xattrs["security.capability"] != bind {
+		t.Errorf("the capability was lost: %q (%v)", i.Xattrs, err)
+	}
+}
+
+// TestImmutable says what the kernel does not.
+func TestImmutable(t *testing.T) {
+	dir := t.TempDir()
+	h, err := local.Open(dir)
+	must.OK(t, err)
+	must.OK(t, h.WriteFile("/x", []byte("old"), ownedBySelf(0o644)))
+	f, err := os.Open(filepath.Join(dir, "x"))
+	must.OK(t, err)
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_IMMUTABLE); err != nil {
+		t.Skip("no immutable files here:", err)
+	}
+	defer unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
+	err = h.WriteFile("/x", []byte("new"), ownedBySelf(0o644))
+	if err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" || !errors.Is(err, fs.ErrPermission) {
+		t.Error(err)
+	}
+	if err := h.Replace("/x", replaced(), agree); err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" {
+		t.Error(err)
+	}
+	if names, _ := h.ReadDir("/"); len(names) != 1 {
+		t.Errorf("left %v", names)
+	}
+	if i, err := h.Stat("/x"); i.Chattr != "i" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
+	}
+	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_APPEND))
+	if i, err := h.Lstat("/x"); i.Chattr != "a" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
+	}
+	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0))
+	if i, err := h.Lstat("/x"); i.Chattr != "" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
+	}
+}
+
+// TestTimesOfAFile: chmod changes a file's ctime alone, so its mtime says when its content changed.
+func TestTimesOfAFile(t *testing.T) {
+	dir := t.TempDir()
+	written := time.Unix(1700000000, 5000)
+	must.OK(t, errors.Join(os.WriteFile(dir+"/file", nil, 0o600), os.Chtimes(dir+"/file", written, written)))
+	folder, err := local.FolderOf(dir)
+	must.OK(t, err)
+	defer folder.Close()
+	i, err := folder.Lstat("file")
+	if err != nil || !i.Mtime.Equal(written) || !i.Ctime.After(written) {
+		t.Errorf("mtime %s, ctime %s, %v; want mtime %s", i.Mtime, i.Ctime, err, written)
+	}
+}

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/swap"
+)
+
+// swapped is a folder of another user's with a root folder in it, and something else that gets its name.
+type swapped struct {
+	parent string
+	img    string // the name that is opened
+	other  string // and what it is exchanged with: a link, or a folder
+	tree   string // the tree that lies outside of the root folder
+	was    string // and what is in it
+}
+
+// layTree makes a folder in which all operations of the tests find what they need.
+func layTree(t *testing.T, dir, says string) {
+	t.Helper()
+	for _, name := range []string{"etc/app", "var/lib"} {
+		must.OK(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+	}
+	for _, name := range []string{"etc/file", "etc/app/old", "var/lib/log"} {
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(says), 0o644))
+	}
+	for name, target := range map[string]string{"etc/link": "/etc/app", "etc/up": "../../../../etc/app"} {
+		must.OK(t, os.Symlink(target, filepath.Join(dir, name)))
+	}
+}
+
+// all is a folder's whole content in words.
+func all(t *testing.T, dir string) string {
+	t.Helper()
+	var words strings.Builder
+	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&words, "%s %v", strings.TrimPrefix(name, dir), info.Mode())
+		if info.Mode().IsRegular() {
+			data, err := os.ReadFile(name)
+			fmt.Fprintf(&words, " %q %v", data, err)
+		}
+		words.WriteByte('\n')
+		return nil
+	})
+	must.OK(t, err)
+	return words.String()
+}
+
+// inMemory is a folder on a file system in memory where there is one: a disk's fsync would take most of the time.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "gpuadm-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// swappedRoots are the two ways to put something else in the place of a root folder.
+func swappedRoots(t *testing.T, test func(t *testing.T, s swapped)) {
+	for _, way := range []string{"link", "folder"} {
+		t.Run(way, func(t *testing.T) {
+			base := inMemory(t)
+			s := swapped{parent: filepath.Join(base, "parent")}
+			s.img, s.other, s.tree = filepath.Join(s.parent, "img"), filepath.Join(s.parent, "other"), filepath.Join(base, "tree")
+			if way == "folder" {
+				s.tree = s.other
+			}
+			layTree(t, s.img, "inside")
+			layTree(t, s.tree, "outside")
+			if way == "link" {
+				must.OK(t, os.Symlink(s.tree, s.other))
+				must.OK(t, os.Lchown(s.other, other(), -1))
+			}
+			s.was = all(t, s.tree)
+			test(t, s)
+		})
+	}
+}
+
+// other is the user who swaps.
+func other() int {
+	if os.Geteuid() == 0 {
+		return swap.UID
+	}
+	return os.Geteuid()
+}
+
+func (s swapped) exchange(t *testing.T) {
+	t.Helper()
+	must.OK(t, unix.Renameat2(unix.AT_FDCWD, s.img, unix.AT_FDCWD, s.other, unix.RENAME_EXCHANGE))
+}
+
+// work is one of each operation. It returns how many of them did not do what they should in the root folder.
+func work(t *testing.T, h *folder) (failed int) {
+	t.Helper()
+	attr := host.Attr{Mode: 0o644}
+	for _, name := range []string{"/etc/file", "/etc/link/old", "/etc/up/old", "/var/lib/log"} {
+		if data, err := h.ReadFile(name); strings.Contains(string(data), "outside") {
+			t.Errorf("read %s outside of the root", name)
+		} else if err != nil {
+			failed++
+		}
+	}
+	for _, err := range []error{
+		h.WriteFile("/etc/new", []byte("x"), attr),
+		h.WriteFile("/etc/link/new", []byte("x"), attr),
+		h.WriteFile("/top", []byte("x"), attr),
+		h.Append("/var/lib/log", []byte("inside\n")),
+		h.SetAttr("/etc/file", host.Attr{Mode: 0o600}),
+		h.SetAttr("/etc/file", attr),
+		h.Mkdir("/etc/dir", host.Attr{Mode: 0o755}),
+		h.Symlink("/etc/sym", "file"),
+		h.Rename("/etc/new", "/etc/renamed"),
+		h.Replace("/etc/file", &host.Entry{Data: []byte("inside"), Attr: attr}, func(*host.Entry) bool { return true }),
+		h.Remove("/etc/renamed"), h.Remove("/etc/link/new"), h.Remove("/top"), h.Remove("/etc/dir"), h.Remove("/etc/sym"),
+	} {
+		if err != nil {
+			failed++
+		}
+	}
+	if names, err := h.ReadDir("/etc/up"); err != nil || len(names) != 1 {
+		failed++
+	}
+	if unlock, err := h.Lock(); err != nil {
+		failed++
+	} else {
+		unlock()
+	}
+	return failed
+}
+
+// TestRootIsOpenedOnce puts something else in the place of a root folder that is open: all that comes then is done in the
+// folder that was opened, and nothing outside.
+func TestRootIsOpenedOnce(t *testing.T) {
+	swappedRoots(t, func(t *testing.T, s swapped) {
+		h := must.Get(Open(s.img))(t).(*folder)
+		s.exchange(t)
+		defer s.exchange(t)
+		if failed := work(t, h); failed > 0 {
+			t.Errorf("%d operations did not go to the root folder", failed)
+		}
+		unlock := must.Get(h.Lock())(t)
+		defer unlock()
+		moved := must.Get(Open(s.other))(t)
+		if _, err := moved.Lock(); !errors.As(err, new(*host.Busy)) {
+			t.Errorf("another lock than the root folder's: %v", err)
+		}
+		s.wants(t, s.img)
+	})
+}
+
+// wants compares what lies outside of the root folder with what was there.
+func (s swapped) wants(t *testing.T, at string) {
+	t.Helper()
+	if s.tree != s.other {
+		at = s.tree
+	}
+	if is := all(t, at); is != s.was {
+		t.Errorf("outside of the root there is\n%s\nand there was\n%s", is, s.was)
+	}
+}
+
+// TestSwappedRoot has a process without rights exchange the root folder for a link or another folder as fast as it can, while
+// files are read and written.
+func TestSwappedRoot(t *testing.T) {
+	swappedRoots(t, func(t *testing.T, s swapped) {
+		h := must.Get(Open(s.img))(t).(*folder)
+		stop := swap.Start(t, s.parent, "img", "other")
+		failed := 0
+		for range 20 {
+			failed += work(t, h)
+		}
+		stop()
+		if failed > 0 {
+			t.Errorf("%d operations did not go to the root folder", failed)
+		}
+		s.wants(t, s.other)
+	})
+}
+
+// TestRootOfAnotherUsersLink: who may write where the root folder lies can put a link in its place before it is opened, too.
+func TestRootOfAnotherUsersLink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a link of another user's")
+	}
+	base := t.TempDir()
+	layTree(t, filepath.Join(base, "img"), "")
+	link := func(name, target string, uid int) string {
+		t.Helper()
+		name = filepath.Join(base, name)
+		err := os.Symlink(target, name)
+		if err == nil {
+			err = os.Lchown(name, uid, uid)
+		}
+		must.OK(t, err)
+		return name
+	}
+	own, foreign := link("mine", "img", 0), link("theirs", "img", swap.UID)
+	beyond := link("beyond", foreign, 0)
+	inner := filepath.Join(link("up", filepath.Join("..", filepath.Base(base)), 0), "mine")
+	f := must.Get(os.Open(filepath.Join(base, "img")))(t)
+	defer f.Close()
+	for _, root := range []string{own, inner, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), fmt.Sprintf("/dev/fd/%d", f.Fd())} {
+		if h, err := Open(root); err != nil {
+			t.Error(err)
+		} else if _, err := h.Stat("/var/lib/log"); err != nil {
+			t.Errorf("%s leads elsewhere: %v", root, err)
+		}
+	}
+	for _, root := range []string{foreign, beyond, foreign + "/etc"} {
+		want := "cannot open root folder " + root + ": user 65534 owns the link " + foreign + ", and could make it lead elsewhere: " +
+			"name the folder that you mean"
+		if _, err := Open(root); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	link("loop", "loop", 0)
+	for root, want := range map[string]error{
+		"loop": unix.ELOOP, "none": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR,
+	} {
+		if _, err := Open(filepath.Join(base, root)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", root, err, want)
+		}
+	}
+}
+
+// TestRoomOfTheOpenRoot: how much room there is, is asked of the folder that was opened.
+func TestRoomOfTheOpenRoot(t *testing.T) {
+	parent := t.TempDir()
+	s := swapped{img: filepath.Join(parent, "img"), other: filepath.Join(parent, "other")}
+	layTree(t, s.img, "")
+	must.OK(t, os.Symlink("/proc", s.other))
+	h := must.Get(Open(s.img))(t).(*folder)
+	s.exchange(t)
+	defer s.exchange(t)
+	for _, name := range []string{"/", "/etc", "/etc/file", "/etc/up", "/none/of/these"} {
+		if room, err := h.Room(name); err != nil || room.Bytes == 0 {
+			t.Errorf("%s: %+v (%v)", name, room, err)
+		}
+	}
+}

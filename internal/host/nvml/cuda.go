@@ -1,0 +1,291 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/host/files"
+	"golang.org/x/sys/unix"
+)
+
+// CUDAVerb is the verb by which gpuadm starts itself to start CUDA.
+const CUDAVerb = "start-cuda"
+
+// cudaLimit is how long a process may take to start CUDA. It takes longest where no nvidia-persistenced holds the GPUs.
+const cudaLimit = 10 * time.Second
+
+const cudaName = "libcuda.so.1"
+
+// cudaQuestion is the child's input.
+type cudaQuestion struct {
+	Libraries []string `json:"libraries"` // to load the first that there is
+	UVM       []string `json:"uvm"`       // one of which must be the device of unified memory
+}
+
+// CUDA starts CUDA in children. In this process it would be too late for the next driver, and a library that hangs or
+// crashes would take gpuadm with it.
+type CUDA struct {
+	question cudaQuestion
+	self     string   // the program to start
+	env      []string // more of the environment
+	files    *files.Files
+	record   string // where an answer is remembered
+	after    func(time.Duration) <-chan time.Time
+	children func() // is called for each child
+}
+
+// NewCUDA takes libcuda from the places of NVML. With a driver container the devices lie below its root, too, and on the machine only
+// once something has made them. Source: gpu-operator, cmd/nvidia-validator (devRoot); nvidia-container-toolkit, pkg/nvcdi (devRoot).
+func NewCUDA(files *files.Files) *CUDA {
+	return &CUDA{
+		question: defaultCUDA(), self: "/proc/self/exe", files: files, record: "/run/gpuadm-cuda.json",
+		after: time.After, children: func() {},
+	}
+}
+
+func defaultCUDA() cudaQuestion {
+	const uvm = "/dev/nvidia-uvm"
+	return cudaQuestion{driverLibraries(cudaName), []string{uvm, path.Join(driverContainer, uvm)}}
+}
+
+// Ask gives an answer that is remembered, or starts a child for each list at the same time.
+func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUDA, error) {
+	before := d.identity(of, shown)
+	if answers, ok := d.remembered(before); ok {
+		return answers, nil
+	}
+	answers, failed := make([]host.CUDA, len(shown)), make([]error, len(shown))
+	var wg sync.WaitGroup
+	for i := range shown {
+		wg.Go(func() { answers[i], failed[i] = d.start(ctx, shown[i]) })
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return nil, err
+	}
+	d.remember(before, d.identity(of, shown), answers)
+	return answers, nil
+}
+
+// start has a child start CUDA. A child in the kernel's hands cannot be killed, so nothing waits for its end once its time is over.
+func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
+	none := host.CUDA{Shown: shown}
+	question, err := json.Marshal(d.question)
+	if err != nil {
+		return none, err
+	}
+	fd, err := unix.MemfdCreate("gpuadm-cuda", unix.MFD_CLOEXEC)
+	if err != nil {
+		return none, host.Failed("make room for", "CUDA's answer", err)
+	}
+	answer := os.NewFile(uintptr(fd), "CUDA's answer")
+	defer answer.Close()
+	cmd := exec.Cmd{
+		Path: d.self, Args: []string{"gpuadm", CUDAVerb, string(question)}, Dir: "/", ExtraFiles: []*os.File{answer},
+		Env: append(commands.Environment(), append(d.env,
+			"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
+			// A client of a control daemon of MPS would have it start a server, or end one of another user. Where there is no daemon
+			// CUDA goes on without. Source: nvidia-cuda-mps-control(1); https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
+			"CUDA_MPS_PIPE_DIRECTORY=/nonexistent")...),
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	if err := context.Cause(ctx); err != nil {
+		return none, err
+	}
+	if err := cmd.Start(); err != nil {
+		return none, host.Failed("start", "gpuadm "+CUDAVerb, err)
+	}
+	d.children()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err = <-ended:
+	case <-d.after(cudaLimit):
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		none.Ended = fmt.Sprintf("it gave no answer within %v and was killed", cudaLimit)
+		return none, nil
+	case <-ctx.Done():
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		return none, context.Cause(ctx)
+	}
+	if err != nil {
+		none.Ended = "it ended without an answer: " + err.Error()
+		return none, nil
+	}
+	return readCUDA(answer, none)
+}
+
+// readCUDA reads what a child that ended well has left.
+func readCUDA(answer *os.File, none host.CUDA) (host.CUDA, error) {
+	text := make([]byte, 64<<10)
+	n, _ := answer.ReadAt(text, 0)
+	got := none
+	if err := json.Unmarshal(text[:n], &got); err != nil {
+		none.Ended = "it ended without an answer"
+		return none, nil
+	}
+	got.NoLibrary, got.Name, got.Library = printable(got.NoLibrary), printable(got.Name), printable(got.Library)
+	return got, nil
+}
+
+// StartCUDA is the child: it starts CUDA and writes what it got, to the parent or, where a person has typed the verb, to stdout.
+func StartCUDA(question string) error {
+	q, out := defaultCUDA(), os.Stdout
+	if question != "" {
+		q, out = cudaQuestion{}, os.NewFile(3, "the parent")
+		if err := json.Unmarshal([]byte(question), &q); err != nil {
+			return fmt.Errorf("internal error: cannot read what to ask CUDA: %w", err)
+		}
+	}
+	got := callCUDA(q.Libraries)
+	got.NoUVM = openUVM(q.UVM) // after cuInit, which as root loads the module and makes the device
+	return json.NewEncoder(out).Encode(got)
+}
+
+// openUVM says why none of the names is a device that can be opened. The kernel module makes none by itself: that is done by
+// nvidia-modprobe, by udev's rules, or by cuInit as root. Sources: open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of
+// devices); nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
+func openUVM(names []string) string {
+	var why []string
+	for _, name := range names {
+		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			if len(why) == 0 {
+				why = append(why, err.Error())
+			}
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		unix.Close(fd)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			return ""
+		}
+		why = append(why, "it is no device")
+	}
+	return strings.Join(why, ", ")
+}
+
+// cudaIdentity is what an answer is true of. All of it is read again before a remembered answer counts.
+type cudaIdentity struct {
+	Boot    string     `json:"boot"`
+	Of      string     `json:"of"` // the driver and its GPUs, as the caller sees them now
+	Shown   [][]string `json:"shown"`
+	Modules []string   `json:"modules"` // as they were loaded: another load of the same version is another one
+	Driver  string     `json:"driver"`  // the driver container, as it was started
+	Loader  string     `json:"loader"`  // where the loader looks for libraries
+}
+
+// cudaRecord is an answer in which all worked.
+type cudaRecord struct {
+	cudaIdentity
+	Library string `json:"library"`
+	File    string `json:"file"`
+	Devices []int  `json:"devices"`
+	Codes   []int  `json:"codes"`
+}
+
+// identity reads what an answer is true of. The kernel gives a module's folder in sysfs a number that no folder before it had.
+// Sources: the kernel's fs/kernfs/dir.c (__kernfs_new_node, idr_alloc_cyclic) and include/linux/kernfs.h (kernfs_ino). A driver
+// container writes its file when it has loaded the modules, and removes it at its end. Sources: gpu-operator,
+// assets/state-driver/0400_configmap.yaml, and cmd/nvidia-validator/main.go.
+func (d *CUDA) identity(of string, shown [][]string) cudaIdentity {
+	boot, _ := d.files.ReadFile("/proc/sys/kernel/random/boot_id")
+	return cudaIdentity{
+		Boot: strings.TrimSpace(string(boot)), Of: of, Shown: shown,
+		Modules: []string{fileID("/sys/module/nvidia"), fileID("/sys/module/nvidia_uvm")},
+		Driver:  fileID("/run/nvidia/validations/.driver-ctr-ready"),
+		Loader:  fileID("/etc/ld.so.cache"),
+	}
+}
+
+// fileID tells a file from any other that was or will be at its name; "" if there is none.
+func fileID(name string) string {
+	var st unix.Stat_t
+	if unix.Stat(name, &st) != nil {
+		return ""
+	}
+	id := fmt.Sprintf("%x:%d", st.Dev, st.Ino)
+	if st.Mode&unix.S_IFMT == unix.S_IFREG { // sysfs has times of its own
+		id += fmt.Sprintf(":%d:%d.%09d", st.Size, st.Ctim.Sec, st.Ctim.Nsec)
+	}
+	return id
+}
+
+// remembered returns the answers of a record that is true of now. One that another user could have written does not count, and neither
+// does any where the device of unified memory has gone.
+func (d *CUDA) remembered(now cudaIdentity) ([]host.CUDA, bool) {
+	if !d.trusted(path.Dir(d.record)) || !d.trusted(d.record) || !d.hasUVM() || now.Boot == "" {
+		return nil, false
+	}
+	text, err := d.files.ReadFile(d.record)
+	if err != nil {
+		return nil, false
+	}
+	var r cudaRecord
+	if json.Unmarshal(text, &r) != nil || !reflect.DeepEqual(r.cudaIdentity, now) {
+		return nil, false
+	}
+	if r.File == "" || r.File != fileID(r.Library) || len(r.Devices) != len(now.Shown) || len(r.Codes) != len(now.Shown) {
+		return nil, false
+	}
+	var answers []host.CUDA
+	for i, shown := range now.Shown {
+		c := host.CUDA{Shown: shown, Library: r.Library, Code: r.Codes[i], Devices: r.Devices[i]}
+		if !c.Works() {
+			return nil, false
+		}
+		answers = append(answers, c)
+	}
+	return answers, true
+}
+
+// trusted says whether only root, or this process's own user, can have written there.
+func (d *CUDA) trusted(name string) bool {
+	i, err := d.files.Lstat(name)
+	return err == nil && i.Mode&fs.ModeSymlink == 0 && i.Mode&0o022 == 0 && (i.UID == 0 || i.UID == os.Geteuid())
+}
+
+func (d *CUDA) hasUVM() bool {
+	for _, name := range d.question.UVM {
+		if i, err := d.files.Stat(name); err == nil && i.Mode&fs.ModeCharDevice != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// remember keeps answers in which all worked, if nothing that they are true of changed meanwhile. Where it cannot, as a user who is not
+// root, CUDA is started again the next time.
+func (d *CUDA) remember(before, after cudaIdentity, answers []host.CUDA) {
+	if !reflect.DeepEqual(before, after) || len(answers) == 0 {
+		return
+	}
+	r := cudaRecord{cudaIdentity: after, Library: answers[0].Library, File: fileID(answers[0].Library)}
+	for _, c := range answers {
+		if !c.Works() || c.Library != r.Library {
+			return
+		}
+		r.Devices, r.Codes = append(r.Devices, c.Devices), append(r.Codes, c.Code)
+	}
+	text, err := json.Marshal(r)
+	if err == nil {
+		_ = d.files.WriteFile(d.record, append(text, '\n'), host.Attr{Mode: 0o644})
+	}
+}

@@ -1,0 +1,331 @@
+//go:build cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// nvmlSession is NVML between its initialisation and its shutdown.
+type nvmlSession struct {
+	nvml.Interface
+	door *NVML
+	seen *seen
+	keep bool // several calls share it: they read partitions, and do without the names of MIG devices
+}
+
+// seen is what a session has found out.
+type seen struct {
+	version   string                 // the driver's
+	devices   map[string]nvml.Device // by PCI address
+	instances map[string]map[int]nvml.GpuInstance
+	named     map[string]host.GPU // what does not change about a GPU
+}
+
+// session opens NVML for one call of the door.
+func (d *NVML) session(ctx context.Context, do func(nvmlSession) error) error {
+	d.one.Lock()
+	defer d.one.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	keep := host.KeptOf(ctx)
+	if keep != nil && keep.Session != nil {
+		return do(*keep.Session.(*nvmlSession))
+	}
+	for _, library := range d.libraries {
+		s, err := d.open(library, keep != nil)
+		if err == nil {
+			if keep != nil {
+				keep.Session = &s
+			} else {
+				defer s.End()
+			}
+			return do(s)
+		}
+		if err.Code != noLibrary {
+			return err
+		}
+	}
+	return d.because(noLibrary)
+}
+
+// required are the symbols of all sessions. Every driver since R396 has them: nvml.h of CUDA 9.2 and newer.
+func required() []string {
+	return []string{
+		"nvmlInit_v2", "nvmlShutdown", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion", "nvmlDeviceGetCount_v2",
+		"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber",
+		"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceGetMemoryInfo",
+	}
+}
+
+// open loads a library and initialises it, if it has what all sessions call: see has. go-nvml's own lookup needs a library that is
+// initialised already.
+func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDriver) {
+	l := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if l.Open() != nil {
+		return s, d.because(noLibrary)
+	}
+	defer func() { _ = l.Close() }() // go-nvml has it open by then
+	if i := slices.IndexFunc(required(), func(symbol string) bool { return l.Lookup(symbol) != nil }); i >= 0 {
+		file, _ := d.loadedLibrary()
+		return s, &host.NoDriver{
+			Why: fmt.Sprintf("%s has no %s: it is not the library of a driver, or of one before R396", cmp.Or(file, library), required()[i]),
+			Try: "install the libraries of the driver again, all in one version", Code: nvmlCode(nvml.ERROR_FUNCTION_NOT_FOUND),
+		}
+	}
+	s = nvmlSession{nvml.New(nvml.WithLibraryPath(library)), d, &seen{devices: map[string]nvml.Device{}, instances: map[string]map[int]nvml.GpuInstance{}, named: map[string]host.GPU{}}, keep}
+	if ret := s.Init(); ret != nvml.SUCCESS {
+		return s, d.because(nvmlCode(ret))
+	}
+	return s, nil
+}
+
+func (s nvmlSession) End() { s.Shutdown() }
+
+// has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
+// --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.
+func (s nvmlSession) has(symbols ...string) bool {
+	for _, symbol := range symbols {
+		if s.Extensions().LookupSymbol(symbol) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lacks is the first of the symbols that the library lacks; "" if it has all.
+func (s nvmlSession) lacks(symbols []string) string {
+	for _, symbol := range symbols {
+		if !s.has(symbol) && !(slices.Contains(versioned(), symbol) && s.has(symbol+"_v2")) {
+			return symbol
+		}
+	}
+	return ""
+}
+
+// versioned are symbols of which go-nvml calls the second version where the library has it.
+func versioned() []string {
+	return []string{"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlComputeInstanceGetInfo"}
+}
+
+// partitioning are the symbols that partitions are read by; they came with R450, as nvmlDeviceGetMigMode did.
+func partitioning() []string {
+	return []string{
+		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetGpuInstances",
+		"nvmlGpuInstanceGetInfo", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo",
+	}
+}
+
+// gpu finds a GPU by its PCI address.
+func (s nvmlSession) gpu(address string) (nvml.Device, error) {
+	if device, ok := s.seen.devices[address]; ok {
+		return device, nil
+	}
+	device, ret := s.DeviceGetHandleByPciBusId(address)
+	if ret == nvml.SUCCESS {
+		s.seen.devices[address], s.seen.instances[address] = device, map[int]nvml.GpuInstance{}
+	}
+	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
+}
+
+// change opens NVML, finds a GPU and changes something about it, with the symbols that this calls.
+func (d *NVML) change(ctx context.Context, address string, symbols []string, do func(nvmlSession, nvml.Device) error) error {
+	return d.session(ctx, func(s nvmlSession) error {
+		if symbol := s.lacks(symbols); symbol != "" {
+			return refusal(symbol, address, nvml.ERROR_FUNCTION_NOT_FOUND)
+		}
+		device, err := s.gpu(address)
+		if err != nil {
+			return err
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return do(s, device)
+	})
+}
+
+// refusal is the error of a call, nil if it went well.
+func refusal(call, address string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &host.GPUError{Call: call, GPU: address, Code: nvmlCode(ret)}
+}
+
+// nvmlCode is NVML's name of an answer, without ERROR_. NVML's own nvmlErrorString is a sentence, and needs the library.
+func nvmlCode(ret nvml.Return) string {
+	names := map[nvml.Return]string{
+		nvml.SUCCESS:                         "SUCCESS",
+		nvml.ERROR_UNINITIALIZED:             "UNINITIALIZED",
+		nvml.ERROR_INVALID_ARGUMENT:          "INVALID_ARGUMENT",
+		nvml.ERROR_NOT_SUPPORTED:             "NOT_SUPPORTED",
+		nvml.ERROR_NO_PERMISSION:             "NO_PERMISSION",
+		nvml.ERROR_ALREADY_INITIALIZED:       "ALREADY_INITIALIZED",
+		nvml.ERROR_NOT_FOUND:                 "NOT_FOUND",
+		nvml.ERROR_INSUFFICIENT_SIZE:         "INSUFFICIENT_SIZE",
+		nvml.ERROR_INSUFFICIENT_POWER:        "INSUFFICIENT_POWER",
+		nvml.ERROR_DRIVER_NOT_LOADED:         "DRIVER_NOT_LOADED",
+		nvml.ERROR_TIMEOUT:                   "TIMEOUT",
+		nvml.ERROR_IRQ_ISSUE:                 "IRQ_ISSUE",
+		nvml.ERROR_LIBRARY_NOT_FOUND:         "LIBRARY_NOT_FOUND",
+		nvml.ERROR_FUNCTION_NOT_FOUND:        "FUNCTION_NOT_FOUND",
+		nvml.ERROR_CORRUPTED_INFOROM:         "CORRUPTED_INFOROM",
+		nvml.ERROR_GPU_IS_LOST:               "GPU_IS_LOST",
+		nvml.ERROR_RESET_REQUIRED:            "RESET_REQUIRED",
+		nvml.ERROR_OPERATING_SYSTEM:          "OPERATING_SYSTEM",
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH:   "LIB_RM_VERSION_MISMATCH",
+		nvml.ERROR_IN_USE:                    "IN_USE",
+		nvml.ERROR_MEMORY:                    "MEMORY",
+		nvml.ERROR_NO_DATA:                   "NO_DATA",
+		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED:    "VGPU_ECC_NOT_SUPPORTED",
+		nvml.ERROR_INSUFFICIENT_RESOURCES:    "INSUFFICIENT_RESOURCES",
+		nvml.ERROR_FREQ_NOT_SUPPORTED:        "FREQ_NOT_SUPPORTED",
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH: "ARGUMENT_VERSION_MISMATCH",
+		nvml.ERROR_DEPRECATED:                "DEPRECATED",
+		nvml.ERROR_NOT_READY:                 "NOT_READY",
+		nvml.ERROR_GPU_NOT_FOUND:             "GPU_NOT_FOUND",
+		nvml.ERROR_INVALID_STATE:             "INVALID_STATE",
+		nvml.ERROR_UNKNOWN:                   "UNKNOWN",
+	}
+	if name, ok := names[ret]; ok {
+		return name
+	}
+	return fmt.Sprintf("NVML error %d", int(ret))
+}
+
+func toggle(on bool) int {
+	if on {
+		return nvml.DEVICE_MIG_ENABLE
+	}
+	return nvml.DEVICE_MIG_DISABLE
+}
+
+// SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
+// as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
+func (d *NVML) SetMIGMode(ctx context.Context, gpu string, on bool) error {
+	const symbol = "nvmlDeviceSetMigMode"
+	return d.change(ctx, gpu, []string{symbol}, func(s nvmlSession, device nvml.Device) error {
+		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
+		delete(s.seen.named, gpu)
+		activation, ret := device.SetMigMode(toggle(on))
+		if ret == nvml.SUCCESS && activation != nvml.ERROR_RESET_REQUIRED {
+			ret = activation
+		}
+		return refusal(symbol, gpu, ret)
+	})
+}
+
+func (d *NVML) SetPersistence(ctx context.Context, gpu string, on bool) error {
+	const symbol = "nvmlDeviceSetPersistenceMode"
+	return d.change(ctx, gpu, []string{symbol}, func(_ nvmlSession, device nvml.Device) error {
+		state := nvml.FEATURE_DISABLED
+		if on {
+			state = nvml.FEATURE_ENABLED
+		}
+		return refusal(symbol, gpu, device.SetPersistenceMode(nvml.EnableState(state)))
+	})
+}
+
+func (d *NVML) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (id int, err error) {
+	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
+	err = d.change(ctx, gpu, []string{symbol, "nvmlGpuInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
+		if profile < 0 || at.Start < 0 || at.Size <= 0 {
+			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
+		}
+		place := nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}
+		made, ret := device.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: uint32(profile)}, &place)
+		if ret != nvml.SUCCESS {
+			return refusal(symbol, gpu, ret)
+		}
+		info, ret := made.GetInfo()
+		if id = int(info.Id); ret == nvml.SUCCESS {
+			s.seen.instances[gpu][id] = made
+		}
+		return refusal("nvmlGpuInstanceGetInfo", gpu, ret)
+	})
+	return id, err
+}
+
+func (d *NVML) DestroyInstance(ctx context.Context, gpu string, id int) error {
+	const symbol = "nvmlGpuInstanceDestroy"
+	return d.change(ctx, gpu, []string{symbol, instanceByID}, func(s nvmlSession, device nvml.Device) error {
+		instance, err := s.instance(device, gpu, id)
+		if err != nil {
+			return err
+		}
+		delete(s.seen.instances[gpu], id)
+		return refusal(symbol, gpu, instance.Destroy())
+	})
+}
+
+func (d *NVML) CreateCompute(ctx context.Context, gpu string, instance, profile int, at host.Span) (id int, err error) {
+	const plainly, placed = "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
+	err = d.change(ctx, gpu, []string{plainly, instanceByID, "nvmlComputeInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
+		parent, err := s.instance(device, gpu, instance)
+		if err != nil {
+			return err
+		}
+		info := nvml.ComputeInstanceProfileInfo{Id: uint32(profile)}
+		symbol, made, ret := plainly, nvml.ComputeInstance(nil), nvml.SUCCESS
+		switch {
+		case profile < 0 || at.Start < 0 || at.Size < 0:
+			ret = nvml.ERROR_INVALID_ARGUMENT
+		case at.Size > 0 && s.has(placed): // R515 and newer
+			symbol = placed
+			made, ret = parent.CreateComputeInstanceWithPlacement(&info, &nvml.ComputeInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)})
+		default:
+			made, ret = parent.CreateComputeInstance(&info)
+		}
+		if ret != nvml.SUCCESS {
+			return refusal(symbol, gpu, ret)
+		}
+		of, ret := made.GetInfo()
+		id = int(of.Id)
+		return refusal("nvmlComputeInstanceGetInfo", gpu, ret)
+	})
+	return id, err
+}
+
+func (d *NVML) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
+	const symbol, byID = "nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstanceById"
+	return d.change(ctx, gpu, []string{symbol, instanceByID, byID}, func(s nvmlSession, device nvml.Device) error {
+		parent, err := s.instance(device, gpu, instance)
+		if err != nil {
+			return err
+		}
+		if id < 0 {
+			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
+		}
+		compute, ret := parent.GetComputeInstanceById(id)
+		if ret != nvml.SUCCESS {
+			return refusal(byID, gpu, ret)
+		}
+		return refusal(symbol, gpu, compute.Destroy())
+	})
+}
+
+const instanceByID = "nvmlDeviceGetGpuInstanceById"
+
+// instance finds a GPU instance by its id.
+func (s nvmlSession) instance(device nvml.Device, gpu string, id int) (nvml.GpuInstance, error) {
+	if id < 0 {
+		return nil, refusal(instanceByID, gpu, nvml.ERROR_INVALID_ARGUMENT)
+	}
+	if found, ok := s.seen.instances[gpu][id]; ok {
+		return found, nil
+	}
+	instance, ret := device.GetGpuInstanceById(id)
+	return instance, refusal(instanceByID, gpu, ret)
+}

@@ -1,0 +1,304 @@
+//go:build cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// mostInstances is more GPU or compute instances of one profile than any GPU has. NVML's own number is too low on A30, so it
+// gives no room for the list.
+const mostInstances = 32
+
+// mig reads whether a GPU can be partitioned, and how it is.
+func (r *reading) mig() error {
+	g := &r.gpu
+	mode, pending, ret := nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE, nvml.ERROR_NOT_SUPPORTED
+	if r.lacks(partitioning()) == "" {
+		mode, pending, ret = r.GetMigMode()
+	}
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
+	default:
+		g.MIG = r.must("nvmlDeviceGetMigMode", ret)
+	}
+	g.Mode, g.Pending = mode == nvml.DEVICE_MIG_ENABLE, pending == nvml.DEVICE_MIG_ENABLE
+	if g.MIG && r.lost == "" {
+		r.profiles()
+	}
+	if g.Mode && r.lost == "" {
+		if err := r.instances(); err != nil {
+			return err
+		}
+	}
+	if r.lost == "" {
+		r.clients()
+	}
+	return nil
+}
+
+// profiles asks for each kind of GPU instance that NVML knows; most GPUs have seven.
+func (r *reading) profiles() {
+	model := r.model()
+	if known, ok := r.door.offers[model]; ok {
+		r.gpu.Profiles = copied(known.profiles)
+		return
+	}
+	named := r.has("nvmlDeviceGetGpuInstanceProfileInfoV")
+	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		p, ret := host.Profile{Enum: enum}, nvml.SUCCESS
+		if named {
+			var info nvml.GpuInstanceProfileInfo_v2
+			info, ret = r.GetGpuInstanceProfileInfoV(enum).V2()
+			p.ID, p.Slices, p.Max, p.Memory = int(info.Id), int(info.SliceCount), int(info.InstanceCount), info.MemorySizeMB<<20
+			p.Name = strings.TrimPrefix(printable(cString(info.Name[:])), "MIG ")
+		} else {
+			var info nvml.GpuInstanceProfileInfo
+			info, ret = r.GetGpuInstanceProfileInfo(enum)
+			p.ID, p.Slices, p.Max, p.Memory = int(info.Id), int(info.SliceCount), int(info.InstanceCount), info.MemorySizeMB<<20
+		}
+		switch ret {
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // not on this GPU, or not known to this driver
+			continue
+		}
+		if !r.must("nvmlDeviceGetGpuInstanceProfileInfo", ret) {
+			return
+		}
+		places, ret := r.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID)})
+		if ret == nvml.ERROR_NOT_SUPPORTED || !r.must("nvmlDeviceGetGpuInstancePossiblePlacements", ret) {
+			continue
+		}
+		for _, at := range places {
+			p.Places = append(p.Places, host.Span{Start: int(at.Start), Size: int(at.Size)})
+		}
+		slices.SortFunc(p.Places, func(a, b host.Span) int { return a.Start - b.Start })
+		if p.Name == "" {
+			p.Name = host.ProfileName(p, r.gpu.Memory)
+		}
+		p.Compute = host.ComputeProfiles(p.Slices)
+		r.gpu.Profiles = append(r.gpu.Profiles, p)
+	}
+	if r.lost == "" {
+		if r.door.offers == nil {
+			r.door.offers = map[string]offer{}
+		}
+		r.door.offers[model] = offer{copied(r.gpu.Profiles), map[int][]host.ComputeProfile{}}
+	}
+}
+
+// copied shares nothing with the list: callers change what they get.
+func copied(list []host.Profile) []host.Profile {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Places, list[i].Compute = slices.Clone(list[i].Places), slices.Clone(list[i].Compute)
+	}
+	return list
+}
+
+// model is what GPUs have in common that offer the same, as far as NVML says it. Names of profiles follow from the memory.
+func (r *reading) model() string {
+	return strings.Join([]string{r.seen.version, r.gpu.Name, r.gpu.Device, r.gpu.Sub, strconv.FormatUint(r.gpu.Memory, 10)}, "|")
+}
+
+func cString(chars []int8) string {
+	var b strings.Builder
+	for _, c := range chars {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return b.String()
+}
+
+// instances reads GPU instances and the compute instances in them.
+func (r *reading) instances() error {
+	const call = "nvmlDeviceGetGpuInstances"
+	for i := range r.gpu.Profiles {
+		p := &r.gpu.Profiles[i]
+		found, ret := r.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances})
+		if ret == nvml.ERROR_NO_PERMISSION {
+			return &host.NoDriver{Why: "NVML shows the MIG instances of GPU " + r.gpu.Address + " to root only", Try: "run gpuadm as root", Code: "NO_PERMISSION"}
+		}
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			continue
+		}
+		if !r.must(call, ret) {
+			return nil
+		}
+		for n, instance := range found {
+			info, ret := instance.GetInfo()
+			if !r.must("nvmlGpuInstanceGetInfo", ret) {
+				return nil
+			}
+			if n == 0 {
+				p.Compute = r.computeProfiles(instance, p.ID)
+			}
+			r.gpu.Instances = append(r.gpu.Instances, host.Instance{
+				ID: int(info.Id), Profile: int(info.ProfileId),
+				At:      host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+				Compute: r.computeInstances(instance, p.Compute),
+			})
+		}
+	}
+	slices.SortFunc(r.gpu.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
+	if !r.keep {
+		r.uuids()
+	}
+	return nil
+}
+
+// computeProfiles asks an instance what its profile offers.
+func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []host.ComputeProfile {
+	const call = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+	known, ok := r.door.offers[r.model()]
+	if offers, asked := known.compute[profile]; ok && asked {
+		return slices.Clone(offers)
+	}
+	var found []host.ComputeProfile
+	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
+		info, ret := in.GetComputeInstanceProfileInfo(enum, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		switch ret {
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
+			continue
+		}
+		if !r.must(call, ret) {
+			return nil
+		}
+		found = append(found, host.ComputeProfile{ID: int(info.Id), Enum: enum, Slices: int(info.SliceCount), Max: int(info.InstanceCount)})
+	}
+	if ok {
+		known.compute[profile] = slices.Clone(found)
+	}
+	return found
+}
+
+func (r *reading) computeInstances(in nvml.GpuInstance, offered []host.ComputeProfile) []host.ComputeInstance {
+	var all []host.ComputeInstance
+	for _, p := range offered {
+		found, ret := in.GetComputeInstances(&nvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances})
+		if ret == nvml.ERROR_NOT_SUPPORTED || !r.must("nvmlGpuInstanceGetComputeInstances", ret) {
+			continue
+		}
+		for _, compute := range found {
+			info, ret := compute.GetInfo()
+			if !r.must("nvmlComputeInstanceGetInfo", ret) {
+				return nil
+			}
+			all = append(all, host.ComputeInstance{
+				ID: int(info.Id), Profile: int(info.ProfileId),
+				At: host.Span{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
+	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool { return a.ID == b.ID }) // two profiles may have one id
+}
+
+// uuids asks the MIG devices, one for each compute instance, for their names and what they have.
+func (r *reading) uuids() {
+	remaining := 0
+	for _, in := range r.gpu.Instances {
+		remaining += len(in.Compute)
+	}
+	for _, symbol := range []string{
+		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
+	} {
+		if remaining == 0 || !r.has(symbol) {
+			return
+		}
+	}
+	count, ret := r.GetMaxMigDeviceCount()
+	if !r.got("nvmlDeviceGetMaxMigDeviceCount", ret) {
+		return
+	}
+	for i := 0; i < count && remaining > 0 && r.lost == ""; i++ {
+		device, ret := r.GetMigDeviceHandleByIndex(i)
+		if !r.got("nvmlDeviceGetMigDeviceHandleByIndex", ret) { // indexes have gaps
+			continue
+		}
+		instance, ret1 := device.GetGpuInstanceId()
+		compute, ret2 := device.GetComputeInstanceId()
+		uuid, ret3 := device.GetUUID()
+		if ret1 != nvml.SUCCESS || ret2 != nvml.SUCCESS || ret3 != nvml.SUCCESS {
+			continue
+		}
+		remaining--
+		r.name(instance, compute, printable(uuid), r.share(device))
+	}
+}
+
+func (r *reading) name(instance, compute int, uuid string, share host.Share) {
+	for i := range r.gpu.Instances {
+		for j := range r.gpu.Instances[i].Compute {
+			if c := &r.gpu.Instances[i].Compute[j]; r.gpu.Instances[i].ID == instance && c.ID == compute {
+				c.UUID, c.Share = uuid, share
+			}
+		}
+	}
+}
+
+// share asks a MIG device what it has of the GPU.
+func (r *reading) share(of nvml.Device) host.Share {
+	const call = "nvmlDeviceGetAttributes"
+	if !r.has(call+"_v2", call) {
+		return host.Share{}
+	}
+	has, ret := of.GetAttributes()
+	if !r.got(call, ret) {
+		return host.Share{}
+	}
+	return host.Share{
+		Memory: has.MemorySizeMB << 20, SMs: int(has.MultiprocessorCount),
+		Slices: int(has.GpuInstanceSliceCount), Compute: int(has.ComputeInstanceSliceCount),
+		Copy: int(has.SharedCopyEngineCount), Decoders: int(has.SharedDecoderCount), Encoders: int(has.SharedEncoderCount),
+		JPEG: int(has.SharedJpegCount), OFAs: int(has.SharedOfaCount),
+	}
+}
+
+// clients reads the processes that use the GPU, and sorts them to the instances they run in.
+func (r *reading) clients() {
+	for _, kind := range []struct {
+		call string
+		read func() ([]nvml.ProcessInfo, nvml.Return)
+	}{
+		{"nvmlDeviceGetComputeRunningProcesses", r.GetComputeRunningProcesses},
+		{"nvmlDeviceGetGraphicsRunningProcesses", r.GetGraphicsRunningProcesses},
+		{"nvmlDeviceGetMPSComputeRunningProcesses", r.GetMPSComputeRunningProcesses},
+	} {
+		if !r.has(kind.call+"_v3", kind.call+"_v2", kind.call) {
+			continue
+		}
+		found, ret := kind.read()
+		if !r.got(kind.call, ret) {
+			continue
+		}
+		for _, process := range found {
+			r.gpu.Clients = append(r.gpu.Clients, int(process.Pid))
+			for i := range r.gpu.Instances {
+				if in := &r.gpu.Instances[i]; uint32(in.ID) == process.GpuInstanceId {
+					in.Clients = append(in.Clients, int(process.Pid))
+				}
+			}
+		}
+	}
+	r.gpu.Clients = once(r.gpu.Clients)
+	for i := range r.gpu.Instances {
+		r.gpu.Instances[i].Clients = once(r.gpu.Instances[i].Clients)
+	}
+}
+
+// once sorts numbers and takes those out that are there twice: a process may use a GPU in several ways.
+func once(pids []int) []int {
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}

@@ -1,0 +1,286 @@
+//go:build cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Driver is View's. It reads all GPUs in one session.
+func (d *NVML) Driver(ctx context.Context) (found host.Driver, err error) {
+	err = d.session(ctx, func(s nvmlSession) error {
+		found, err = s.versions(), nil
+		s.seen.version = found.Version
+		count, ret := s.DeviceGetCount()
+		if ret != nvml.SUCCESS {
+			return d.because(nvmlCode(ret))
+		}
+		for i := range count {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			gpu, err := s.read(i)
+			if err != nil {
+				return err
+			}
+			found.GPUs = append(found.GPUs, gpu)
+		}
+		if count == 0 {
+			return &host.NoDriver{Why: "driver " + found.Version + " is loaded and sees no GPU", Try: "dmesg | grep NVRM says why", Code: "GPU_NOT_FOUND"}
+		}
+		return nil
+	})
+	if err != nil {
+		return host.Driver{}, err
+	}
+	d.nameLost(found.GPUs)
+	slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { return comparePCI(a.Address, b.Address) })
+	return found, nil
+}
+
+// nameLost gives GPUs without a handle their address: NVML does not say it, but /proc lists the GPUs in NVML's order.
+func (d *NVML) nameLost(gpus []host.GPU) {
+	lost := d.lostAddresses(gpus)
+	for i := range gpus {
+		if gpus[i].Address == "" && len(lost) > 0 {
+			gpus[i].Address, lost = lost[0], lost[1:]
+		}
+	}
+}
+
+// comparePCI orders addresses as numbers: a domain may have more than four digits.
+func comparePCI(a, b string) int {
+	return cmp.Or(len(a)-len(b), strings.Compare(a, b))
+}
+
+func (s nvmlSession) versions() host.Driver {
+	var found host.Driver
+	if version, ret := s.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		found.Version = printable(version)
+	}
+	if version, ret := s.SystemGetNVMLVersion(); ret == nvml.SUCCESS {
+		_, found.NVML, _ = strings.Cut(printable(version), ".") // 13.580.95.05: CUDA's major leads
+	}
+	if s.has("nvmlSystemGetCudaDriverVersion") {
+		if version, ret := s.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS && version > 0 {
+			found.CUDA = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+		}
+	}
+	return found
+}
+
+// reading is one GPU that is being read.
+type reading struct {
+	nvmlSession
+	nvml.Device
+	gpu  host.GPU
+	lost string // the first answer that a GPU that works does not give
+}
+
+// read reads the GPU with an index. A GPU that does not answer is Lost; the error is for a GPU that only root can read.
+func (s nvmlSession) read(index int) (host.GPU, error) {
+	device, ret := s.DeviceGetHandleByIndex(index)
+	r := reading{nvmlSession: s, Device: device, gpu: host.GPU{Index: index, Minor: -1}}
+	if ret != nvml.SUCCESS {
+		r.gpu.Lost = whyLost("nvmlDeviceGetHandleByIndex", ret)
+		return r.gpu, nil
+	}
+	pci, ret := r.GetPciInfo()
+	if !r.must("nvmlDeviceGetPciInfo", ret) {
+		r.gpu.Lost = r.lost
+		return r.gpu, nil
+	}
+	r.gpu.Address = fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	r.gpu.Device, r.gpu.Sub = fmt.Sprintf("0x%08X", pci.PciDeviceId), fmt.Sprintf("0x%08X", pci.PciSubSystemId)
+	named := host.GPU{Index: index, Minor: -1, Address: r.gpu.Address, Device: r.gpu.Device, Sub: r.gpu.Sub}
+	for _, part := range []func() error{r.identity, r.health, r.mig} {
+		if err := part(); err != nil {
+			return host.GPU{}, err
+		}
+		if r.lost != "" {
+			named.Lost = r.lost
+			return named, nil
+		}
+	}
+	return r.gpu, nil
+}
+
+// whyLost says in words why a GPU does not answer.
+func whyLost(call string, ret nvml.Return) string {
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST:
+		return "it has fallen off the bus"
+	case nvml.ERROR_RESET_REQUIRED:
+		return "it must be reset before it can be used"
+	case nvml.ERROR_INSUFFICIENT_POWER:
+		return "its power cables are not attached"
+	case nvml.ERROR_IRQ_ISSUE:
+		return "its interrupts do not arrive"
+	}
+	return call + " answers " + nvmlCode(ret)
+}
+
+// got says whether an answer is there that a GPU need not have: a lost one, or one that must be reset, gives none at all.
+func (r *reading) got(call string, ret nvml.Return) bool {
+	if r.lost == "" && (ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED) {
+		r.lost = whyLost(call, ret)
+	}
+	return ret == nvml.SUCCESS
+}
+
+// must is got for answers that every GPU has: without it nothing should be planned for it.
+func (r *reading) must(call string, ret nvml.Return) bool {
+	if ret != nvml.SUCCESS && r.lost == "" {
+		r.lost = whyLost(call, ret)
+	}
+	return ret == nvml.SUCCESS
+}
+
+// text reads a string, "" if there is none.
+func (r *reading) text(call string, read func() (string, nvml.Return)) string {
+	text, ret := read()
+	if !r.got(call, ret) {
+		return ""
+	}
+	return printable(text)
+}
+
+func (r *reading) identity() error {
+	g := &r.gpu
+	if minor, ret := r.GetMinorNumber(); r.got("nvmlDeviceGetMinorNumber", ret) {
+		g.Minor = minor
+	}
+	if known, ok := r.seen.named[g.Address]; ok {
+		known.Minor = g.Minor
+		*g = known
+		return nil
+	}
+	defer func() {
+		if r.lost == "" {
+			r.seen.named[g.Address] = *g
+		}
+	}()
+	g.Name = r.text("nvmlDeviceGetName", r.GetName)
+	g.UUID = r.text("nvmlDeviceGetUUID", r.GetUUID)
+	if g.Serial = r.text("nvmlDeviceGetSerial", r.GetSerial); g.Serial == "0" { // boards without one
+		g.Serial = ""
+	}
+	if memory, ret := r.GetMemoryInfo(); r.got("nvmlDeviceGetMemoryInfo", ret) {
+		g.Memory = memory.Total
+	}
+	if r.has("nvmlDeviceGetCudaComputeCapability") {
+		if major, minor, ret := r.GetCudaComputeCapability(); r.got("nvmlDeviceGetCudaComputeCapability", ret) {
+			g.Compute = fmt.Sprintf("%d.%d", major, minor)
+		}
+	}
+	if r.has("nvmlDeviceGetArchitecture") {
+		if arch, ret := r.GetArchitecture(); r.got("nvmlDeviceGetArchitecture", ret) {
+			g.Arch = archName(arch)
+		}
+	}
+	return nil
+}
+
+// archName is the name of an architecture as GPU feature discovery writes it.
+func archName(arch nvml.DeviceArchitecture) string {
+	return map[nvml.DeviceArchitecture]string{
+		nvml.DEVICE_ARCH_KEPLER:    "kepler",
+		nvml.DEVICE_ARCH_MAXWELL:   "maxwell",
+		nvml.DEVICE_ARCH_PASCAL:    "pascal",
+		nvml.DEVICE_ARCH_VOLTA:     "volta",
+		nvml.DEVICE_ARCH_TURING:    "turing",
+		nvml.DEVICE_ARCH_AMPERE:    "ampere",
+		nvml.DEVICE_ARCH_ADA:       "ada-lovelace",
+		nvml.DEVICE_ARCH_HOPPER:    "hopper",
+		nvml.DEVICE_ARCH_BLACKWELL: "blackwell",
+		nvml.DEVICE_ARCH_RUBIN:     "rubin",
+	}[arch]
+}
+
+func (r *reading) health() error {
+	g := &r.gpu
+	if r.has("nvmlDeviceGetEccMode") {
+		if now, _, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
+			g.ECC = map[nvml.EnableState]string{nvml.FEATURE_ENABLED: "on", nvml.FEATURE_DISABLED: "off"}[now]
+		}
+	}
+	if r.has("nvmlDeviceGetRemappedRows") { // R455 and newer, Ampere and newer
+		if _, _, waits, fails, ret := r.GetRemappedRows(); r.got("nvmlDeviceGetRemappedRows", ret) {
+			g.RemapWaits, g.RemapFails = waits, fails
+		}
+	}
+	if r.has("nvmlDeviceGetTotalEccErrors") {
+		if count, ret := r.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r.got("nvmlDeviceGetTotalEccErrors", ret) {
+			g.Uncorrected = count
+		}
+	}
+	g.Slowed = r.slowed()
+	if r.has("nvmlDeviceGetPersistenceMode") {
+		if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
+			g.Persistent = mode == nvml.FEATURE_ENABLED
+		}
+	}
+	g.Fabric = r.fabric()
+	return nil
+}
+
+// slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap, are no fault: nvml.h,
+// nvmlClocksEventReasons; https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
+func (r *reading) slowed() string {
+	if !r.has("nvmlDeviceGetCurrentClocksThrottleReasons") { // the name since R367; newer ones have both
+		return ""
+	}
+	reasons, ret := r.GetCurrentClocksThrottleReasons()
+	switch {
+	case !r.got("nvmlDeviceGetCurrentClocksThrottleReasons", ret):
+	case reasons&nvml.ClocksThrottleReasonHwPowerBrakeSlowdown != 0:
+		return "power-brake"
+	case reasons&nvml.ClocksThrottleReasonHwThermalSlowdown != 0:
+		return "heat"
+	}
+	return ""
+}
+
+// fabric asks by the versioned call, which replaces the plain one.
+func (r *reading) fabric() host.Fabric {
+	var info nvml.GpuFabricInfo
+	ret := nvml.ERROR_FUNCTION_NOT_FOUND
+	if r.has("nvmlDeviceGetGpuFabricInfoV") {
+		var v2 nvml.GpuFabricInfo_v2
+		v2, ret = r.GetGpuFabricInfoV().V2()
+		info = nvml.GpuFabricInfo{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State}
+	} else if r.has("nvmlDeviceGetGpuFabricInfo") {
+		info, ret = r.GetGpuFabricInfo() //nolint:staticcheck // the only call there is before R545
+	}
+	if !r.got("nvmlDeviceGetGpuFabricInfo", ret) {
+		return host.Fabric{}
+	}
+	f := host.Fabric{State: map[uint8]string{
+		nvml.GPU_FABRIC_STATE_NOT_STARTED: "not-started",
+		nvml.GPU_FABRIC_STATE_IN_PROGRESS: "in-progress",
+		nvml.GPU_FABRIC_STATE_COMPLETED:   "completed",
+	}[info.State]}
+	if f.State != "completed" { // what else it says holds only then: nvml.h
+		return f
+	}
+	if status := nvml.Return(info.Status); status != nvml.SUCCESS {
+		f.Status = nvmlCode(status)
+		return f
+	}
+	f.Clique = info.CliqueId
+	if id := hex.EncodeToString(info.ClusterUuid[:]); strings.Trim(id, "0") != "" {
+		f.Cluster = id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
+	}
+	return f
+}

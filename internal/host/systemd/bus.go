@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// bus is the connection to systemd, made when first needed and kept.
+type bus struct {
+	mu   sync.Mutex
+	conn *dbus.Conn
+	read *godbus.Conn // for what makes a Unit
+	off  bool         // it did not answer
+}
+
+// connect returns the connection, a new one if it broke: systemd drops all of them when it is upgraded.
+func (b *bus) connect() (*dbus.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		if b.conn.Connected() {
+			return b.conn, nil
+		}
+		b.conn.Close()
+		b.conn = nil
+	}
+	conn, err := connectIn(lookLimit, dial)
+	if err != nil {
+		return nil, fmt.Errorf("systemd does not answer on D-Bus: %w", err)
+	}
+	b.conn = conn
+	return conn, nil
+}
+
+// close ends the connections.
+func (b *bus) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		b.conn.Close()
+	}
+	if b.read != nil {
+		_ = b.read.Close()
+	}
+}
+
+// connectIn makes a connection in a time. The context that a connection is made with ends it, so that it is not the caller's.
+func connectIn[T any](limit time.Duration, dial func(context.Context) (T, error)) (conn T, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	late := time.AfterFunc(limit, cancel)
+	if conn, err = dial(ctx); err == nil && !late.Stop() {
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		cancel()
+	}
+	return conn, err
+}
+
+// dial takes root's private way to systemd first: it needs no message bus, which may be down or not yet up.
+func dial(ctx context.Context) (*dbus.Conn, error) {
+	if os.Geteuid() == 0 {
+		if conn, err := dbus.NewSystemdConnectionContext(ctx); err == nil {
+			return conn, nil
+		}
+	}
+	return dialBus(ctx)
+}
+
+// dialBus takes the message bus, which reports the ends of jobs only to subscribers. After a restart of the message bus systemd may hold a
+// client for subscribed that had this one's name before: https://github.com/systemd/systemd/issues/2735.
+func dialBus(ctx context.Context) (*dbus.Conn, error) {
+	conn, err := dbus.NewSystemConnectionContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	failed := godbus.Error{}
+	if err := conn.Subscribe(); err != nil && !(errors.As(err, &failed) && failed.Name == systemdName+".AlreadySubscribed") {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// call makes a call, once more on a new connection if the old one turns out to be closed.
+func (b *bus) call(do func(*dbus.Conn) error) error {
+	for first := true; ; first = false {
+		conn, err := b.connect()
+		if err != nil {
+			return err
+		}
+		err = do(conn)
+		if !first || !errors.Is(err, godbus.ErrClosed) {
+			return plain(err)
+		}
+	}
+}
+
+// plain makes a unit that is not there answer to fs.ErrNotExist.
+func plain(err error) error {
+	if e := (godbus.Error{}); errors.As(err, &e) {
+		switch e.Name {
+		case "org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.FileNotFound":
+			return fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+		}
+	}
+	return err
+}
+
+// properties asks for what makes a Unit; systemd loads it if it is not loaded.
+func (b *bus) properties(ctx context.Context, name string) (p properties, err error) {
+	if p, err := b.short(ctx, name); err == nil {
+		return p, nil
+	}
+	return b.all(ctx, name)
+}
+
+// all asks for all properties.
+func (b *bus) all(ctx context.Context, name string) (p properties, err error) {
+	err = b.call(func(conn *dbus.Conn) error {
+		p, err = conn.GetAllPropertiesContext(ctx, name)
+		return err
+	})
+	return p, err
+}
+
+func (b *bus) reload(ctx context.Context) error {
+	return b.call(func(conn *dbus.Conn) error { return conn.ReloadContext(ctx) })
+}
+
+func (b *bus) resetFailed(ctx context.Context, name string) {
+	// Its only error is that the unit is not loaded, which the job will say better.
+	_ = b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
+}
+
+// link changes a unit's links, for good, and returns which; then systemd reads all unit files again, as systemctl has it do.
+func (b *bus) link(ctx context.Context, name, change string) (changed []string, err error) {
+	names := []string{name}
+	err = b.call(func(conn *dbus.Conn) (err error) {
+		switch change {
+		case "enable":
+			carries, made, err := conn.EnableUnitFilesContext(ctx, names, false, false)
+			if err == nil && !carries && len(made) == 0 {
+				return errNoInstall
+			}
+			changed, err = filesOf(made, err)
+			return err
+		case "disable":
+			changed, err = filesOf(conn.DisableUnitFilesContext(ctx, names, false))
+		case "mask":
+			changed, err = filesOf(conn.MaskUnitFilesContext(ctx, names, false, false))
+		case "unmask":
+			changed, err = filesOf(conn.UnmaskUnitFilesContext(ctx, names, false))
+		default:
+			err = errors.New("no such change")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return changed, b.reload(ctx)
+}
+
+// filesOf are the links that were changed; go-systemd has a type for each kind of change.
+func filesOf[C ~struct{ Type, Filename, Destination string }](made []C, err error) (files []string, _ error) {
+	for _, c := range made {
+		files = append(files, dbus.EnableUnitFileChange(c).Filename)
+	}
+	return files, err
+}
+
+// job runs a job and returns how it ended: done, failed, dependency, timeout, canceled, skipped.
+func (b *bus) job(ctx context.Context, name, job string) (string, error) {
+	ended := make(chan string, 1)
+	var conn *dbus.Conn
+	err := b.call(func(c *dbus.Conn) error {
+		start := map[string]func(context.Context, string, string, chan<- string) (int, error){
+			"start": c.StartUnitContext, "stop": c.StopUnitContext, "restart": c.RestartUnitContext, "reload": c.ReloadUnitContext,
+		}[job]
+		if start == nil {
+			return errors.New("no such job")
+		}
+		conn = c
+		_, err := start(ctx, name, "replace", ended) // as systemctl does: take the place of a job that waits
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	pulse := time.NewTicker(time.Second)
+	defer pulse.Stop()
+	for {
+		select {
+		case result := <-ended:
+			return result, nil
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-pulse.C:
+			if !conn.Connected() {
+				return "", errors.New("systemd closed the connection while the job ran")
+			}
+		}
+	}
+}
+
+const systemdName = "org.freedesktop.systemd1"
+
+// busLimit is how long the message bus has to answer. One that does not is not asked again.
+const busLimit = time.Second
+
+// short asks for what makes a Unit over the message bus: a unit has 300 properties, and systemd builds all that it has for each private connection.
+func (b *bus) short(ctx context.Context, name string) (properties, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.off {
+		return nil, godbus.ErrClosed
+	}
+	p := properties{}
+	ctx, stop := context.WithTimeout(ctx, busLimit)
+	defer stop()
+	if b.read == nil || !b.read.Connected() {
+		conn, err := connectIn(busLimit, func(ctx context.Context) (*godbus.Conn, error) {
+			return godbus.ConnectSystemBus(godbus.WithContext(ctx))
+		})
+		if err != nil {
+			b.off = true
+			return nil, err
+		}
+		b.read = conn
+	}
+	of := map[string][]string{"Unit": {"LoadState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "ActiveState", "SubState", "ActiveEnterTimestamp", "ActiveEnterTimestampMonotonic"}}
+	if path.Ext(name) == ".service" {
+		of["Service"] = []string{"MainPID", "ExecMainStartTimestamp", "ExecMainStartTimestampMonotonic"}
+	}
+	unit := b.read.Object(systemdName, godbus.ObjectPath("/org/freedesktop/systemd1/unit/"+dbus.PathBusEscape(name)))
+	calls := map[string]*godbus.Call{}
+	for _, face := range []string{"Service", "Unit"} {
+		for _, property := range of[face] {
+			calls[property] = unit.GoWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, make(chan *godbus.Call, 1), systemdName+"."+face, property)
+		}
+	}
+	for property, call := range calls {
+		var v godbus.Variant
+		if err := (<-call.Done).Store(&v); err != nil {
+			b.off = !errors.As(err, new(godbus.Error))
+			return nil, err
+		}
+		p[property] = v.Value()
+	}
+	return p, nil
+}

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// manager is systemd on a message bus of the test's own.
+type manager struct {
+	asked  atomic.Int32
+	silent chan struct{} // not nil: it answers once this is closed
+}
+
+// Subscribe answers as systemd does to a client that has the name of one from before a restart of the message bus.
+func (*manager) Subscribe() *godbus.Error {
+	return godbus.NewError(systemdName+".AlreadySubscribed", []any{"Client is already subscribed."})
+}
+
+func (m *manager) Get(face, property string) (godbus.Variant, *godbus.Error) {
+	m.asked.Add(1)
+	if m.silent != nil {
+		<-m.silent
+	}
+	value, ok := map[string]any{
+		"Unit.LoadState": "loaded", "Unit.UnitFileState": "enabled", "Unit.NeedDaemonReload": true, "Unit.FragmentPath": "/etc/x.service",
+		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": "active", "Unit.SubState": "running",
+		"Unit.ActiveEnterTimestamp": uint64(1), "Unit.ActiveEnterTimestampMonotonic": uint64(2),
+		"Service.MainPID": uint32(7), "Service.ExecMainStartTimestamp": uint64(3_000_000), "Service.ExecMainStartTimestampMonotonic": uint64(4),
+	}[strings.TrimPrefix(face, systemdName+".")+"."+property]
+	if !ok {
+		return godbus.Variant{}, godbus.MakeFailedError(fmt.Errorf("no property %s", property))
+	}
+	return godbus.MakeVariant(value), nil
+}
+
+// startBus starts a message bus, and on it systemd with one unit.
+func startBus(t *testing.T, m *manager) {
+	t.Helper()
+	if _, err := exec.LookPath("dbus-daemon"); err != nil {
+		const why = "cannot start a message bus: dbus-daemon is missing; apt-get install dbus"
+		if os.Getenv("CI") == "true" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "bus.conf")
+	text := `<busconfig><listen>unix:dir=` + dir + `</listen><auth>EXTERNAL</auth><policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("dbus-daemon", "--nofork", "--print-address", "--config-file="+config)
+	out, err := daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", strings.TrimSpace(address))
+	conn, err := godbus.ConnectSystemBus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	for path, face := range map[godbus.ObjectPath]string{
+		"/org/freedesktop/systemd1": systemdName + ".Manager", "/org/freedesktop/systemd1/unit/x_2eservice": "org.freedesktop.DBus.Properties",
+	} {
+		if err := conn.Export(m, path, face); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.RequestName(systemdName, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBusSubscribed: a client that systemd holds for subscribed already is connected all the same.
+func TestBusSubscribed(t *testing.T) {
+	startBus(t, &manager{})
+	conn, err := connectIn(lookLimit, dialBus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+// TestBusLook: a look asks for what makes a Unit and for no more.
+func TestBusLook(t *testing.T) {
+	m := &manager{}
+	startBus(t, m)
+	var b bus
+	p, err := b.short(t.Context(), "x.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := p.unit()
+	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.Sub != "running" || u.PID != 7 || !u.Outdated || u.Since != 4000 ||
+		u.Started.Unix() != 3 || strings.Join(u.Files, " ") != "/etc/x.service /etc/x.service.d/a.conf" || m.asked.Load() != 12 {
+		t.Errorf("%+v, by %d questions", u, m.asked.Load())
+	}
+	if _, err := b.short(t.Context(), "y.service"); err == nil || b.off {
+		t.Errorf("a unit that cannot be asked about: %v, and the bus is off: %t", err, b.off)
+	}
+}
+
+// TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is one that is not there.
+func TestBusSilent(t *testing.T) {
+	m := &manager{silent: make(chan struct{})}
+	startBus(t, m)
+	t.Cleanup(func() { close(m.silent) })
+	for _, address := range []string{os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), "unix:path=" + filepath.Join(t.TempDir(), "none")} {
+		t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
+		var b bus
+		_, err := b.short(t.Context(), "x.service")
+		asked := m.asked.Load()
+		_, again := b.short(t.Context(), "x.service")
+		if err == nil || again == nil || !b.off || m.asked.Load() != asked {
+			t.Errorf("%v, then %v after %d questions more", err, again, m.asked.Load()-asked)
+		}
+	}
+}

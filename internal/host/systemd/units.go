@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package systemd asks systemd about units and changes them over D-Bus, and knows what their files say where no systemd runs.
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
+	"golang.org/x/sys/unix"
+)
+
+// Time limits for systemd: a look is quick, a change of links reloads all unit files, a job may pull in many units.
+const (
+	lookLimit = 30 * time.Second
+	linkLimit = 2 * time.Minute
+	jobLimit  = 10 * time.Minute
+)
+
+// Manager is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
+type Manager struct {
+	files *files.Files
+	bus   bus
+}
+
+// New is the service manager of the machine with these files.
+func New(files *files.Files) *Manager { return &Manager{files: files} }
+
+// runs says whether systemd is the machine's init: sd_booted(3).
+func (s *Manager) runs() bool {
+	i, err := s.files.Lstat("/run/systemd/system")
+	return err == nil && i.Mode.IsDir()
+}
+
+// notRunning is an error that can be taken as a Later: what was asked for holds once the machine has booted.
+func notRunning() error {
+	return fmt.Errorf("systemd does not run here: %w", host.Later{Until: "once systemd runs"})
+}
+
+func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
+	if !s.runs() {
+		found, err := s.unitFiles(ctx).read(name)
+		if err == nil {
+			err = host.Later{Until: "once systemd runs"}
+		}
+		return found.Unit, err
+	}
+	ctx, stop := context.WithTimeout(ctx, lookLimit)
+	defer stop()
+	u, err := s.look(ctx, name)
+	if err == nil {
+		u.Uptime, err = uptime()
+	}
+	if err != nil {
+		return u, &host.UnitError{Verb: "check", Unit: name, Cause: err}
+	}
+	return u, nil
+}
+
+// look asks systemd for a unit, and the files for what systemd does not know yet: its own NeedDaemonReload is blind to
+// a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
+// last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
+func (s *Manager) look(ctx context.Context, name string) (host.Unit, error) {
+	found, err := s.unitFiles(ctx).list(name)
+	if err != nil {
+		return host.Unit{}, err
+	}
+	p, err := s.bus.properties(ctx, name)
+	if err != nil {
+		return host.Unit{}, err
+	}
+	u := p.unit()
+	for i, file := range u.Files {
+		if real, err := s.files.Resolve(file); err == nil {
+			u.Files[i] = real // /lib and /usr/lib are one on most machines
+		}
+	}
+	for i, file := range found.Files {
+		if !slices.Contains(u.Files, file) {
+			u.Outdated = true
+			u.Files = slices.Insert(u.Files, min(i, len(u.Files)), file)
+		}
+	}
+	return u, nil
+}
+
+// uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.
+func uptime() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, err
+	}
+	return time.Duration(ts.Nano()), nil
+}
+
+// properties are a unit's D-Bus properties: org.freedesktop.systemd1(5).
+type properties map[string]any
+
+func get[T any](p properties, key string) T {
+	v, _ := p[key].(T)
+	return v
+}
+
+func (p properties) unit() host.Unit {
+	u := host.Unit{
+		Load:     get[string](p, "LoadState"),
+		Enabled:  get[string](p, "UnitFileState"),
+		Active:   get[string](p, "ActiveState"),
+		Sub:      get[string](p, "SubState"),
+		PID:      int(get[uint32](p, "MainPID")),
+		Outdated: get[bool](p, "NeedDaemonReload"),
+	}
+	if file := get[string](p, "FragmentPath"); file != "" && u.Load != "masked" {
+		u.Files = append(u.Files, file)
+	}
+	u.Files = append(u.Files, get[[]string](p, "DropInPaths")...)
+	if u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
+		// A unit without a main process (a socket, a oneshot that remains) counts from when it did what it does.
+		for _, at := range []string{"ExecMainStartTimestamp", "ActiveEnterTimestamp"} {
+			if wall := get[uint64](p, at); wall != 0 {
+				u.Started = time.UnixMicro(int64(wall))
+				u.Since = time.Duration(get[uint64](p, at+"Monotonic")) * time.Microsecond
+				break
+			}
+		}
+	}
+	return u
+}
+
+func (s *Manager) Set(ctx context.Context, name string, to host.UnitChange) error {
+	if to.File != "" {
+		if err := s.link(ctx, name, to.File); err != nil {
+			return err
+		}
+	}
+	if to.Job != "" {
+		if err := s.job(ctx, name, to.Job); err != nil {
+			return &host.UnitError{Verb: to.Job, Unit: name, Cause: err}
+		}
+	}
+	return nil
+}
+
+// link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
+func (s *Manager) link(ctx context.Context, name, change string) error {
+	if !s.runs() {
+		return unitsOf(s.files, s.files.ReadDir).set(name, change)
+	}
+	ctx, stop := context.WithTimeout(ctx, linkLimit)
+	defer stop()
+	if change == "read" {
+		return s.bus.reload(ctx)
+	}
+	changed, err := s.bus.link(ctx, name, change)
+	if err == nil {
+		err = s.sync(changed)
+	}
+	if err != nil {
+		return &host.UnitError{Verb: change, Unit: name, Cause: err}
+	}
+	return nil
+}
+
+// sync makes durable what systemd linked and unlinked: it does not do so itself.
+func (s *Manager) sync(changed []string) error {
+	var folders []string
+	for _, file := range changed {
+		// The folder above too: a .wants folder comes with its first link and goes with its last.
+		folders = append(folders, path.Dir(file), path.Dir(path.Dir(file)))
+	}
+	slices.Sort(folders)
+	for _, folder := range slices.Compact(folders) {
+		if err := s.files.SyncFolder(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed unit files first.
+func (s *Manager) job(ctx context.Context, name, job string) error {
+	if !s.runs() {
+		return notRunning()
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
+	defer stop()
+	before, err := s.look(ctx, name)
+	if err != nil {
+		return err
+	}
+	if before.Outdated || before.Load != "loaded" {
+		if err := s.bus.reload(ctx); err != nil {
+			return err
+		}
+	}
+	if job == "start" || job == "restart" {
+		// Else a unit that failed often, or that a run restarted often, does not start though its cause is fixed: StartLimitBurst in systemd.unit(5).
+		s.bus.resetFailed(ctx, name)
+	}
+	result, err := s.bus.job(ctx, name, job)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
+		// The file of a unit it needs may have changed as well: "failed to load properly, please reload".
+		if err := s.bus.reload(ctx); err != nil {
+			return err
+		}
+		result, err = s.bus.job(ctx, name, job)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := s.bus.all(ctx, name)
+	if err != nil {
+		return err
+	}
+	return outcome(name, job, result, after)
+}
+
+// outcome says whether a job has led where it should. Its end is not all: a daemon may have been started and died.
+func outcome(name, job, result string, after properties) error {
+	active, sub, why := get[string](after, "ActiveState"), get[string](after, "SubState"), get[string](after, "Result")
+	see := "journalctl -u " + name + " says why"
+	if why != "" && why != "success" {
+		see = "its result is " + why + ", " + see
+	}
+	switch {
+	case result == "dependency":
+		return errors.New("a unit it needs did not start; systemctl list-dependencies " + name)
+	case result == "canceled":
+		return errors.New("another job took its place")
+	case result != "done" && result != "skipped":
+		return fmt.Errorf("the job ended as %s; %s", result, see)
+	case job == "stop":
+		return nil
+	case active == "failed" || sub == "auto-restart" || sub == "auto-restart-queued":
+		return fmt.Errorf("it started and died; %s", see)
+	// systemd forgets a unit that has ended and that none refers to, its conditions too: their time is then 0.
+	case active == "inactive" && !get[bool](after, "ConditionResult") && get[uint64](after, "ConditionTimestamp") != 0:
+		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
+	}
+	return nil
+}
