@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -20,23 +21,16 @@ func TestBulletinTable(t *testing.T) {
 	c := Load()
 	fixes := map[string]string{}
 	for _, b := range c.Bulletins {
-		if _, err := time.Parse(time.DateOnly, b.Published); err != nil || b.ID == "" || len(b.Fixed) == 0 {
-			t.Errorf("%+v: %v", b, err)
-		}
-		if len(strings.Split(b.Where, "; ")) < 2 {
-			t.Errorf("bulletin %s has one source", b.ID)
-		}
+		_, err := time.Parse(time.DateOnly, b.Published)
+		check.That(t, err == nil && b.ID != "" && len(b.Fixed) > 0, "%+v: %v", b, err)
+		check.That(t, len(strings.Split(b.Where, "; ")) >= 2, "bulletin %s has one source", b.ID)
 		for branch, version := range b.Fixed {
-			if !hardware.InBranch(version, branch) || fixes[branch] != "" {
-				t.Errorf("bulletin %s has %s for branch %s, beside %q", b.ID, version, branch, fixes[branch])
-			}
+			check.That(t, hardware.InBranch(version, branch) && fixes[branch] == "", "bulletin %s has %s for branch %s, beside %q", b.ID, version, branch, fixes[branch])
 			fixes[branch] = version
 		}
 	}
 	for _, b := range (&plan{c: c}).alive() {
-		if fixes[strconv.Itoa(b)] == "" {
-			t.Errorf("no bulletin is known for branch %d", b)
-		}
+		check.That(t, fixes[strconv.Itoa(b)] != "", "no bulletin is known for branch %d", b)
 	}
 }
 
@@ -57,9 +51,7 @@ func TestUnfixed(t *testing.T) {
 		{"700.1", "2026-11-22", ""},
 		{"", "2026-11-22", ""},
 	} {
-		if got := c.unfixed("it", x.version, x.day); got != x.want {
-			t.Errorf("%s on %s: %q", x.version, x.day, got)
-		}
+		check.Equal(t, c.unfixed("it", x.version, x.day), x.want, "%s on %s:", x.version, x.day)
 	}
 }
 
@@ -82,8 +74,6 @@ func TestOutdated(t *testing.T) {
 		m.Day = x.day
 		ch := must.Get(Choose(c, m, driver(x.asked)))(t)
 		got := d.outdated(ch, facts.Facts{Day: x.day, Modules: &facts.Modules{Version: x.loaded}})
-		if !slices.Equal(got, x.want) {
-			t.Errorf("%s of %s on %s: %q", x.loaded, x.asked, x.day, got)
-		}
+		check.That(t, slices.Equal(got, x.want), "%s of %s on %s: %q", x.loaded, x.asked, x.day, got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -29,9 +30,7 @@ func lines(t testing.TB, name string) (all [][]string) {
 			all = append(all, w)
 		}
 	}
-	if len(all) < 50 {
-		t.Fatalf("%s has %d lines: that is not all", name, len(all))
-	}
+	must.That(t, len(all) >= 50, "%s has %d lines: that is not all", name, len(all))
 	return all
 }
 
@@ -70,31 +69,25 @@ func TestChips(t *testing.T) {
 			a, ok := c.Arch(id)
 			switch {
 			case id == "3340": // GB120, of which nothing is published yet
-				if ok || a.Open != "must" {
-					t.Errorf("%s is %s", id, a.Name)
-				}
+				check.That(t, !ok && a.Open == "must", "%s is %s", id, a.Name)
 			case !ok || a.Name != want && a.Name != "grace-"+want && a.Name != want+"-ultra":
 				t.Errorf("%s, a %s, is %s (%v)", id, w[0], a.Name, ok)
 			}
 			checked++
 		}
 	}
-	if checked < 700 {
-		t.Errorf("only %d ids were checked", checked)
-	}
+	check.That(t, checked >= 700, "only %d ids were checked", checked)
 }
 
 func TestArchOfNonsense(t *testing.T) {
 	c := Load()
 	for _, id := range []string{"", "zz", "12345", "-1", "0x", "10de:2330"} {
-		if a, ok := c.Arch(id); ok || a.Name != "" {
-			t.Errorf("%q is %s", id, a.Name)
-		}
+		a, ok := c.Arch(id)
+		check.That(t, !ok && a.Name == "", "%q is %s", id, a.Name)
 	}
 	for _, id := range []string{"4000", "ffff", "3000", "1900"} {
-		if a, ok := c.Arch(id); ok || a.Name == "" {
-			t.Errorf("%q is %q (%v)", id, a.Name, ok)
-		}
+		a, ok := c.Arch(id)
+		check.That(t, !ok && a.Name != "", "%q is %q (%v)", id, a.Name, ok)
 	}
 }
 
@@ -153,9 +146,7 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Bulletins {
 		all["bulletins"] = append(all["bulletins"], r.Origin)
 	}
-	if len(all) != 17 {
-		t.Errorf("%d tables have rows, not 17", len(all))
-	}
+	check.That(t, len(all) == 17, "%d tables have rows, not 17", len(all))
 	for table, rows := range all {
 		for i, o := range rows {
 			_, err := time.Parse(time.DateOnly, o.Date)
@@ -164,9 +155,7 @@ func TestCatalogOrigins(t *testing.T) {
 				!slices.Contains([]string{"high", "medium", "low"}, o.Confidence) {
 				t.Errorf("row %d of %s: %+v", i, table, o)
 			}
-			if o.Checked == "memory" && o.Confidence == "high" {
-				t.Errorf("row %d of %s is from memory and of high confidence", i, table)
-			}
+			check.That(t, o.Checked != "memory" || o.Confidence != "high", "row %d of %s is from memory and of high confidence", i, table)
 		}
 	}
 }
@@ -178,24 +167,17 @@ func TestRanges(t *testing.T) {
 	for _, r := range c.Ranges {
 		from, err1 := strconv.ParseUint(r.From, 16, 16)
 		to, err2 := strconv.ParseUint(r.To, 16, 16)
-		if err1 != nil || err2 != nil || from != next || to < from {
-			t.Errorf("range %s-%s does not follow the one before it", r.From, r.To)
-		}
+		check.That(t, err1 == nil && err2 == nil && from == next && to >= from, "range %s-%s does not follow the one before it", r.From, r.To)
 		next = to + 1
-		if _, ok := c.Arch(r.From); !ok && !strings.HasPrefix(r.Architecture, "unknown-") {
-			t.Errorf("range %s-%s is of an architecture without a row: %s", r.From, r.To, r.Architecture)
-		}
+		_, ok := c.Arch(r.From)
+		check.That(t, ok || strings.HasPrefix(r.Architecture, "unknown-"), "range %s-%s is of an architecture without a row: %s", r.From, r.To, r.Architecture)
 	}
-	if next != 0x10000 {
-		t.Errorf("the ranges end at %x", next)
-	}
+	check.That(t, next == 0x10000, "the ranges end at %x", next)
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
 		for _, id := range g.IDs {
 			a, ok := c.Arch(id)
-			if seen[id] || !ok || id != strings.ToLower(id) {
-				t.Errorf("%s (%s) is there twice, or in no known range", id, g.Name)
-			}
+			check.That(t, !seen[id] && ok && id == strings.ToLower(id), "%s (%s) is there twice, or in no known range", id, g.Name)
 			if seen[id] = true; g.Min != "" && g.Confidence != "low" && a.First > 0 && below(g.Min, strconv.Itoa(a.First)) {
 				t.Errorf("%s works with %s, before its architecture does", id, g.Min)
 			}
@@ -210,30 +192,22 @@ func TestBranches(t *testing.T) {
 		return slices.ContainsFunc(c.Branches, func(r branchRow) bool { return r.Branch == b })
 	}
 	for _, r := range c.Rules {
-		if !known(r.Branch) {
-			t.Errorf("rule %s names branch %d, which has no row", r.Name, r.Branch)
-		}
+		check.That(t, known(r.Branch), "rule %s names branch %d, which has no row", r.Name, r.Branch)
 	}
 	for _, name := range []string{"open-first", "open-default", "proprietary-last", "proprietary-removed", "legacy-last"} {
-		if c.rule(name) == 0 {
-			t.Errorf("there is no rule %s", name)
-		}
+		check.That(t, c.rule(name) != 0, "there is no rule %s", name)
 	}
 	for _, a := range c.Architectures {
 		if a.Open == "no" && a.Last != c.rule("legacy-last") && a.Name != "kepler" || a.Open != "no" && a.Last != 0 {
 			t.Errorf("%s has the last branch %d", a.Name, a.Last)
 		}
 	}
-	if !slices.IsSortedFunc(c.Branches, func(a, b branchRow) int { return a.Branch - b.Branch }) {
-		t.Error("the branches are not in order")
-	}
+	check.That(t, slices.IsSortedFunc(c.Branches, func(a, b branchRow) int { return a.Branch - b.Branch }), "the branches are not in order")
 	past := map[int]bool{}
 	for _, b := range c.Branches {
 		past[b.Branch] = b.ended("2026-11-22")
 	}
-	if !past[535] || !past[570] || !past[550] || past[580] || past[595] || !past[610] {
-		t.Errorf("past: %v", past)
-	}
+	check.That(t, past[535] && past[570] && past[550] && !past[580] && !past[595] && past[610], "past: %v", past)
 	for day, want := range map[string][]int{
 		"":           {595, 580},
 		"2026-11-22": {595, 580},
@@ -243,9 +217,7 @@ func TestBranches(t *testing.T) {
 		"2028-06-30": {580},
 		"2028-07-01": nil,
 	} {
-		if got := (&plan{c: c, m: hardware.Machine{Day: day}}).supported(); !slices.Equal(got, want) {
-			t.Errorf("supported on %q: %v, not %v", day, got, want)
-		}
+		check.List(t, (&plan{c: c, m: hardware.Machine{Day: day}}).supported(), want, "supported on %q:", day)
 	}
 }
 
@@ -281,9 +253,7 @@ func TestNameSets(t *testing.T) {
 				if b >= 590 && role == "utils" && strings.HasPrefix(r.Name, "ubuntu") && r.Source == SourceNVIDIA {
 					continue // libnvidia-compute has nvidia-smi
 				}
-				if roles[role] != 1 {
-					t.Errorf("%s, branch %d: %d packages bring the %s", r, b, roles[role], role)
-				}
+				check.That(t, roles[role] == 1, "%s, branch %d: %d packages bring the %s", r, b, roles[role], role)
 			}
 			if r.Source == SourceNVIDIA && (roles["fabricmanager"] != 1 || roles["nscq"] != 1 || roles["nvlsm"] != 1 || b >= 560 && roles["imex"] != 1) {
 				t.Errorf("%s, branch %d lacks a companion: %v", r, b, roles)
@@ -294,13 +264,9 @@ func TestNameSets(t *testing.T) {
 	for _, s := range c.Sets {
 		for _, m := range s.Members {
 			for _, w := range m.When {
-				if !slices.Contains(conditions, w) {
-					t.Errorf("%s is taken when %q: no such condition", m.Name, w)
-				}
+				check.That(t, slices.Contains(conditions, w), "%s is taken when %q: no such condition", m.Name, w)
 			}
-			if strings.Contains(m.Name, "{v}") && !m.Extra && !slices.Contains(m.When, "precompiled") {
-				t.Errorf("%s needs a version that may not be asked for", m.Name)
-			}
+			check.That(t, !strings.Contains(m.Name, "{v}") || m.Extra || slices.Contains(m.When, "precompiled"), "%s needs a version that may not be asked for", m.Name)
 		}
 		for _, d := range s.Distros {
 			if !slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && slices.Contains(s.Sources, r.Source) }) {
@@ -318,17 +284,11 @@ func TestKeys(t *testing.T) {
 		if fingerprint == digest || k.Fingerprint != "" && k.SHA256 != "" {
 			t.Errorf("%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
 		}
-		if !strings.Contains(k.Where, "; ") {
-			t.Errorf("%s was seen in one place: %s", k.Name, k.Where)
-		}
+		check.That(t, strings.Contains(k.Where, "; "), "%s was seen in one place: %s", k.Name, k.Where)
 	}
 	for _, r := range c.Repositories {
-		if r.Key != "" && !slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }) {
-			t.Errorf("%s is signed by %s, which has no row", r, r.Key)
-		}
-		if r.URL != "" && !strings.Contains(r.Where, "; ") {
-			t.Errorf("the address of %s was seen in one place: %s", r, r.Where)
-		}
+		check.That(t, r.Key == "" || slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }), "%s is signed by %s, which has no row", r, r.Key)
+		check.That(t, r.URL == "" || strings.Contains(r.Where, "; "), "the address of %s was seen in one place: %s", r, r.Where)
 	}
 }
 
@@ -349,20 +309,15 @@ func TestKnownBad(t *testing.T) {
 		{"580.95.05", "my-very-own-kernel", false},
 		{"", "", false},
 	} {
-		if why := c.KnownBad(x.version, x.kernel); (why != "") != x.bad {
-			t.Errorf("%s on %s: %q", x.version, x.kernel, why)
-		}
+		why := c.KnownBad(x.version, x.kernel)
+		check.That(t, (why != "") == x.bad, "%s on %s: %q", x.version, x.kernel, why)
 	}
-	if why := c.knownBad("535.154.05", "6.7.3", FlavourOpen); why != "" {
-		t.Errorf("open modules: %s", why)
-	}
+	check.None(t, c.knownBad("535.154.05", "6.7.3", FlavourOpen), "open modules:")
 }
 
 func TestUnloadOrder(t *testing.T) {
 	order := Load().UnloadOrder()
-	if len(order) < 5 || order[0] != "nvidia_drm" || order[len(order)-1] != "nvidia" {
-		t.Errorf("%v", order)
-	}
+	check.That(t, len(order) >= 5 && order[0] == "nvidia_drm" && order[len(order)-1] == "nvidia", "%v", order)
 }
 
 const dataFile = "catalog_data.go"
@@ -375,12 +330,9 @@ func TestCatalogData(t *testing.T) {
 		must.OK(t, os.WriteFile(dataFile, source, 0o644))
 		return
 	}
-	if is, err := os.ReadFile(dataFile); err != nil || !bytes.Equal(is, source) {
-		t.Fatalf("%s is not made of the catalog's files (%v): make update", dataFile, err)
-	}
-	if !reflect.DeepEqual(Load(), want) {
-		t.Error("what is built in is not what the catalog's files say")
-	}
+	is, err := os.ReadFile(dataFile)
+	must.That(t, err == nil && bytes.Equal(is, source), "%s is not made of the catalog's files (%v): make update", dataFile, err)
+	check.That(t, reflect.DeepEqual(Load(), want), "what is built in is not what the catalog's files say")
 }
 
 // parse reads a catalog from the TOML files of a folder. Unknown keys are refused.

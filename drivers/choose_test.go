@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -195,9 +196,7 @@ func golden(t *testing.T, name, got string) {
 		must.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want := must.Get(os.ReadFile(file))(t)
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s (-want +got, -update takes it over)\n%s", name, d)
-	}
+	check.None(t, cmp.Diff(string(want), got), "%s (-want +got, -update takes it over)", name)
 }
 
 // TestRefusals reads every refusal aloud: one sentence that says what forbids what, and something to do about it.
@@ -256,18 +255,10 @@ func TestRefusals(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			ch, err := Choose(c, x.m, x.d)
 			var told *trouble.Error
-			if !errors.As(err, &told) {
-				t.Fatalf("not refused: %+v, %v", ch, err)
-			}
-			if d := cmp.Diff(x.want, err.Error()); d != "" {
-				t.Error(d)
-			}
-			if len(told.Try) == 0 {
-				t.Error("it does not say what to do")
-			}
-			if d := cmp.Diff(Choice{}, ch); d != "" {
-				t.Errorf("half a choice comes with the refusal:\n%s", d)
-			}
+			must.That(t, errors.As(err, &told), "not refused: %+v, %v", ch, err)
+			check.None(t, cmp.Diff(x.want, err.Error()), "got")
+			check.That(t, len(told.Try) > 0, "it does not say what to do")
+			check.None(t, cmp.Diff(Choice{}, ch), "half a choice comes with the refusal:")
 		})
 	}
 }
@@ -276,9 +267,8 @@ func TestRefusals(t *testing.T) {
 func TestNoBranch(t *testing.T) {
 	c := Load()
 	c.Branches = nil
-	if _, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("")); err == nil || err.Error() != "cannot choose a driver branch: this release of gpuadm knows of none that is supported on 2026-11-22" {
-		t.Error(err)
-	}
+	_, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver(""))
+	check.That(t, err != nil && err.Error() == "cannot choose a driver branch: this release of gpuadm knows of none that is supported on 2026-11-22", "%v", err)
 }
 
 func with(d spec.Driver, key, value string) spec.Driver {
@@ -323,17 +313,13 @@ func TestOwners(t *testing.T) {
 		}
 	}
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "0680:22a3"), driver("580"))
-	if err != nil || ch.Source != SourceNone || ch.Owner != "" || ch.Why == "" {
-		t.Errorf("a machine without a GPU: %+v, %v", ch, err)
-	}
+	check.That(t, err == nil && ch.Source == SourceNone && ch.Owner == "" && ch.Why != "", "a machine without a GPU: %+v, %v", ch, err)
 }
 
 // A folder in which nothing tells the architecture is refused for that, and not for a repository that lacks "".
 func TestNoArchitecture(t *testing.T) {
 	_, err := Choose(Load(), machine("debian", "12", "", "2331"), driver("580"))
-	if err == nil || !strings.Contains(whole(err), "cannot determine the CPU architecture") || !strings.Contains(whole(err), "root of an image") {
-		t.Error(err)
-	}
+	check.That(t, err != nil && strings.Contains(whole(err), "cannot determine the CPU architecture") && strings.Contains(whole(err), "root of an image"), "%v", err)
 }
 
 // TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another spec, choose again.

@@ -14,7 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func function(device, class string) facts.PCI {
@@ -38,16 +40,13 @@ func TestFabricOf(t *testing.T) {
 		{[]facts.PCI{function("2901", "040300")}, ""}, // no GPU, but a function beside it
 		{nil, ""},
 	} {
-		if got := FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}); got != x.want {
-			t.Errorf("%v: %q, want %q", x.gpus, got, x.want)
-		}
+		check.Equal(t, FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}), x.want, "%v:", x.gpus)
 	}
 	for _, row := range c.GPUs {
 		for _, id := range row.IDs {
 			got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{function(id, "030200")}})
-			if want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]; got != want {
-				t.Errorf("%s (%s): %q, want %q", id, row.Name, got, want)
-			}
+			want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]
+			check.That(t, got == want, "%s (%s): %q, want %q", id, row.Name, got, want)
 		}
 	}
 }
@@ -68,25 +67,20 @@ func TestServices(t *testing.T) {
 	} {
 		f := facts.Facts{Live: true, GPUs: c.gpus}
 		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
-		if err != nil {
-			t.Fatal(c.name, err)
-		}
+		must.That(t, err == nil, "%v: %v", c.name, err)
 		var units []string
 		for _, w := range wants {
 			if w.Ref().Kind == "unit" {
 				units = append(units, w.Ref().Name)
 			}
 		}
-		if got := strings.Join(units, " "); got != c.units {
-			t.Errorf("%s: %s", c.name, got)
-		}
+		check.Equal(t, strings.Join(units, " "), c.units, "%s:", c.name)
 	}
 	alone := facts.Facts{Live: true, GPUs: []facts.PCI{function("2330", "030200")}}
 	for _, s := range []Services{{FabricManager: "on"}, {FabricManager: "auto", IMEX: "host"}, {FabricManager: "on", Fabric: FabricRack}} {
 		_, err := ServiceWants(s, alone)
-		if tr := (*trouble.Error)(nil); !errors.As(err, &tr) || len(tr.Try) == 0 {
-			t.Errorf("%+v: %v, and not a refusal that says what to do", s, err)
-		}
+		tr := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &tr) && len(tr.Try) > 0, "%+v: %v, and not a refusal that says what to do", s, err)
 	}
 }
 
@@ -98,9 +92,7 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
 	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
 	p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\n"+stale+loaded+umad))
-	if !strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") || !strings.Contains(p, "there is no InfiniBand device") {
-		t.Error(p)
-	}
+	check.That(t, strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") && strings.Contains(p, "there is no InfiniBand device"), "%v", p)
 	running := "-- sim.toml --\n" + strings.Replace(stale, "failed", "active", 1) + loaded + umad
 	if p = drivertest.Problems(t, wants, drivertest.Node(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx\n")); !strings.Contains(p, "none says SW_MNG") {
 		t.Error(p)
@@ -110,9 +102,7 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	}
 	for _, w := range wants {
 		state, err := w.Look(t.Context(), drivertest.Node(t, "-- sim.toml --\n"+stale+loaded))
-		if w.Ref().Name == "NVLink switches can be managed" && !errors.As(err, new(host.Later)) {
-			t.Errorf("without ib_umad, which the stage before loads: %q, %v", state, err)
-		}
+		check.That(t, w.Ref().Name != "NVLink switches can be managed" || errors.As(err, new(host.Later)), "without ib_umad, which the stage before loads: %q, %v", state, err)
 		if w.Ref().Name != "the fabric manager is of the module's version" {
 			continue
 		}
@@ -155,9 +145,7 @@ func TestInfinibandModules(t *testing.T) {
 		var packages []string
 		for _, m := range c.Members {
 			packages = append(packages, m.Name)
-			if m.Lockstep || m.PerKernel != kernel {
-				t.Errorf("%s: %+v", x.name, m)
-			}
+			check.That(t, !m.Lockstep && m.PerKernel == kernel, "%s: %+v", x.name, m)
 		}
 		k, _ := c.KernelSide(d, f)
 		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool { return strings.HasPrefix(m, "nvidia") })
@@ -201,17 +189,11 @@ func TestGDS(t *testing.T) {
 			t.Errorf("%s: %v", x.name, whole(err))
 			continue
 		}
-		if !slices.Equal(got, x.want) {
-			t.Errorf("%s: %v, want %v", x.name, got, x.want)
-		}
+		check.That(t, slices.Equal(got, x.want), "%s: %v, want %v", x.name, got, x.want)
 		for _, m := range ch.Members {
-			if m.Role == "gds" && m.Lockstep {
-				t.Errorf("%s: %s has a version of its own", x.name, m.Name)
-			}
+			check.That(t, m.Role != "gds" || !m.Lockstep, "%s: %s has a version of its own", x.name, m.Name)
 		}
-		if x.want != nil && ch.Flavour != FlavourOpen && ch.Source == SourceNVIDIA {
-			t.Errorf("%s: %s modules", x.name, ch.Flavour)
-		}
+		check.That(t, x.want == nil || ch.Flavour == FlavourOpen || ch.Source != SourceNVIDIA, "%s: %s modules", x.name, ch.Flavour)
 	}
 }
 

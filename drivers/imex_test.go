@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -31,21 +32,16 @@ func TestEditIMEX(t *testing.T) {
 	} {
 		got, err := editIMEX(true)([]byte(x.found))
 		twice, _ := editIMEX(true)(got)
-		if err != nil || string(got) != x.want || string(twice) != x.want {
-			t.Errorf("%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
-		}
+		check.That(t, err == nil && string(got) == x.want && string(twice) == x.want, "%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
 		back, left, err := TakeOutIMEX([]byte(x.found), got, append(got, "THEIRS=1\n"...))
-		if want := imexValues([]byte(x.found + "\nTHEIRS=1\n")); err != nil || left != nil || !equal(imexValues(back), want) {
-			t.Errorf("%s: taken out: %v\n%s", x.name, err, back)
-		}
+		want := imexValues([]byte(x.found + "\nTHEIRS=1\n"))
+		check.That(t, err == nil && left == nil && equal(imexValues(back), want), "%s: taken out: %v\n%s", x.name, err, back)
 	}
 	if got, err := editIMEX(true)(nil); got != nil || err != nil {
 		t.Errorf("a file that the package is to bring: %q, %v", got, err)
 	}
 	elsewhere, _ := editIMEX(false)([]byte("IMEX_NODE_CONFIG_FILE=/srv/nodes\n"))
-	if imexValues(elsewhere)[imexNodesFile] != "/srv/nodes" {
-		t.Errorf("a file of nodes that the spec does not name was taken: %s", elsewhere)
-	}
+	check.That(t, imexValues(elsewhere)[imexNodesFile] == "/srv/nodes", "a file of nodes that the spec does not name was taken: %s", elsewhere)
 	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
 	got, left, err := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed))
 	if err != nil || imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" || !slices.Equal(left, []string{`IMEX_CMD_ENABLED is "0", gpuadm had set "1"`}) {
@@ -97,9 +93,8 @@ func TestIMEXAnswers(t *testing.T) {
 func TestIMEXRestartBeforeUs(t *testing.T) {
 	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
 	for enabled, ready := range map[string]bool{"0": true, "1": false} {
-		if err := imexReady(t.Context(), drivertest.Node(t, node+enabled+"\n")); (err == nil) != ready {
-			t.Errorf("IMEX_CMD_ENABLED=%s: %v", enabled, err)
-		}
+		err := imexReady(t.Context(), drivertest.Node(t, node+enabled+"\n"))
+		check.That(t, (err == nil) == ready, "IMEX_CMD_ENABLED=%s: %v", enabled, err)
 	}
 }
 
@@ -114,12 +109,8 @@ func TestIMEXNodesKnown(t *testing.T) {
 		"-- etc/nvidia-imex/config.cfg --\n#IMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\ngpu-1.example\n": "",
 	} {
 		got := drivertest.Problems(t, []converge.Want{imexNodesKnown(false)}, drivertest.Node(t, archive))
-		if (says == "") != (got == "") || !strings.Contains(got, says) {
-			t.Errorf("%s: %q, want %q", archive, got, says)
-		}
-		if got := drivertest.Problems(t, []converge.Want{imexNodesKnown(true)}, drivertest.Node(t, archive)); got != "" {
-			t.Errorf("the spec names them: %s", got)
-		}
+		check.That(t, (says == "") == (got == "") && strings.Contains(got, says), "%s: %q, want %q", archive, got, says)
+		check.None(t, drivertest.Problems(t, []converge.Want{imexNodesKnown(true)}, drivertest.Node(t, archive)), "the spec names them:")
 	}
 }
 
@@ -139,14 +130,11 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")}))(t)
 		c, _, err := New().Choose(s, f)
 		must.OK(t, err)
-		if k, _ := c.KernelSide(s.Driver, f); k.Parameters[imexChannel] != x.channel || slices.Contains(k.Companions, "ib_umad") {
-			t.Errorf("%s: %v, loads %v", x.text, k.Parameters, k.Companions)
-		}
+		k, _ := c.KernelSide(s.Driver, f)
+		check.That(t, k.Parameters[imexChannel] == x.channel && !slices.Contains(k.Companions, "ib_umad"), "%s: %v, loads %v", x.text, k.Parameters, k.Companions)
 		for archive, says := range map[string]string{"-- x --\n": x.says, theirs: x.saysTheirs} {
 			message := strings.Join(New().Services().Notes(drivertest.Node(t, archive), s, f), "\n")
-			if !strings.Contains(message, says) || (x.says == "") != (message == "") {
-				t.Errorf("%s: %q, want %q", x.text, message, says)
-			}
+			check.That(t, strings.Contains(message, says) && (x.says == "") == (message == ""), "%s: %q, want %q", x.text, message, says)
 		}
 	}
 }
@@ -154,9 +142,7 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 // In an image, where nothing runs, the unit is masked for the first boot; where it is not installed nothing is wanted.
 func TestIMEXMaskedInAnImage(t *testing.T) {
 	wants, err := imexWants(Services{Fabric: FabricRack, IMEX: "auto"}, facts.Facts{Live: true})
-	if err != nil || len(wants) != 1 {
-		t.Fatal(wants, err)
-	}
+	must.That(t, err == nil && len(wants) == 1, "%v: %v", wants, err)
 	const image = "-- sim.toml --\nlive = false\n-- etc/systemd/system/ --\n"
 	for archive, want := range map[string]converge.State{
 		image: "",
@@ -164,15 +150,10 @@ func TestIMEXMaskedInAnImage(t *testing.T) {
 	} {
 		n := drivertest.Node(t, archive)
 		found, err := wants[0].Look(t.Context(), n)
-		if err != nil && !errors.As(err, new(host.Later)) {
-			t.Fatal(err)
-		}
+		must.That(t, err == nil || errors.As(err, new(host.Later)), "%v", err)
 		to, err := wants[0].To(found)
-		if err != nil || to != want {
-			t.Errorf("%q leads to %q, %v; want %q", found, to, err, want)
-		}
-		if err := wants[0].Make(t.Context(), n, to); to != "" && err != nil {
-			t.Error(err)
-		}
+		check.That(t, err == nil && to == want, "%q leads to %q, %v; want %q", found, to, err, want)
+		err = wants[0].Make(t.Context(), n, to)
+		check.That(t, to == "" || err == nil, "%v", err)
 	}
 }

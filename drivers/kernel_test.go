@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestNextKernel(t *testing.T) {
@@ -28,9 +29,7 @@ func TestNextKernel(t *testing.T) {
 		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.8")}, "is built for 6.8"},
 	} {
 		got := NextKernel("580.1", facts.Modules{Kernels: []facts.KernelModules{c.next, {Kernel: "6.8", Nvidia: with("580.1", "6.8")}}}, Choice{})
-		if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
-			t.Errorf("%+v: %q", c.next, got)
-		}
+		check.That(t, (got == "") == (c.says == "") && strings.Contains(got, c.says), "%+v: %q", c.next, got)
 	}
 }
 
@@ -80,12 +79,8 @@ func TestModuleProblems(t *testing.T) {
 	} {
 		got := ModuleProblems(f, x.m, x.c)
 		for _, w := range x.want {
-			if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, w) }) {
-				t.Errorf("%s: it does not say %q: %q", x.name, w, got)
-			}
+			check.That(t, slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, w) }), "%s: it does not say %q: %q", x.name, w, got)
 		}
-		if len(got) != len(x.want) {
-			t.Errorf("%s: %q", x.name, got)
-		}
+		check.That(t, len(got) == len(x.want), "%s: %q", x.name, got)
 	}
 }

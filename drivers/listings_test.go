@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/listings"
 )
 
@@ -83,18 +84,14 @@ func TestListings(t *testing.T) {
 					continue
 				}
 				asked++
-				if has, known := l.Has(p.Name); known && !has && !elsewhere(l, p.Name) {
-					t.Errorf("%s, %s: %s is asked for as %s, and the listing does not have it", l, g.name, p.Name, p.Role)
-				}
-				if to, is := l.Transitional[p.Name]; is && !strings.Contains(to, branchText(l.Version)) && ch.Source != SourceUbuntu {
-					t.Errorf("%s, %s: %s is transitional to %s", l, g.name, p.Name, to)
-				}
+				has, known := l.Has(p.Name)
+				check.That(t, !known || has || elsewhere(l, p.Name), "%s, %s: %s is asked for as %s, and the listing does not have it", l, g.name, p.Name, p.Role)
+				to, is := l.Transitional[p.Name]
+				check.That(t, !is || strings.Contains(to, branchText(l.Version)) || ch.Source == SourceUbuntu, "%s, %s: %s is transitional to %s", l, g.name, p.Name, to)
 			}
 		}
 	}
-	if asked < 400 {
-		t.Errorf("only %d names were held against listings", asked)
-	}
+	check.That(t, asked >= 400, "only %d names were held against listings", asked)
 }
 
 // elsewhere says whether another pocket of the same archive has a package: Debian's security pocket has what changed alone.
@@ -134,9 +131,7 @@ func TestMembersWereSeen(t *testing.T) {
 				has, _ := l.Has(name)
 				return has
 			})
-			if !seen {
-				t.Errorf("%v %v: no listing of branches %d to %d has %s", s.Sources, s.Distros, row.First, row.Last, row.Name)
-			}
+			check.That(t, seen, "%v %v: no listing of branches %d to %d has %s", s.Sources, s.Distros, row.First, row.Last, row.Name)
 		}
 	}
 }

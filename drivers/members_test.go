@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -51,9 +52,8 @@ func TestHeaders(t *testing.T) {
 		m := machine(x.id, x.version, "amd64", "2331")
 		m.Kernels = []string{x.kernel, "second-kernel"}
 		ch := choose(t, m, driver("580.95.05"))
-		if got := names(ch, "headers"); len(got) != 2 || got[0] != x.headers || !strings.HasSuffix(got[1], "second-kernel") {
-			t.Errorf("%s %s: %v", x.id, x.kernel, got)
-		}
+		got := names(ch, "headers")
+		check.That(t, len(got) == 2 && got[0] == x.headers && strings.HasSuffix(got[1], "second-kernel"), "%s %s: %v", x.id, x.kernel, got)
 		if got := names(ch, "kernel-modules"); x.extra == "" && got != nil || x.extra != "" && (len(got) != 2 || got[0] != x.extra) {
 			t.Errorf("%s %s: %v", x.id, x.kernel, got)
 		}
@@ -70,9 +70,7 @@ func TestCompilers(t *testing.T) {
 	m.Kernels = []string{"6.8.0-60-generic", "5.15.0-100-generic"}
 	m.Compilers = map[string]string{"6.8.0-60-generic": "gcc-12"}
 	ch := choose(t, m, driver("580.95.05"))
-	if !slices.Contains(ch.Members, Member{Name: "gcc-12", Role: "compiler", PerKernel: "6.8.0-60-generic"}) {
-		t.Errorf("%v", names(ch, "compiler"))
-	}
+	check.That(t, slices.Contains(ch.Members, Member{Name: "gcc-12", Role: "compiler", PerKernel: "6.8.0-60-generic"}), "%v", names(ch, "compiler"))
 }
 
 // TestFabric wants the companions of NVSwitches where there are NVSwitches, or where they are asked for, and nowhere else.
@@ -97,18 +95,14 @@ func TestFabric(t *testing.T) {
 		for _, p := range ch.Members {
 			if slices.Contains([]string{"fabricmanager", "nscq", "nvsdm", "imex", "nvlsm", "fabric-diagnostics"}, p.Role) {
 				got = append(got, p.Role)
-				if own := p.Role == "nvlsm" || p.Role == "fabric-diagnostics"; p.Lockstep == own {
-					t.Errorf("%s: %+v", x.name, p)
-				}
+				own := p.Role == "nvlsm" || p.Role == "fabric-diagnostics"
+				check.That(t, p.Lockstep != own, "%s: %+v", x.name, p)
 			}
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, x.roles) {
-			t.Errorf("%s: %v", x.name, got)
-		}
-		if w := strings.Join(ch.Warnings, "\n"); x.warning == "" != (w == "") || !strings.Contains(w, x.warning) {
-			t.Errorf("%s: %s", x.name, w)
-		}
+		check.That(t, slices.Equal(got, x.roles), "%s: %v", x.name, got)
+		w := strings.Join(ch.Warnings, "\n")
+		check.That(t, x.warning == "" == (w == "") && strings.Contains(w, x.warning), "%s: %s", x.name, w)
 	}
 }
 
@@ -143,9 +137,7 @@ func TestWarnings(t *testing.T) {
 		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.178.04"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: that they are 580.178.04 shows only when they are installed"}},
 		{suse, with(driver("580.178.04"), "source", "runfile"), []string{"what builds kernel modules on sles 15.6 is not known: DKMS, a compiler and each kernel's headers must be there"}},
 	} {
-		if d := cmp.Diff(x.want, choose(t, x.m, x.d).Warnings); d != "" {
-			t.Errorf("%s %s: %s", x.m.ID, x.d.Version, d)
-		}
+		check.None(t, cmp.Diff(x.want, choose(t, x.m, x.d).Warnings), "%s %s:", x.m.ID, x.d.Version)
 	}
 }
 
@@ -158,13 +150,11 @@ func TestPrecompiled(t *testing.T) {
 	want := []string{
 		"linux-modules-nvidia-580-server-6.8.0-41-generic", "linux-modules-nvidia-580-server-6.8.0-1015-aws",
 	}
-	if got := names(ch, "module"); !slices.Equal(got, want) || !ch.Precompiled {
-		t.Errorf("%v %v", got, ch)
-	}
+	got := names(ch, "module")
+	check.That(t, slices.Equal(got, want) && ch.Precompiled, "%v %v", got, ch)
 	ch = choose(t, m, with(d, "build", "dkms"))
-	if got := names(ch, "module"); !slices.Equal(got, []string{"nvidia-dkms-580-server"}) || ch.Precompiled || len(names(ch, "headers")) != 2 {
-		t.Errorf("%v %v", got, ch)
-	}
+	got = names(ch, "module")
+	check.That(t, slices.Equal(got, []string{"nvidia-dkms-580-server"}) && !ch.Precompiled && len(names(ch, "headers")) == 2, "%v %v", got, ch)
 }
 
 func TestRepositories(t *testing.T) {
@@ -181,9 +171,7 @@ func TestRepositories(t *testing.T) {
 		{"debian", "12", "arm64", Repository{Distro: "debian12", Arch: "arm64", Component: "contrib non-free non-free-firmware"}},
 	} {
 		ch := choose(t, machine(x.id, x.version, x.arch, "20b5"), driver(""))
-		if d := cmp.Diff(x.want, ch.Repo); d != "" {
-			t.Errorf("%s %s: %s", x.id, x.version, d)
-		}
+		check.None(t, cmp.Diff(x.want, ch.Repo), "%s %s:", x.id, x.version)
 	}
 	d := mirrored("595")
 	ch := choose(t, machine("rhel", "10.0", "amd64", "2331"), d)
@@ -191,13 +179,9 @@ func TestRepositories(t *testing.T) {
 		t.Errorf("the mirror is not taken: %+v", ch.Repo)
 	}
 	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(driver("580.95.05"), "source", "runfile"))
-	if ch.Repo.URL != "https://us.download.nvidia.com/tesla/580.95.05/NVIDIA-Linux-aarch64-580.95.05.run" || ch.Source != SourceRunfile {
-		t.Errorf("%+v", ch.Repo)
-	}
+	check.That(t, ch.Repo.URL == "https://us.download.nvidia.com/tesla/580.95.05/NVIDIA-Linux-aarch64-580.95.05.run" && ch.Source == SourceRunfile, "%+v", ch.Repo)
 	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(mirrored("580.95.05"), "source", "runfile"))
-	if ch.Repo.URL != "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run" {
-		t.Errorf("%+v", ch.Repo)
-	}
+	check.That(t, ch.Repo.URL == "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run", "%+v", ch.Repo)
 }
 
 // TestExceptions wants the parameters of AWS' older instances, unless the spec sets them.
@@ -205,34 +189,27 @@ func TestExceptions(t *testing.T) {
 	m := machine("ubuntu", "24.04", "amd64", "2237")
 	m.Instance = "g5.xlarge"
 	ch := choose(t, m, driver("580.95.05"))
-	if ch.Flavour != FlavourProprietary || ch.Parameters["NVreg_EnableGpuFirmware"] != "0" {
-		t.Errorf("%+v", ch)
-	}
+	check.That(t, ch.Flavour == FlavourProprietary && ch.Parameters["NVreg_EnableGpuFirmware"] == "0", "%+v", ch)
 	d := driver("580.95.05")
 	d.Parameters = map[string]string{"NVreg_EnableGpuFirmware": "1"}
-	if ch := choose(t, m, d); len(ch.Parameters) != 0 {
-		t.Errorf("the spec's parameter is lost: %+v", ch.Parameters)
-	}
+	ch = choose(t, m, d)
+	check.That(t, len(ch.Parameters) == 0, "the spec's parameter is lost: %+v", ch.Parameters)
 	for _, other := range []string{"", "g6.xlarge", "g5x.large", "p5.48xlarge"} {
 		m.Instance = other
-		if ch := choose(t, m, driver("580.95.05")); ch.Flavour != FlavourOpen || ch.Parameters != nil {
-			t.Errorf("%s: %+v", other, ch)
-		}
+		ch := choose(t, m, driver("580.95.05"))
+		check.That(t, ch.Flavour == FlavourOpen && ch.Parameters == nil, "%s: %+v", other, ch)
 	}
-	if ch := choose(t, machine("ubuntu", "24.04", "arm64", "2342"), driver("580")); ch.Parameters["NVreg_CoherentGPUMemoryMode"] != "driver" {
-		t.Errorf("%+v", ch.Parameters)
-	}
+	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), driver("580"))
+	check.That(t, ch.Parameters["NVreg_CoherentGPUMemoryMode"] == "driver", "%+v", ch.Parameters)
 }
 
 // TestParse wants a catalog with an unknown key, or without files, to be refused.
 func TestParse(t *testing.T) {
-	if _, err := parse(fstest.MapFS{}); err == nil {
-		t.Error("a catalog without files is taken")
-	}
+	_, err := parse(fstest.MapFS{})
+	check.That(t, err != nil, "a catalog without files is taken")
 	for _, text := range []string{"gpsu = []\n", "gpus = [ { ids = [\"2330\"], nmae = \"x\" } ]\n", "gpus = 3\n", "["} {
-		if _, err := parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := parse(fstest.MapFS{"a.toml": {Data: []byte(text)}})
+		check.That(t, err != nil && strings.Contains(err.Error(), "a.toml"), "%q: %v", text, err)
 	}
 }
 
@@ -244,13 +221,9 @@ func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 	out := func(name string) bool {
 		return slices.ContainsFunc(f.Excluded, func(glob string) bool { ok, err := path.Match(glob, name); return ok || err != nil })
 	}
-	if !out("nvidia-driver-580-open") || !out("linux-modules-nvidia-580-6.8.0-88-generic") {
-		t.Errorf("the driver of %q is not excluded", f.Exclude)
-	}
+	check.That(t, out("nvidia-driver-580-open") && out("linux-modules-nvidia-580-6.8.0-88-generic"), "the driver of %q is not excluded", f.Exclude)
 	for _, name := range []string{"libcudart12", "libcudart11.0", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-container-toolkit", "nvidia-fs-dkms", "linux-image-nvidia-6.8", "linux-modules-nvidia-fs-6.8.0-1030-nvidia"} {
-		if out(name) {
-			t.Errorf("%s of %q cannot be installed any more", name, f.Exclude)
-		}
+		check.That(t, !out(name), "%s of %q cannot be installed any more", name, f.Exclude)
 	}
 }
 
@@ -290,12 +263,8 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		if ch.Precompiled != x.signed || !strings.Contains(message, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
 			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, message)
 		}
-		if err == nil && x.signed != slices.Contains(names(ch, "module"), signed(k)) {
-			t.Errorf("%s: %v", x.name, names(ch, "module"))
-		}
-		if err == nil && !x.signed && len(names(ch, "headers")) != 2 {
-			t.Errorf("%s: DKMS has no headers: %v", x.name, ch.Members)
-		}
+		check.That(t, err != nil || x.signed == slices.Contains(names(ch, "module"), signed(k)), "%s: %v", x.name, names(ch, "module"))
+		check.That(t, err != nil || x.signed || len(names(ch, "headers")) == 2, "%s: DKMS has no headers: %v", x.name, ch.Members)
 	}
 }
 
@@ -309,9 +278,8 @@ func TestPrecompiledStream(t *testing.T) {
 	if got := names(ch, "module"); ch.Stream != "580" || !slices.Equal(got, []string{"kmod-nvidia-580.178.04-5.14.0-687.54.1"}) || ch.Flavour != FlavourProprietary || len(names(ch, "dkms")) > 0 {
 		t.Errorf("%v, %+v", got, ch)
 	}
-	if ch := choose(t, m, driver("580.178.04")); ch.Stream != "580-open" || ch.Precompiled {
-		t.Errorf("unasked: %+v", ch)
-	}
+	ch = choose(t, m, driver("580.178.04"))
+	check.That(t, ch.Stream == "580-open" && !ch.Precompiled, "unasked: %+v", ch)
 }
 
 func TestSignedStay(t *testing.T) {
@@ -344,9 +312,7 @@ func TestSignedStay(t *testing.T) {
 			continue
 		}
 		if !x.stays {
-			if len(ch.Without) > 0 {
-				t.Errorf("%s: without %v", x.name, ch.Without)
-			}
+			check.That(t, len(ch.Without) == 0, "%s: without %v", x.name, ch.Without)
 			continue
 		}
 		message := strings.Join(ch.Warnings, "\n")
@@ -359,9 +325,8 @@ func TestSignedStay(t *testing.T) {
 			}
 		}
 		f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}}
-		if side, _ := ch.KernelSide(spec.Driver{}, f); side.Build != "precompiled" || !slices.Equal(side.Kernels, []string{k}) {
-			t.Errorf("%s: the modules are for %+v", x.name, side)
-		}
+		side, _ := ch.KernelSide(spec.Driver{}, f)
+		check.That(t, side.Build == "precompiled" && slices.Equal(side.Kernels, []string{k}), "%s: the modules are for %+v", x.name, side)
 	}
 }
 
@@ -381,8 +346,6 @@ func TestRefusesBuilds(t *testing.T) {
 		{"an image", false, facts.Trust{SecureBoot: "on"}, false},
 	} {
 		f := facts.Facts{Live: c.live, Modules: &facts.Modules{Trust: c.trust}}
-		if got := hardware.MachineOf(f, "").RefusesBuilds; got != c.want {
-			t.Errorf("%s: %t", c.name, got)
-		}
+		check.Equal(t, hardware.MachineOf(f, "").RefusesBuilds, c.want, "%s:", c.name)
 	}
 }

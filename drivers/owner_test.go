@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -56,25 +57,15 @@ func TestOwners(t *testing.T) {
 			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")}))(t)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(context.Background(), n)
-			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
-				t.Errorf("it was touched: %v %v", res.Made, n.Violations())
-			}
+			check.That(t, n.Touches() == 0 && len(res.Made) == 0 && len(n.Violations()) == 0, "it was touched: %v %v", res.Made, n.Violations())
 			if len(test.want) == 0 {
-				if err != nil {
-					t.Error(err)
-				}
+				check.OK(t, err)
 				return
 			}
 			tr := (*trouble.Error)(nil)
-			if !errors.As(err, &tr) {
-				t.Fatal(err)
-			}
+			must.That(t, errors.As(err, &tr), "%v", err)
 			text := tr.What + "\n" + strings.Join(tr.Because, "\n") + "\n" + strings.Join(tr.Try, "\n")
-			for _, w := range test.want {
-				if !strings.Contains(text, w) {
-					t.Errorf("%s\ndoes not say %q", text, w)
-				}
-			}
+			check.Says(t, text, test.want...)
 		})
 	}
 }
@@ -92,22 +83,16 @@ func TestEKSImage(t *testing.T) {
 			s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")}))(t)
 			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(t.Context(), n)
-			if n.Touches() != 0 || len(res.Made) != 0 {
-				t.Errorf("%s was touched: %v", name, res.Made)
-			}
+			check.That(t, n.Touches() == 0 && len(res.Made) == 0, "%s was touched: %v", name, res.Made)
 			switch version {
 			case "580":
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
+				check.That(t, err == nil, "%s: %v", name, err)
 			case "595":
 				if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image") {
 					t.Errorf("%s: %v", name, err)
 				}
 			default:
-				if !trouble.Passes(err) || !strings.Contains(err.Error(), loader) {
-					t.Errorf("%s does not wait for %s: %v", name, loader, err)
-				}
+				check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), loader), "%s does not wait for %s: %v", name, loader, err)
 			}
 		}
 	}
@@ -130,14 +115,12 @@ func TestLeftAlone(t *testing.T) {
 		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})
 		must.OK(t, err)
 		e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
-		if _, err := e.Apply(context.Background(), n); err != nil {
-			t.Fatal(name, err)
-		}
+		_, err = e.Apply(context.Background(), n)
+		must.That(t, err == nil, "%v: %v", name, err)
 		have(t, n, "580.95.05 open")
 		must.OK(t, later(n))
-		if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 {
-			t.Errorf("%s: %v %v", name, res.Made, err)
-		}
+		res, err := e.Apply(context.Background(), n)
+		check.That(t, err == nil && len(res.Made) == 0, "%s: %v %v", name, res.Made, err)
 		have(t, n, "580.95.05 open")
 	}
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestCUDAMajor(t *testing.T) {
@@ -26,9 +28,7 @@ func TestCUDAMajor(t *testing.T) {
 		"580.95.05": 13, "580.65.06": 13, "580.30": 12, "580": 13, "575.64": 12, "525.60.13": 12, "520.61.05": 11, "525": 12,
 		"450.80.02": 11, "440.33": 0, "": 0, "620": 13, "x": 0,
 	} {
-		if got := catalog.cudaMajor(version); got != want {
-			t.Errorf("cudaMajor(%q) = %d, not %d", version, got, want)
-		}
+		check.Equal(t, catalog.cudaMajor(version), want, "cudaMajor(%q) =", version)
 	}
 }
 
@@ -130,9 +130,8 @@ func TestOrder(t *testing.T) {
 		shuffled.GPUs = slices.Clone(m.GPUs)
 		r.Shuffle(len(m.GPUs), reflect.Swapper(shuffled.GPUs))
 		b, errB := Choose(c, shuffled, d)
-		if diff := cmp.Diff(a, b); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
-			t.Fatalf("%+v %+v\n%v\n%v\n%s", m, d, errA, errB, diff)
-		}
+		diff := cmp.Diff(a, b)
+		must.That(t, diff == "" && fmt.Sprint(errA) == fmt.Sprint(errB), "%+v %+v\n%v\n%v\n%s", m, d, errA, errB, diff)
 	}
 }
 
@@ -147,9 +146,7 @@ func TestMonotone(t *testing.T) {
 		more.GPUs = append(slices.Clone(m.GPUs), r.device(c, 0x80))
 		a, errA := Choose(c, m, d)
 		b, errB := Choose(c, more, d)
-		if errA != nil && errB == nil {
-			t.Fatalf("refused, and not with one GPU more:\n%+v\n%+v\n%v\n%+v", more, d, errA, b)
-		}
+		must.That(t, errA == nil || errB != nil, "refused, and not with one GPU more:\n%+v\n%+v\n%v\n%+v", more, d, errA, b)
 		if errA != nil || errB != nil {
 			refused++
 			continue
@@ -161,14 +158,10 @@ func TestMonotone(t *testing.T) {
 			t.Fatalf("%s from %s on, then %s from %s on", a.Branch, a.Minimum, b.Branch, b.Minimum)
 		}
 		for role := range roles(a) {
-			if !roles(b)[role] && a.Flavour == b.Flavour && a.Branch == b.Branch {
-				t.Fatalf("%s is gone with one GPU more", role)
-			}
+			must.That(t, roles(b)[role] || a.Flavour != b.Flavour || a.Branch != b.Branch, "%s is gone with one GPU more", role)
 		}
 	}
-	if refused < 500 || chosen < 500 {
-		t.Errorf("%d refused, %d chosen: the draw is lopsided", refused, chosen)
-	}
+	check.That(t, refused >= 500 && chosen >= 500, "%d refused, %d chosen: the draw is lopsided", refused, chosen)
 }
 
 func roles(ch Choice) map[string]bool {
@@ -187,23 +180,16 @@ func TestSound(t *testing.T) {
 		m, d := r.machine(c), r.spec()
 		before := fmt.Sprintf("%+v %+v", m, d)
 		ch, err := Choose(c, m, d)
-		if after := fmt.Sprintf("%+v %+v", m, d); before != after {
-			t.Fatalf("Choose changed what it was given:\n%s\n%s", before, after)
-		}
+		after := fmt.Sprintf("%+v %+v", m, d)
+		must.That(t, before == after, "Choose changed what it was given:\n%s\n%s", before, after)
 		if err != nil {
-			if strings.Contains(err.Error(), "internal") || strings.ContainsAny(err.Error(), "\n{}") || !strings.HasPrefix(err.Error(), "cannot ") {
-				t.Fatal(err)
-			}
+			must.That(t, !strings.Contains(err.Error(), "internal") && !strings.ContainsAny(err.Error(), "\n{}") && strings.HasPrefix(err.Error(), "cannot "), "%v", err)
 			continue
 		}
 		for _, p := range ch.Members {
-			if p.Name == "" || p.Role == "" || strings.ContainsAny(p.Name, " {}") || strings.HasSuffix(p.Name, "-") {
-				t.Fatalf("%+v", p)
-			}
+			must.That(t, p.Name != "" && p.Role != "" && !strings.ContainsAny(p.Name, " {}") && !strings.HasSuffix(p.Name, "-"), "%+v", p)
 		}
-		if names := slices.Collect(maps.Keys(roles(ch))); !slices.Contains(names, "module") && ch.Source != SourceRunfile {
-			t.Fatalf("no module: %+v", ch)
-		}
+		must.That(t, slices.Contains(slices.Collect(maps.Keys(roles(ch))), "module") || ch.Source == SourceRunfile, "no module: %+v", ch)
 		major, _ := strconv.Atoi(ch.Branch)
 		for _, g := range m.GPUs {
 			a, _ := c.Arch(g.ID)
