@@ -33,6 +33,9 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	}
 	switch name, reads := ref.Name, ref.Reads; ref.Kind {
 	case "file":
+		if ref.Form == packages.FormSource {
+			return packages.NewSource(name, database), nil
+		}
 		merge, known := mergeOf(ref)
 		if !known {
 			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)

@@ -29,7 +29,7 @@ type applyFlags struct {
 }
 
 // breaks are the words that --allow and [disruption] allow take; --allow takes all as well.
-const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm"
+const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held"
 
 const (
 	allowed    = "all, " + breaks

@@ -187,6 +187,9 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	if ch.Why != "" {
 		c.prose(w, 15, ch.Why)
 	}
+	if ch.Lost != "" {
+		c.prose(w, 15, "undo will refuse it: "+ch.Lost)
+	}
 	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
 		if l == "" {
 			continue

@@ -66,6 +66,7 @@ type Change struct {
 	Breaks     []string            `json:"breaks,omitempty"`
 	Clients    map[string][]string `json:"clients,omitempty"`
 	Keeps      string              `json:"keeps,omitempty"`
+	Lost       string              `json:"lost,omitempty"` // why its Before may not come back: no repository has that version any more
 	Leaves     string              `json:"leaves,omitempty"`
 	Brings     []string            `json:"brings,omitempty"`     // kernel modules that making it puts on disk or takes away
 	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, since they were changed outside gpuadm
@@ -101,6 +102,8 @@ type Resolver interface {
 	// Resolve returns what making the pending changes would change: the same with what To left open filled in, and the further ones.
 	// host.Later if that cannot be known yet.
 	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
+	// Lacks returns those changes of an undo that cannot be made, since what they bring back is lost, each with the reason in Lost.
+	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
 // A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Both are pure.
@@ -108,6 +111,13 @@ type Follower interface {
 	Thing
 	Affected(found State, by Change) State // its state after another change
 	Current(found State) State             // its desired state
+}
+
+// A Supplier is a Follower that a Resolver gets its answers from: the lists of what repositories hold. On the way back what it follows is
+// restored before what a Resolver draws from it.
+type Supplier interface {
+	Follower
+	Supplies()
 }
 
 // A Merger can take gpuadm's part out of a state that was changed outside gpuadm since; any other thing is gpuadm's as a whole.
@@ -124,6 +134,13 @@ type Merger interface {
 type Validator interface {
 	Thing
 	Validate(ctx context.Context, v host.View, found, after State) error
+}
+
+// A Guarded thing may be protected by another tool: then an operator has to allow its change. left is the state that gpuadm last left it
+// in; "" if none. Guards is pure.
+type Guarded interface {
+	Thing
+	Guards(found, left, after State) (allow, who string) // "" where nothing protects it
 }
 
 // A Disruptor names what a change interrupts now. Undo asks it too: the journal's answer may be out of date.

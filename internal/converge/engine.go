@@ -141,6 +141,9 @@ func hits(what string) (why, try string, err error) {
 	if what == "lose-partitions" {
 		return "the GPUs are partitioned", "", errKept
 	}
+	if what == "change-held" {
+		return "another tool holds what would change", "lift the hold (apt-mark unhold, dnf versionlock delete), or ", errKept
+	}
 	if what == "stop-containers" {
 		return "containers run", "stop them, or have them live on (live-restore in Docker's documentation), or ", errKept
 	}

@@ -120,6 +120,8 @@ func (r *run) make(ctx context.Context, due []step) error {
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
+	case err != nil && r.back() && supplies(due[0].want.Thing): // what it supplies is restored by now, or the operator hears why not
+		return r.stay(due, err.Error())
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*trouble.Error)(nil); errors.As(err, &t) && t.Error() == err.Error() {

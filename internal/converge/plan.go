@@ -150,7 +150,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	var unwanted []step
 	for _, o := range slices.Backward(mine) {
-		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Dependency {
+		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.makes[0].Lost != "" || o.Dependency {
 			continue
 		}
 		if o.back() && !o.unsure() {
@@ -171,7 +171,8 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wanted := make([]step, 0, len(wants))
 	for _, w := range wants {
 		of := w.Ref()
-		wanted = append(wanted, step{want: w, mine: makesOf(mine, of.key()), Change: Change{
+		makes := makesOf(mine, of.key())
+		wanted = append(wanted, step{want: w, mine: makes, left: leftOf(makes), Change: Change{
 			Stage: st.Name, Section: w.Section, Ref: of, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves, Brings: w.Brings,
 		}})
@@ -189,9 +190,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 func (e *Engine) without(o ours) (step, error) {
 	t, err := e.ThingOf(o.Ref)
 	c := o.Change
-	c.Why, c.Reason, c.Unsure = "", Reason{}, false
+	c.Why, c.Reason, c.Unsure, c.Lost = "", Reason{}, false, o.makes[0].Lost
 	same := func(found State) (State, error) { return found, nil }
-	return step{Change: c, mine: o.makes, want: Want{Thing: t, To: same}, goes: 1}, err
+	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, goes: 1}, err
 }
 
 // wantCurrent wants a Follower current.
@@ -278,5 +279,5 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 	if err != nil {
 		return nil, err
 	}
-	return e.lookAll(ctx, v, steps)
+	return e.lookAll(ctx, v, steps, mine)
 }

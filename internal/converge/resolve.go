@@ -13,7 +13,7 @@ import (
 )
 
 // resolve has the pending changes of each kind that can draw others along resolved, and adds those.
-func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step, error) {
+func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	for i := 0; i < len(steps); i++ {
 		r, ok := steps[i].want.Thing.(Resolver)
 		if !ok || steps[i].converged() || steps[i].resolved {
@@ -38,7 +38,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 			steps = unresolved(steps, pending, err)
 			continue
 		}
-		if steps, err = e.dependencies(steps, pending[0], found); err != nil {
+		if steps, err = e.dependencies(steps, pending[0], found, mine); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +66,7 @@ func unresolved(steps []step, pending []Change, err error) []step {
 }
 
 // dependencies fills what was found out into the steps, and adds those that are drawn along behind the last of their kind.
-func (e *Engine) dependencies(steps []step, like Change, found []Change) ([]step, error) {
+func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []ours) ([]step, error) {
 	last := 0
 	for i, s := range steps {
 		if s.Kind == like.Kind {
@@ -82,7 +82,9 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change) ([]step
 				return nil, err
 			}
 			c.Stage, c.Section, c.Dependency = like.Stage, like.Section, true
-			extra = append(extra, step{Change: c, want: Want{Thing: t, To: asFound(c)}, resolved: true})
+			s := step{Change: c, want: Want{Thing: t, To: asFound(c)}, resolved: true, left: leftOf(makesOf(mine, c.key()))}
+			s.guard()
+			extra = append(extra, s)
 			continue
 		}
 		s := &steps[i]
@@ -90,8 +92,9 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change) ([]step
 			s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
-		s.Before, s.After, s.Why, s.Keeps, s.Brings, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Brings, c.Dependency, nil
+		s.Before, s.After, s.Why, s.Lost, s.Brings, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Lost, c.Brings, c.Dependency, nil
 		s.want.To = asFound(c)
+		s.guard()
 	}
 	return slices.Insert(steps, last+1, extra...), nil
 }

@@ -156,6 +156,14 @@ func makesOf(all []ours, is key) []Change {
 	return nil
 }
 
+// leftOf is the state that changes have left a thing in.
+func leftOf(makes []Change) State {
+	if len(makes) == 0 {
+		return ""
+	}
+	return makes[len(makes)-1].After
+}
+
 // fold joins the runs' changes to each thing, in the order of the first touch: what was made upon another thing came after it, and
 // has to go before it, however often that was changed since. What settles leaves nothing to undo.
 func fold(runs []Run) []ours {

@@ -28,7 +28,9 @@ type step struct {
 	idle     bool     // a settler that is not running, and that nothing pending affects
 	err      error    // why it cannot be made, or waits
 	goes     int      // 1: it is taken out, and the spec does not ask for it
+	left     State    // that gpuadm last left the thing in; "" if it did not
 	unseen   bool     // because the thing could not be looked at
+	supplies bool     // a Supplier follows it
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
@@ -46,6 +48,12 @@ func follows(t Thing) int {
 	return 0
 }
 
+// supplies says whether a Resolver gets its answers from a thing.
+func supplies(t Thing) bool {
+	_, is := t.(Supplier)
+	return is
+}
+
 // followersLast orders steps for their making: what settles comes after all else.
 func followersLast(steps []step) {
 	slices.SortStableFunc(steps, func(a, b step) int { return follows(a.want.Thing) - follows(b.want.Thing) })
@@ -57,7 +65,7 @@ const sideBySide = 8
 
 // lookAll looks at all steps, side by side where they wait, has changes resolved that need others, and says of what settles what the
 // pending changes will do to it.
-func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step, error) {
+func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	look := func() {
@@ -72,7 +80,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 	}
 	look()
 	wg.Wait()
-	steps, err := e.resolve(ctx, v, steps)
+	steps, err := e.resolve(ctx, v, steps, mine)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +119,7 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 
 // breaks asks a Disruptor what the change interrupts.
 func (s *step) breaks(ctx context.Context, v host.View) {
+	s.guard()
 	b, ok := s.want.Thing.(Disruptor)
 	if !ok || !s.now() {
 		return
@@ -121,6 +130,18 @@ func (s *step) breaks(ctx context.Context, v host.View) {
 		if s.Breaks, s.Clients, err = b.Breaks(ctx, v, s.Before, s.After); err != nil {
 			s.Reason = cannot(err)
 		}
+	}
+}
+
+// guard asks what an operator has to allow, since another tool protects the thing.
+func (s *step) guard() {
+	g, ok := s.want.Thing.(Guarded)
+	if !ok {
+		return
+	}
+	s.Breaks, s.Clients = nil, nil
+	if what, who := g.Guards(s.Before, s.left, s.After); what != "" && s.Before != s.After {
+		s.Breaks, s.Clients = []string{what}, map[string][]string{what: {who}}
 	}
 }
 

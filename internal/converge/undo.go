@@ -221,11 +221,14 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			steps = append(steps, s)
 		}
 	}
-	if p.steps, err = e.lookAll(ctx, v, steps); err != nil {
+	if p.steps, err = e.lookAll(ctx, v, steps, nil); err != nil {
 		return p, err
 	}
 	if of.on { // it was about to load another driver, which ends what the loaded one holds
 		p.steps = slices.DeleteFunc(p.steps, func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) })
+	}
+	if err := e.lacks(ctx, v, p.steps); err != nil {
+		return p, err
 	}
 	for i := range p.steps {
 		p.remains(&p.steps[i], of.runs)
@@ -250,6 +253,31 @@ func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []stri
 		return false
 	}
 	return true
+}
+
+// lacks asks a Resolver for the changes of its kind, where one could not be reverted when it was made: it may be possible by now. Where
+// what supplies it changes too, it cannot be asked yet.
+func (e *Engine) lacks(ctx context.Context, v host.View, steps []step) error {
+	if slices.ContainsFunc(steps, func(s step) bool { return s.supplies && !s.converged() }) {
+		return nil
+	}
+	for group := range groups(steps) {
+		r, ok := group[0].want.Thing.(Resolver)
+		if !ok || !slices.ContainsFunc(group, func(s step) bool { return s.Lost != "" && !s.converged() }) {
+			continue
+		}
+		lost, err := r.Lacks(ctx, v, changes(group))
+		if err != nil {
+			return err
+		}
+		for _, c := range lost {
+			s := &group[slices.IndexFunc(group, func(s step) bool { return s.key() == c.key() })]
+			if s.err = fmt.Errorf("cannot undo all of %s: %s", s.Kind, c.Lost); s.Cannot == "" {
+				s.Reason = cannot(s.err)
+			}
+		}
+	}
+	return nil
 }
 
 // remains notes what of a step this undo cannot take back, here and elsewhere, and what it interrupts.
@@ -304,8 +332,10 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		if err != nil {
 			s.Cannot, s.err = err.Error(), err
 		}
+		at := len(steps)
 		steps = append(steps, s)
 		for _, t := range e.followers(o.Change) {
+			steps[at].supplies = steps[at].supplies || supplies(t)
 			c := Change{Stage: o.Stage, Ref: t.Ref(), Follows: true}
 			settle = slices.DeleteFunc(settle, func(s step) bool { return c.Ref.covers(s.Ref) })
 			if !slices.ContainsFunc(settle, func(s step) bool { return s.Ref.covers(c.Ref) }) {
@@ -313,7 +343,25 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 			}
 		}
 	}
-	return append(together(steps), settle...)
+	return append(suppliersFirst(together(steps)), settle...)
+}
+
+// suppliersFirst has what supplies a Resolver restored before what is drawn from it.
+func suppliersFirst(steps []step) []step {
+	draws := func(s step) bool { _, is := s.want.Thing.(Resolver); return is }
+	at := slices.IndexFunc(steps, draws)
+	if at < 0 {
+		return steps
+	}
+	var first, rest []step
+	for _, s := range steps[at:] {
+		if s.supplies && !draws(s) {
+			first = append(first, s)
+		} else {
+			rest = append(rest, s)
+		}
+	}
+	return slices.Concat(steps[:at], first, rest)
 }
 
 // broke is what a thing that settles interrupted when the runs made it: it does so again.

@@ -143,23 +143,17 @@ func (c choice) isFrom(source string) bool {
 
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
 // the chosen version, and holds on those that do. offers are of all these names.
-//
-// A package that is held in a version which no asked package has is another's choice, and refused.
-func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) ([]converge.Change, error) {
+func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) []converge.Change {
 	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
 		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
 			chosen.own = Own(after.Version)
 		}
 	}
 	if f == nil || chosen.own == "" {
-		return changes, nil
+		return changes
 	}
-	ours := map[string]bool{}
 	for i, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)
-		if before.Installed() {
-			ours[Own(before.Version)] = true
-		}
 		// What the spec no longer asks for goes back to how it was found; a driver that was there before goes with the new one.
 		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
 			to, _ := f.fit(before, chosen, offers[c.Name])
@@ -173,9 +167,6 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	for _, name := range f.strangers(all, changes) {
 		to, kept := f.fit(all[name], chosen, offers[name])
-		if !kept && all[name].Held && !ours[Own(all[name].Version)] {
-			return nil, held(name, all[name])
-		}
 		switch {
 		case kept && to.Broken != "":
 			to.Held, to.Broken = true, ""
@@ -197,7 +188,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 			add(name, to, "part of the driver")
 		}
 	}
-	return changes, nil
+	return changes
 }
 
 // needed keeps parts that the spec no longer asks for and that the chosen version may depend on, in that version: of some

@@ -16,10 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Keeps says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
-// packages that were asked for half is nothing: if one cannot go back, none does. A dependency that was drawn to a newer version
-// serves the older ones as well.
-func (r *Resolution) Keeps(again map[string][]Offer, file func(name, version string) bool) {
+// Lost says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
+// packages that were asked for half is nothing: if one cannot go back, none does. They do without a dependency of before.
+func (r *Resolution) Lost(again map[string][]Offer, file func(name, version string) bool) {
 	whole := ""
 	for i, c := range r.Changes {
 		before, after := Parse(c.Before), Parse(c.After)
@@ -32,13 +31,13 @@ func (r *Resolution) Keeps(again map[string][]Offer, file func(name, version str
 		} else if !offered && !file(c.Name, before.Version) {
 			why = fmt.Sprintf("no %s has %s %s any more", r.Solver.Words().Source, c.Name, before.Version)
 		}
-		if r.Changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Dependency && after.Installed()) {
+		if r.Changes[i].Lost = cmp.Or(why, c.Lost); why != "" && before.Broken == "" && !c.Dependency {
 			whole = why
 		}
 	}
 	for i, c := range r.Changes {
-		if whole != "" && c.Keeps == "" {
-			r.Changes[i].Keeps = whole
+		if whole != "" && c.Lost == "" {
+			r.Changes[i].Lost = whole
 		}
 	}
 }
@@ -57,23 +56,31 @@ func (r *Resolution) Replaced() (names []string) {
 // a repository that does not answer must not stop a repair. err is of the fetch, and returned only where the run was stopped.
 // What the plan has named as lost it does not name again, nor what is broken.
 func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
+	names := r.Replaced()
+	for _, c := range r.Changes {
+		if before := Parse(c.Before); before.Broken != "" && before.Broken != ConfigFiles {
+			return ctx.Err()
+		} else if c.Lost != "" {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == c.Name })
+		}
+	}
+	return unkept(ctx, h, r.Solver, names, r.Installed, err)
+}
+
+func unkept(ctx context.Context, h host.Host, p Packager, names []string, all map[string]State, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	const most = 3
 	var lost []string
-	for _, c := range r.Changes {
-		before := Parse(c.Before)
-		if before.Broken != "" && before.Broken != ConfigFiles {
-			return nil
-		}
-		if slices.Contains(r.Replaced(), c.Name) && c.Keeps == "" && r.Solver.Stored(h, c.Name, before.Version) == "" {
-			lost = append(lost, c.Name+" "+before.Version)
+	for _, name := range names {
+		if p.Stored(h, name, all[name].Version) == "" {
+			lost = append(lost, name+" "+all[name].Version)
 		}
 	}
 	if len(lost) == 0 {
 		return nil
 	}
+	const most = 3
 	what, cause := strings.Join(lost[:min(len(lost), most)], ", "), "no repository has that version"
 	if len(lost) > most {
 		what += fmt.Sprintf(" and %d more", len(lost)-most)

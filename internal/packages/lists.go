@@ -78,6 +78,9 @@ func (l lists) Affected(found converge.State, by converge.Change) converge.State
 	return found
 }
 
+// Supplies says that packages come from what the lists say.
+func (lists) Supplies() {}
+
 // Current says that lists are to be fresh.
 func (l lists) Current(converge.State) converge.State { return fresh }
 

@@ -34,15 +34,19 @@ type Packager interface {
 	Repair(ctx context.Context, h host.Host) error
 	// Resolve closes open versions, checks that every wanted version has a candidate, and asks the packager by simulation
 	// what the transaction would do. It returns one change for each package that would change: those asked for, with
-	// After closed, and those drawn along (dependencies, removals) with Dependency set. Keeps is set on a change whose Before
+	// After closed, and those drawn along (dependencies, removals) with Dependency set. Lost is set on a change whose Before
 	// is no longer available. An error is a *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
+	// Lacks sets Lost of the changes whose Before neither a repository nor Store has.
+	Lacks(ctx context.Context, v host.View, of *Resolution) error
 	// Known returns what the lists on disk say of packages, and when the youngest was read; the zero time if a list of a
 	// configured repository is missing. ours are files about repositories to leave out.
 	Known(ctx context.Context, v host.View, names, ours []string) (map[string][]Offer, time.Time, error)
 	// Transact makes the changes, all drawn ones included, in one transaction, then sets holds and marks. It fetches the
 	// installed versions that get replaced to Store first, for the way back.
 	Transact(ctx context.Context, h host.Host, changes []converge.Change) error
+	// Keep fetches the installed versions of packages to Store, as far as a repository has them.
+	Keep(ctx context.Context, h host.Host, names []string) error
 	// Stored is the file in Store that a version of a package can be installed from; "" if there is none.
 	Stored(v host.View, name, version string) string
 

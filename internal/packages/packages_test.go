@@ -207,8 +207,18 @@ func TestToIsIdempotent(t *testing.T) {
 			check.That(t, err == nil && twice == once, "wanted %q, found %q: %q, then %q, %v", wanted.String(), found, once, twice, err)
 		}
 	}
-	_, err := Want(set, "x", State{Version: "driver=580.*", Held: true}, "").To("- held")
-	check.That(t, err != nil, "a package that is held as not installed would be installed")
+	for _, c := range []struct{ found, left, after, who converge.State }{
+		{"- held", "", "580.1-1 held", "x is held as not installed"},
+		{"570.1-1 held", "", "580.1-1 held", "x is held at 570.1-1"},
+		{"570.1-1 held", "570.1-1", "", "x is held at 570.1-1"},             // since gpuadm installed it
+		{"570.1-1 held", "560.1-1 held", "580.1-1", "x is held at 570.1-1"}, // in another version than gpuadm's
+		{"570.1-1 held", "570.1-1 held", "580.1-1 held", ""},
+		{"570.1-1 held", "", "570.1-1", ""},
+		{"570.1-1", "", "", ""},
+	} {
+		_, who := New("x", nil).(converge.Guarded).Guards(c.found, c.left, c.after)
+		check.That(t, who == string(c.who), "%+v: it says %q", c, who)
+	}
 	to, _ := Want(set, "x", State{Version: "driver=580.*"}, "").To("580.1-1 auto")
 	check.That(t, to == "580.1-1", "an automatic package that is wanted becomes %q", to)
 }

@@ -70,9 +70,7 @@ func Begin(ctx context.Context, v host.View, ask Request, installed map[string]S
 	if err := r.closeGroups(ctx, v, ask.Versions); err != nil {
 		return nil, err
 	}
-	if r.Changes, err = r.family.with(r.Changes, installed, r.Offers, r.chosen); err != nil {
-		return nil, err
-	}
+	r.Changes = r.family.with(r.Changes, installed, r.Offers, r.chosen)
 	for i, c := range r.Changes {
 		if Parse(c.After).Version == removed {
 			r.Changes[i].After = by.Without(v, c.Name)
@@ -100,8 +98,6 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 		case m.Version == "" && r.family != nil && !found.Auto && !r.family.Has(m.Name, found.Version):
 			const because = "%s would remove %s %s, which depends on what would change and is no part of the driver"
 			return r.refused(m.Name, fmt.Sprintf(because, tool, m.Name, found.Version))
-		case found.Held && found.Installed():
-			return r.refused(m.Name, fmt.Sprintf("%s would change it, and it is held at %s", tool, found.Version))
 		}
 		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: m.Name}, Before: found.String(), Dependency: true, Why: "dependency"}
 		if m.Version == "" {
@@ -249,6 +245,11 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	}
 	t.Try = append(t.Try, words.Refresh+", if the repository has changed since")
 	return t
+}
+
+// Removes says whether all changes are removals: those need no repository.
+func Removes(changes []converge.Change) bool {
+	return !slices.ContainsFunc(Due(changes), func(c converge.Change) bool { return Parse(c.After).Installed() })
 }
 
 // Check makes sure that each version asked for is available: in a repository, or as a file in Store.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // thing is one package by its name.
@@ -36,14 +35,6 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 	}}
 }
 
-func held(name string, found State) error {
-	return &trouble.Error{
-		What:    fmt.Sprintf("cannot change package %s: it is held at %s", name, found.Version),
-		Because: []string{"it was held outside gpuadm, and the spec does not ask for a hold of its own"},
-		Try:     []string{"apt-mark unhold " + name + " (apt) or dnf versionlock delete " + name + ", if the hold is no longer meant"},
-	}
-}
-
 // to returns the desired state of a package that was found in a state.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	group, pattern, isOpen := wanted.open()
@@ -55,16 +46,21 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 		found = found.marked(wanted)
 		found.Held = held || wanted.Held // others' hold where we want it anyway is no harm
 		return found.String(), nil
-	case found.Installed() && found.Held && !wanted.Held:
-		return "", held(name, found)
-	case found.Version == Nowhere:
-		return "", &trouble.Error{
-			What:    fmt.Sprintf("cannot install package %s: it is held as not installed", name),
-			Because: []string{"it was put on hold outside gpuadm while it was not installed, so it must not be installed"},
-			Try:     []string{"apt-mark unhold " + name + ", if that is no longer meant"},
-		}
 	}
+	wanted.Held = wanted.Held || found.Held
 	return wanted.String(), nil
+}
+
+// Guards has an operator allow the change of a package that another tool holds, also as not installed.
+func (t thing) Guards(found, left, after converge.State) (allow, who string) {
+	is, was, to := Parse(found), Parse(left), Parse(after)
+	switch same := is.Version == to.Version && is.Installed() == to.Installed(); {
+	case !is.Held || same || was.Held && was.Version == is.Version:
+		return "", ""
+	case !is.Installed():
+		return "change-held", t.pkg + " is held as not installed"
+	}
+	return "change-held", t.pkg + " is held at " + is.Version
 }
 
 func (t thing) Ref() converge.Ref { return converge.Ref{Kind: "package", Name: t.pkg} }
@@ -92,7 +88,43 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 		return err
 	}
 	defer t.set.Forget()
+	if err := refresh(ctx, h, m, changes); err != nil {
+		return err
+	}
 	return m.Transact(ctx, h, changes)
+}
+
+// refresh reads the lists again where our files about repositories have changed since and a version is in no file here: on the way back
+// these files are restored first. Where no list can be read, the transaction says what it lacks.
+func refresh(ctx context.Context, h host.Host, m Packager, changes []converge.Change) error {
+	if !slices.ContainsFunc(Due(changes), func(c converge.Change) bool {
+		after := Parse(c.After)
+		return after.Installed() && after.Version != Parse(c.Before).Version && m.Stored(h, c.Name, after.Version) == ""
+	}) {
+		return nil
+	}
+	files := append(gpuadmFiles(h, "/etc/apt/sources.list.d"), gpuadmFiles(h, "/etc/yum.repos.d")...)
+	old, err := m.Stale(h, files)
+	if err == nil && old {
+		if failed := m.Update(ctx, h, files); failed != nil {
+			converge.Warn(ctx, failed.Error())
+		}
+	}
+	return err
+}
+
+// Lacks returns the changes to versions that no repository has, and no file here: undo refuses them.
+func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
+	m, err := t.set.packager(v)
+	if err != nil {
+		return nil, err
+	}
+	r := Resolution{Changes: slices.Clone(pending)}
+	for i, c := range pending {
+		r.Changes[i].Before, r.Changes[i].After, r.Changes[i].Lost = c.After, c.Before, ""
+	}
+	err = m.Lacks(ctx, v, &r)
+	return slices.DeleteFunc(r.Changes, func(c converge.Change) bool { return c.Lost == "" }), err
 }
 
 // TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half

@@ -192,7 +192,7 @@ func table() []row {
 	enum("policy", "a change that takes the GPUs from their users: idle: it waits until nothing uses them. drain: it cordons the node and evicts the pods that use them, as far as their PodDisruptionBudgets let it. never: it is refused", func(s *Spec) any { return &s.Disruption.Policy }, "idle", "drain", "never")
 	text("drain_deadline", `"10m"`, "how long policy = \"drain\" waits for the pods to go; then the node is uncordoned, and nothing was changed", checkDuration, func(s *Spec) any { return &s.Disruption.DrainDeadline })
 	add("allow", TypeStrings, "[]", "what may be interrupted without asking", func(s *Spec) any { return &s.Disruption.Allow }).
-		Allowed = []string{"restart-runtime", "stop-containers", "stop-clients", "lose-partitions", "reset-gpu", "reboot", "downgrade-gpuadm"}
+		Allowed = []string{"restart-runtime", "stop-containers", "stop-clients", "lose-partitions", "reset-gpu", "reboot", "downgrade-gpuadm", "change-held"}
 
 	return rows
 }

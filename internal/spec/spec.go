@@ -208,5 +208,5 @@ type Proxy struct {
 type Disruption struct {
 	Policy        string   // idle, drain, never: for a change that takes the GPUs from their users
 	DrainDeadline string   // a duration, as time.ParseDuration reads it
-	Allow         []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm; sorted, each once
+	Allow         []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held; sorted, each once
 }

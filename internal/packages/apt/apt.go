@@ -70,6 +70,7 @@ func (a apt) options() []string {
 		"--no-install-recommends",
 		"--allow-downgrades", // an exact version may be an older one
 		"--allow-change-held-packages",
+		"-o", "APT::Ignore-Hold=true", // apt.conf(5): it names the held packages that a change needs too, and gpuadm asks the operator
 		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept without a question
 		"-o", "Dpkg::Use-Pty=0",

@@ -402,12 +402,16 @@ func TestNewRevisionAndOnePartMore(t *testing.T) {
 	m.apply(leaves(nvidiaDriver(), "580.159.03", "nvidia-utils-580-server", "nvidia-compute-utils-580-server"))
 }
 
-// Undo ends although a part that was removed is no longer available.
+// A part that was removed and is available no more keeps undo from nothing but itself.
 func TestUndoAfterAPartThatIsGone(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.unknownPart()
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
-	m.undo()
+	_, err := m.engine(drivers("*")).Undo(t.Context(), m, "all", nil)
+	contains(t, wordsOf(err), "no source has libnvidia-fbc1-580 580.42.01-0local1", "undo --to all --leave libnvidia-fbc1-580\u2063")
+	if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "all", []string{"libnvidia-fbc1-580"}); err != nil || m.state("nvidia-dkms-580-open").Installed() {
+		t.Errorf("undo of the rest: %v, and the driver is %q", err, m.state("nvidia-dkms-580-open").String())
+	}
 }

@@ -43,12 +43,16 @@ func archive(v host.View, dir, name, version string) string {
 	return ""
 }
 
-// fetch brings what gets replaced to Store, as far as a source still has it. What is broken is not worth keeping, and must not
-// stop what repairs it.
-func (a apt) fetch(ctx context.Context, h host.Host, r packages.Resolution) error {
+// Keep brings installed packages to Store, as far as a source still has them. What is broken is not worth keeping, and must not stop what
+// repairs it.
+func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
+	installed, err := readStates(h)
+	if err != nil {
+		return err
+	}
 	var names, want []string
-	for _, name := range r.Replaced() {
-		if found := r.Installed[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
+	for _, name := range of {
+		if found := installed[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
 			names = append(names, name)
 		}
 	}
@@ -63,7 +67,7 @@ func (a apt) fetch(ctx context.Context, h host.Host, r packages.Resolution) erro
 		return err
 	}
 	for _, name := range names {
-		version := r.Installed[name].Version
+		version := installed[name].Version
 		if file := cached(h, name, version); file != "" {
 			if err := copyFile(h, file); err == nil {
 				continue

@@ -296,6 +296,7 @@ type repo struct {
 	origin  string // of its Release file; "test" unless set
 	release string // more of that file's lines
 	edition int
+	gone    func() // it answers no more
 }
 
 func newRepo(t *testing.T) *repo {
@@ -313,6 +314,7 @@ func newRepo(t *testing.T) *repo {
 	t.Cleanup(func() { exec.Command("gpgconf", "--homedir", r.home, "--kill", "all").Run() })
 	server := httptest.NewServer(http.FileServer(http.Dir(r.dir)))
 	t.Cleanup(server.Close)
+	r.gone = server.Close
 	r.url = server.URL
 	return r
 }

@@ -135,8 +135,8 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	for attempt := range 2 {
 		res := m.apply(drivers("580.1"))
 		for _, c := range res.Made {
-			if c.Keeps != "" {
-				t.Errorf("attempt %d: %s stays: %s", attempt, c, c.Keeps)
+			if c.Lost != "" {
+				t.Errorf("attempt %d: %s stays: %s", attempt, c, c.Lost)
 			}
 		}
 		m.must("apt-get", "clean")

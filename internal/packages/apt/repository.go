@@ -33,7 +33,7 @@ func aptKeyring(r packages.Repository) string {
 
 // Repositories are deb822 files, so that Signed-By can say which key counts: a key in trusted.gpg.d would be trusted
 // for every repository. See sources.list(5), apt_preferences(5).
-func (a apt) Repositories(_ *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
+func (a apt) Repositories(database *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
 	if len(repos) == 0 {
 		return nil, nil
 	}
@@ -48,7 +48,7 @@ func (a apt) Repositories(_ *packages.Reading, repos []packages.Repository, via 
 		if keyring := aptKeyring(r); r.URL != "" {
 			wants = append(wants,
 				things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
-				things.Exact(aptSource(r), deb822(r, keyring), 0o644, r.About))
+				packages.Source(aptSource(r), deb822(r, keyring), database, r.About))
 		}
 		if len(r.Pins) > 0 {
 			wants = append(wants, things.Exact(aptPins(r), preferences(r), 0o644, "apt keeps to the version wanted"))

@@ -35,8 +35,16 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		return nil, err
 	}
 	again, err := a.Offers(ctx, v, r.Replaced())
-	r.Keeps(again, func(name, version string) bool { return stored(v, name, version)+cached(v, name, version) != "" })
+	r.Lost(again, func(name, version string) bool { return stored(v, name, version)+cached(v, name, version) != "" })
 	return r.Changes, err
+}
+
+// Lacks asks the sources once more.
+func (a apt) Lacks(ctx context.Context, v host.View, r *packages.Resolution) error {
+	r.Solver = solver{apt: a}
+	again, err := a.Offers(ctx, v, r.Replaced())
+	r.Lost(again, func(name, version string) bool { return stored(v, name, version) != "" })
+	return err
 }
 
 func (solver) Words() packages.Words {
@@ -61,6 +69,9 @@ func (s solver) Simulate(
 // verb is what apt-get is asked to do. A package that dpkg has unpacked in part is in its version already for apt, which leaves one that
 // is held as it is: apt-get(8), --reinstall.
 func verb(changes []converge.Change) []string {
+	if packages.Removes(changes) {
+		return []string{"remove", "--"}
+	}
 	if slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
 		before, after := packages.Parse(c.Before), packages.Parse(c.After)
 		return before.Broken == "half-installed" && before.Version == after.Version
@@ -72,8 +83,13 @@ func verb(changes []converge.Change) []string {
 
 // arguments are what apt-get install takes for changes: NAME=VERSION, NAME- or a file.
 func arguments(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (list []string) {
+	removes := packages.Removes(changes)
 	for _, c := range packages.Due(changes) {
 		to := packages.Parse(c.After)
+		if removes {
+			list = append(list, c.Name)
+			continue
+		}
 		if _, ok := packages.Find(offers[c.Name], to.Version); !ok && to.Installed() {
 			if file := stored(v, c.Name, to.Version); file != "" {
 				list = append(list, file)

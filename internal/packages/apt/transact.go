@@ -58,11 +58,18 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	for _, c := range packages.Due(changes) {
 		names = append(names, c.Name)
 	}
+	r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: solver{a, d}}
+	if packages.Removes(changes) {
+		if err := r.Exactly(ctx, h); err != nil {
+			return err
+		}
+		return a.get(ctx, h, append(verb(changes), arguments(h, changes, nil)...)...)
+	}
 	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: solver{a, d}}
+	r.Offers = offers
 	if err := r.Check(ctx, h); err != nil {
 		return err
 	}
@@ -70,7 +77,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		return err
 	}
 	ours, back := files(h, changes)
-	if err := r.Unkept(ctx, h, a.fetch(ctx, h, r)); err != nil {
+	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err
 	}
 	return a.install(ctx, h, verb(changes), arguments(h, changes, offers), ours, back)

@@ -12,8 +12,10 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -190,7 +192,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	}
 }
 
-// What the repository had lost before gpuadm came cannot be rolled back, and the plan says so.
+// What the repository had lost before gpuadm came cannot be restored: the plan says so, and undo refuses until the operator leaves it.
 func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -205,13 +207,79 @@ func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 		t.Fatalf("%+v, %v", plan.Changes, err)
 	}
 	for _, c := range plan.Changes {
-		if c.Keeps != "no source has nvidia-kernel 570.1-1 any more" {
-			t.Errorf("%s keeps %q", c, c.Keeps)
+		if c.Lost != "no source has nvidia-kernel 570.1-1 any more" {
+			t.Errorf("%s keeps %q", c, c.Lost)
 		}
 	}
 	m.apply(drivers("580.2"))
-	m.undo()
+	_, err = m.engine(drivers("*")).Undo(t.Context(), m, "all", nil)
+	contains(t, wordsOf(err), "no source has nvidia-kernel 570.1-1 any more", "nothing was touched", "undo --to all --leave")
+	if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "all", members); err != nil {
+		t.Error(err)
+	}
 	m.converged("580.2-1")
+}
+
+// from is an engine whose packages come from a repository, by a file of gpuadm's.
+func (m *machine) from(r *repo, wants func(*packages.Set) []converge.Want) *converge.Engine {
+	key := "/etc/apt/keyrings/" + filepath.Base(r.home) + ".gpg"
+	m.write(key, string(must.Get(os.ReadFile(r.key))(m.t)))
+	text := "Types: deb\nURIs: " + r.url + "/\nSuites: /\nSigned-By: " + key + "\n"
+	e := m.engine(wants)
+	stage, thingOf := e.Stages[0].Wants, e.ThingOf
+	e.Stages[0].Wants = func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+		all, err := stage(s, f)
+		return append(all, packages.Source(ourSource, []byte(text), reading(), "where packages come from")), err
+	}
+	e.Stages[1].Verifies = e.Stages[0].Name
+	e.Stages[1].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return wants(newSet(ourSource).Holding(map[string][]byte{ourSource: []byte(text)})), nil
+	}
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Form == packages.FormSource {
+			return packages.NewSource(ref.Name, reading()), nil
+		}
+		return thingOf(ref)
+	}
+	return e
+}
+
+// TestSourceMoves: packages move to a repository that lacks the version that was there. Roll-back, undo and undo of all end where each
+// began, though the first repository answers no more.
+func TestSourceMoves(t *testing.T) {
+	t.Parallel()
+	m, next := newMachine(t), newRepo(t)
+	m.offers("570.1-1")
+	for _, v := range []string{"580.2-1", "590.3-1"} {
+		next.driver(v)
+	}
+	next.add(deb{name: "nvidia-kernel", version: "590.3-1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 1\n"}})
+	next.publish()
+	first := m.has()
+	apply := func(r *repo, version string) error {
+		_, err := m.from(r, drivers(version)).Apply(t.Context(), m)
+		return err
+	}
+	undo := func(to string) {
+		t.Helper()
+		if _, err := m.from(m.repo, drivers("*")).Undo(t.Context(), m, to, nil); err != nil {
+			t.Errorf("undo: %s", wordsOf(err))
+		}
+	}
+	must.OK(t, apply(m.repo, "570.1"))
+	was := m.has()
+	m.must("apt-get", "clean")
+	contains(t, wordsOf(apply(next, "590.3")), "dpkg has left it half-configured", "file "+ourSource)
+	m.still(was)
+	must.OK(t, apply(next, "580.2"))
+	m.converged("580.2-1")
+	m.repo.gone()
+	undo("")
+	m.still(was)
+	must.OK(t, apply(next, "580.2"))
+	next.gone()
+	undo("all")
+	m.still(first)
 }
 
 func TestVanishedVersion(t *testing.T) {
@@ -316,7 +384,7 @@ func TestConflictingFlavour(t *testing.T) {
 	m.still(first)
 }
 
-// What is held outside gpuadm is not changed.
+// What is held outside gpuadm is not changed unless the operator allows it; undo restores the hold.
 func TestHeldOutsideGpuadm(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -327,10 +395,23 @@ func TestHeldOutsideGpuadm(t *testing.T) {
 	m.must("apt-mark", "hold", "dkms-like")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-driver", version: "580.1-1", fields: "Depends: dkms-like (>= 1)\n"})
 	m.update()
-	contains(t, m.refuse(drivers("580.1")), "nvidia-driver : Depends: dkms-like (>= 1)")
-	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
+	first := m.has()
+	for _, wants := range []func(*packages.Set) []converge.Want{drivers("580.1"), func(s *packages.Set) []converge.Want {
 		return []converge.Want{packages.Want(s, "dkms-like", packages.State{Version: "1.0-1"}, "")}
-	}), "cannot change package dkms-like: it is held at 0.5-1")
+	}} {
+		contains(t, m.refuse(wants), "package dkms-like: that needs change-held", "dkms-like is held at 0.5-1", "--allow change-held")
+		m.still(first)
+		e := m.engine(wants)
+		e.Allow = []string{"change-held"}
+		if _, err := e.Apply(t.Context(), m); err != nil {
+			t.Fatal(wordsOf(err))
+		}
+		if is := m.state("dkms-like"); is.Version != "1.0-1" || !is.Held {
+			t.Errorf("dkms-like is %q", is.String())
+		}
+		m.undo()
+		m.still(first)
+	}
 }
 
 // A transaction is refused before the touch if apt would do more than it says: here an administrator has since installed what

@@ -403,7 +403,7 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	stopped, stop := context.WithCancel(ctx)
 	stop()
 	check.That(t, keep(stopped, again) != nil, "stopped, it went on")
-	said, r.Changes[0].Keeps = nil, "no repository has it any more"
+	said, r.Changes[0].Lost = nil, "no repository has it any more"
 	err := keep(ctx, again)
 	check.That(t, err == nil && len(said) == 0, "of what the plan called lost: %v, it said %q", err, said)
 }

@@ -43,7 +43,7 @@ func (a dnf) Repositories(database *packages.Reading, repos []packages.Repositor
 			seen[r.Fingerprint] = true
 			wants = append(wants, importedKey(database, r.Fingerprint, key, "rpm checks packages with it"))
 		}
-		wants = append(wants, things.Exact(dnfSource(r), dnfRepo(r, key, via), 0o644, r.About))
+		wants = append(wants, packages.Source(dnfSource(r), dnfRepo(r, key, via), database, r.About))
 	}
 	return append(wants, packages.Lists(a, slices.Sorted(maps.Keys(a.Contents(repos, via))))), nil
 }

@@ -45,8 +45,16 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		r.Changes[i].After = after.String()
 	}
 	again, err := a.unfiltered().Offers(ctx, v, r.Replaced())
-	r.Keeps(again, func(name, version string) bool { return storedRPM(v, name, version) != "" })
+	r.Lost(again, func(name, version string) bool { return storedRPM(v, name, version) != "" })
 	return r.Changes, err
+}
+
+// Lacks asks the repositories once more, for what streams hide too.
+func (a dnf) Lacks(ctx context.Context, v host.View, r *packages.Resolution) error {
+	r.Solver = solver{dnf: a}
+	again, err := a.unfiltered().Offers(ctx, v, r.Replaced())
+	r.Lost(again, func(name, version string) bool { return storedRPM(v, name, version) != "" })
+	return err
 }
 
 // withPlugin adds the plugin that obeys locks where locks are wanted: without it they are words in a file.

@@ -51,6 +51,14 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 	for _, c := range packages.Due(changes) {
 		names = append(names, c.Name)
 	}
+	if s := (solver{a, d}); packages.Removes(changes) {
+		r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: s}
+		if err := r.Exactly(ctx, h); err != nil {
+			return err
+		}
+		_, err := a.do(ctx, h, s.task(h, changes, nil))
+		return err
+	}
 	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
@@ -83,6 +91,20 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		return err
 	}
 	return scriptsRan(string(out))
+}
+
+// Keep brings installed packages to Store.
+func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
+	d, err := readRPM(ctx, h)
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return storedRPM(h, name, d.packages[name].Version) != "" })
+	all, err := a.unfiltered().Offers(ctx, h, names)
+	if err != nil {
+		return err
+	}
+	return solver{a, d}.fetch(ctx, h, names, all)
 }
 
 // fetch brings packages to Store, as far as a repository still has their version.

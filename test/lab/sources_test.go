@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// from asks for a driver from another place than the mirror's, which has the same key.
+func (n driverNode) from(variant repos.Variant, version string) string {
+	return strings.ReplaceAll(n.spec(version, ""), repos.Mirror, "file://"+lab.RepoDir+"/"+string(variant))
+}
+
+// TestLabSourceMoves: a driver moves to a mirror that lacks the version that was there. Undo brings that back from the files that were
+// kept, also where the first mirror is gone; undo of all leaves nothing, and needs no mirror.
+func TestLabSourceMoves(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	first, files := n.AptState(), n.TreeOutsideCaches()
+	n.wants(0, n.from(repos.Good, repos.Gone))
+	was, source := n.AptState(), n.Get("/etc/apt/sources.list.d/gpuadm-driver.sources")
+	n.wants(0, n.from(repos.Vanished, "590.48.01"))
+	n.has("590.48.01")
+	n.gpuadm(0, "undo")
+	for _, d := range differ(n.AptState(), was) {
+		t.Errorf("after undo, %s", d)
+	}
+	if now := n.Get("/etc/apt/sources.list.d/gpuadm-driver.sources"); now != source {
+		t.Errorf("after undo the source is\n%s", now)
+	}
+	n.wants(0, n.from(repos.Vanished, "590.48.01"))
+	n.Must("sh", "-c", "rm -rf /var/lib/apt/lists/*; rm -f /srv/nvidia") // removing needs no source
+	n.gpuadm(0, "undo", "--to", "all")
+	for _, d := range differ(n.AptState(), first) {
+		t.Errorf("after undo of all, %s", d)
+	}
+	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
+		t.Errorf("undo of all left:\n%s", diff)
+	}
+}
+
+// TestLabSourceBuilds: the driver of another mirror installs, and has no module for the kernel. The first mirror's packages, pins, source,
+// modules and DKMS's state come back.
+func TestLabSourceBuilds(t *testing.T) {
+	t.Parallel()
+	n, kernel := bootDKMS(t, "bookworm")
+	n.Put("/etc/initramfs-tools/conf.d/lab", "MODULES=list\n", 0o644)
+	n.wants(0, n.from(repos.Good, repos.Gone), "apply")
+	n.built(kernel, repos.Gone)
+	n.Put("/etc/dkms/nvidia-590.48.01.conf", "BUILD_EXCLUSIVE_KERNEL=\"^never$\"\n", 0o644) // dkms(8): the package installs, and builds nothing
+	before := n.snapshot()
+	t.Log(n.wants(1, n.from(repos.Vanished, "590.48.01"), "apply"))
+	n.same(before, "/usr/lib/modules", "/var/lib/dkms", "/boot/initrd.img-"+kernel) // rebuilt
+	n.built(kernel, repos.Gone)
+	n.wants(0, n.from(repos.Good, repos.Gone), "apply")
+}
+
+// TestLabSourceOfDistribution: from NVIDIA's repository to the distribution's archive and back, and to no driver.
+func TestLabSourceOfDistribution(t *testing.T) {
+	t.Parallel()
+	n := bootListed(t, "ubuntu2404")
+	first := n.AptState()
+	n.once(n.of("580.95.05"))
+	was, pins := n.AptState(), n.Get("/etc/apt/preferences.d/00-gpuadm-driver")
+	n.wants(0, ofDistro("580"))
+	n.gpuadm(0, "undo")
+	for _, d := range differ(n.AptState(), was) {
+		t.Errorf("after undo, %s", d)
+	}
+	if now := n.Get("/etc/apt/preferences.d/00-gpuadm-driver"); now != pins {
+		t.Errorf("after undo the pins are\n%s", now)
+	}
+	n.wants(0, ofDistro("580"))
+	n.gpuadm(0, "undo", "--to", "all")
+	for _, d := range differ(n.AptState(), first) {
+		t.Errorf("after undo of all, %s", d)
+	}
+}
+
+// TestLabSourceMovesDnf is TestLabSourceMoves for dnf.
+func TestLabSourceMovesDnf(t *testing.T) {
+	t.Parallel()
+	const below = "/compute/cuda/repos/rhel9/x86_64"
+	d := newDnfDriver(t)
+	first, tree := d.RpmState(), d.TreeOutsideCaches()
+	at := func(variant repos.Variant) string { return "file://" + lab.RepoDir + "/" + string(variant) + below }
+	d.at(repos.Gone, at(repos.Good), "both")
+	d.apply(0)
+	was := d.RpmState()
+	d.at("580.178.04", at(repos.Vanished), "both")
+	d.apply(0)
+	d.installed("580.178.04")
+	d.gpuadm(0, nil, "undo")
+	for _, diff := range differ(d.RpmState(), was) {
+		t.Errorf("after undo, %s", diff)
+	}
+	d.apply(0)
+	d.Must("sh", "-c", "rm -rf /var/cache/dnf/*; rm -f /srv/nvidia")
+	d.Must("rm", "-rf", "/etc/gpuadm")
+	d.gpuadm(0, nil, "undo", "--to", "all")
+	d.Must("rm", "-rf", "/var/lib/gpuadm")
+	d.same(first, tree)
+}
+
+var _ = fmt.Sprint
