@@ -163,13 +163,12 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if w.stream != "" {
 				wants = append(wants, dnf.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
-			_, restarts := f.Files[needrestart]
 			set := packages.NewSet().Sharing(database).Of(w.family)
 			for name, to := range w.all() {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
 			first := packages.Database(set, w.manager, "nothing is installed on top of a half-done job")
-			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, database.Upgrades(w.manager, w.held(), restarts), wants)
+			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, wants)
 			return sections(wants, s), nil
 		},
 		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
@@ -198,6 +197,9 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
+			// Not before the lists are read: they say whether the distribution has built modules, or DKMS builds them.
+			_, restarts := f.Files[needrestart]
+			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
 			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
 			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks)
 			if len(w.headers) > 0 {

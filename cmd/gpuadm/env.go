@@ -30,6 +30,7 @@ type env struct {
 	open           func(root string) (host.Host, error)
 	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opened to be baked
 	read           func(name string) ([]byte, error)                                              // a file named on the command line
+	told           func(line string)                                                              // a command line of gpuadm that is printed, to be typed; may be nil
 	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
 	confined       func() []string                                                                // what keeps root from what root may do; may be nil
 	restartSelf    func(more ...string) error                                                     // replaces this process by a new one with more flags, once; may be nil

@@ -230,6 +230,9 @@ func (c *common) command(verb string, more ...string) string {
 	for _, w := range more {
 		line += " " + host.ShellWord(w)
 	}
+	if c.told != nil {
+		c.told(line)
+	}
 	return line
 }
 

@@ -61,17 +61,8 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	if err := note(h, running); err != nil {
 		return err
 	}
-	return StopAll(ctx, h, running)
-}
-
-// StopAll stops those of the units that run.
-func StopAll(ctx context.Context, h host.Host, units []string) error {
-	for _, name := range units {
-		u, err := h.Unit(ctx, name)
-		if err == nil && runs(u) {
-			err = h.SetUnit(ctx, name, host.UnitChange{Job: "stop"})
-		}
-		if err != nil {
+	for _, name := range running {
+		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "stop"}); err != nil {
 			return err
 		}
 	}

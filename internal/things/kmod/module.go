@@ -290,12 +290,8 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if len(why) > 0 {
 		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
 	}
-	if s.disk != "" {
-		err = things.Pause(ctx, h, devices.Daemons())
-	} else {
-		err = things.StopAll(ctx, h, devices.Daemons())
-	}
-	if err != nil {
+	// Where nothing is on disk, a later stage may build it, or a roll-back bring the one before: that starts them again.
+	if err := things.Pause(ctx, h, devices.Daemons()); err != nil {
 		return err
 	}
 	for _, name := range unloadOrder() {

@@ -418,3 +418,6 @@ func writeIndex(dir string, text []byte) error {
 	return errors.Join(err, pack.Close(),
 		os.WriteFile(filepath.Join(dir, "Packages"), text, 0o644), os.WriteFile(filepath.Join(dir, "Packages.gz"), packed.Bytes(), 0o644))
 }
+
+// Apt is what apt's repositories of a distribution have, by where they lie, for a simulated apt: no program of it can be run.
+func Apt(distro string) (map[string][]Package, error) { return parts{}.aptPools(distro) }

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
@@ -58,9 +60,20 @@ func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
 			return failed(argv, -1, "", err)
 		}
 		out, err = n.run(argv, false)
+		n.stopGone()
 		return err
 	})
 	return out, err
+}
+
+// stopGone stops the daemons whose units a program has taken away, as the scripts of packages do.
+func (n *Node) stopGone() {
+	for name, d := range n.units {
+		if u, err := systemd.UnitOf(n.raw, name); notLater(err) == nil && u.Load == "not-found" && d.unit.Load == "" && len(d.Reads) == 0 {
+			d.stop(n)
+			delete(n.units, name)
+		}
+	}
 }
 
 // run answers a command; the node is locked.
@@ -138,9 +151,34 @@ func failed(argv []string, code int, stderr string, cause error) error {
 	return &host.CommandError{Argv: argv, Code: code, Stderr: mask.Message(strings.TrimSpace(stderr)), Cause: cause}
 }
 
-// AskAbout is host.View's. The programs of a simulated node know only the questions they were recorded with.
-func (n *Node) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
-	return nil, host.Later{Until: "a real machine"}
+// AskAbout is host.View's. An installed program finds the files below a folder of the node, for as long as it runs; recorded ones know
+// only the questions they were recorded with.
+func (n *Node) AskAbout(_ context.Context, files map[string][]byte, argv ...string) (out []byte, err error) {
+	n.mu.Lock()
+	_, known := n.programs[path.Base(argv[0])]
+	n.mu.Unlock()
+	if !known {
+		return nil, host.Later{Until: "a real machine"}
+	}
+	err = n.look(func() (err error) {
+		const scratch = "/tmp/scratch"
+		before := maps.Clone(n.root.names["tmp"].names)
+		defer func() { n.root.names["tmp"].names = before }()
+		for name, data := range files {
+			folder, err := n.folderFor(scratch + "/" + name)
+			if err != nil {
+				return err
+			}
+			folder.put(path.Base(name), &inode{attrs: attrs{mode: 0o644, data: data}, ctime: n.now})
+		}
+		argv = slices.Clone(argv)
+		for i := range argv {
+			argv[i] = strings.ReplaceAll(argv[i], host.Scratch, scratch)
+		}
+		out, err = n.run(argv, true)
+		return err
+	})
+	return out, err
 }
 
 // Daemon lets a daemon answer calls to its socket.

@@ -234,6 +234,9 @@ func (n *Node) Units() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.units)) {
 		d := n.units[name]
+		if d.unit.Name == name && d.active == "inactive" && len(d.Reads)+len(d.Load)+len(d.Enabled) == 0 {
+			continue // nothing but that it ran once
+		}
 		u, _ := systemd.UnitOf(n.raw, name)
 		fmt.Fprintf(&b, "%s %s %s", name, cmp.Or(u.Enabled, u.Load), cmp.Or(d.active, "inactive"))
 		if d.active == "active" {
