@@ -14,8 +14,8 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
