@@ -17,14 +17,15 @@ import (
 // package that a repository has renamed needs no new release.
 const overlay = "/etc/gpuadm/catalog.toml"
 
-// overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column.
-func (c Catalog) overlaid(text []byte) (Catalog, error) {
+// overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column, and quotes nothing of
+// a private file, which not every user can read.
+func (c Catalog) overlaid(text []byte, private bool) (Catalog, error) {
 	if len(text) == 0 {
 		return c, nil
 	}
 	var over Catalog
 	if err := over.decode(bytes.NewReader(text)); err != nil {
-		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err)),
+		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err, private)),
 			"fix the line; its tables and keys are those of drivers/catalog in gpuadm's source", "or remove the file: this release's catalog is used then")
 	}
 	// Of keys and branches there is one row each: those of the overlay replace ours.
@@ -42,11 +43,14 @@ func (c Catalog) overlaid(text []byte) (Catalog, error) {
 }
 
 // where is what is wrong in a TOML file, and in which line and column.
-func where(err error) string {
+func where(err error, private bool) string {
 	wrong, unknown := (*toml.DecodeError)(nil), (*toml.StrictMissingError)(nil)
 	switch {
 	case errors.As(err, &unknown) && len(unknown.Errors) > 0:
 		line, column := unknown.Errors[0].Position()
+		if private {
+			return fmt.Sprintf("line %d, column %d: unknown key", line, column)
+		}
 		return fmt.Sprintf("line %d, column %d: unknown key %q", line, column, unknown.Errors[0].Key())
 	case errors.As(err, &wrong):
 		line, column := wrong.Position()

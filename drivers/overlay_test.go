@@ -26,7 +26,7 @@ distros = ["ubuntu2404"]
 first = 700
 last = 700
 members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
-`))
+`), false)
 	must.OK(t, err)
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("700"))
 	if err != nil || !slices.Contains(names(ch, "module"), "nvidia-modules-open") || len(names(ch, "library")) > 0 || strings.Contains(strings.Join(ch.Warnings, " "), "not known") {
@@ -41,7 +41,7 @@ members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
 		"[[sets]]\nfirst = \"580\"\n":                    "line 2, column",
 		"[[sets\n":                                       "line 1, column",
 	} {
-		if _, err := Load().overlaid([]byte(text)); err == nil || !strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want) {
+		if _, err := Load().overlaid([]byte(text), false); err == nil || !strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestPackagesAndWithout(t *testing.T) {
 
 // A branch that NVIDIA has prolonged is supported once the machine's own catalog says so.
 func TestOverlayProlongsABranch(t *testing.T) {
-	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`))
+	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`), false)
 	must.OK(t, err)
 	if end := c.endOf(590, "2026-11-22"); end != "" {
 		t.Errorf("branch 590 ended in %s", end)
@@ -85,7 +85,7 @@ func TestOverlayReplacesAKey(t *testing.T) {
 	must.OK(t, err)
 	name := strings.TrimSuffix(filepath.Base(ch.Repo.KeyURL), ".pub")
 	const mine = "0123456789ABCDEF0123456789ABCDEF01234567"
-	if c, err = c.overlaid([]byte(`keys = [ { name = "` + name + `", fingerprint = "` + mine + `", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`)); err != nil {
+	if c, err = c.overlaid([]byte(`keys = [ { name = "`+name+`", fingerprint = "`+mine+`", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`), false); err != nil {
 		t.Fatal(err)
 	}
 	if ch, err = Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")); err != nil || ch.Repo.Fingerprint != mine {

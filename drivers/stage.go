@@ -67,7 +67,7 @@ func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
 
 // known is the catalog with the machine's own rows.
 func known(f facts.Facts) (Catalog, error) {
-	return Load().overlaid(f.Files[overlay])
+	return Load().overlaid(f.Files[overlay], f.Private[overlay])
 }
 
 // Other is what is known of a machine's driver whatever a spec asks for.

@@ -222,7 +222,7 @@ func TestExport(t *testing.T) {
 
 // TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
 func TestAskedListsFaults(t *testing.T) {
-	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"))
+	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"), false)
 	told := (*trouble.Error)(nil)
 	check.That(t, errors.As(err, &told) && len(told.Because) >= 2 && !strings.Contains(told.What+strings.Join(told.Because, "")+strings.Join(told.Try, ""), "\n"), "%+v", err)
 }

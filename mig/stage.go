@@ -54,7 +54,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Driver == nil {
 		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
 	}
-	entries, err := Asked(s.MIG, f.Files[s.MIG.File])
+	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(list, things.Resumed()), nil
 }
 
-// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format, by its name or the only one.
-func Asked(m spec.MIG, file []byte) ([]Entry, error) {
+// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format, by its name or the only one. Errors quote
+// nothing of a private file, which not every user can read.
+func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 	if m.Layout == "" && (len(m.GPU) > 0 || m.File == "") {
 		return Entries(m)
 	}
@@ -101,7 +102,7 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	c, err := ParseParted(m.File, file)
 	if faults := trouble.Faults(nil); errors.As(err, &faults) {
 		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File)}
-		for _, f := range faults {
+		for _, f := range faults.Unquoted(func(string) bool { return !private }) {
 			t.Because = append(t.Because, fmt.Sprintf("line %d: %s", f.At.Line, f.What))
 			t.Try = append(t.Try, f.Try...)
 		}
@@ -109,7 +110,11 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	return c.Layout(m.Layout)
+	entries, err := c.Layout(m.Layout)
+	if err != nil && private {
+		err = fmt.Errorf("cannot find layout %q in %s", m.Layout, m.File)
+	}
+	return entries, err
 }
 
 // impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have according to the table of known
@@ -118,7 +123,7 @@ func impossible(m spec.MIG, f facts.Facts) error {
 	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
 		return nil
 	}
-	entries, err := Asked(m, f.Files[m.File])
+	entries, err := Asked(m, f.Files[m.File], f.Private[m.File])
 	if err != nil {
 		return err
 	}

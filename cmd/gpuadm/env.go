@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/term"
@@ -32,6 +34,7 @@ type env struct {
 	read           func(name string) ([]byte, error)                                              // a file named on the command line
 	told           func(line string)                                                              // a command line of gpuadm that is printed, to be typed; may be nil
 	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
+	public         func(name string) bool                                                         // whether every user can read that file; nil: yes
 	confined       func() []string                                                                // what keeps root from what root may do; may be nil
 	restartSelf    func(more ...string) error                                                     // replaces this process by a new one with more flags, once; may be nil
 }
@@ -71,10 +74,37 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		return spec.Spec{}, err
 	}
 	s, err := spec.Parse(all...)
-	if err == nil {
-		err = trust(v, s.Files()...)
+	if err != nil {
+		return s, e.unquoted(v, files, err)
 	}
-	return s, err
+	return s, trust(v, s.Files()...)
+}
+
+// unquoted takes out of errors what they quote from files that not every user can read: those that -f names, and the machine's own.
+func (e env) unquoted(v host.View, named []string, err error) error {
+	faults := trouble.Faults(nil)
+	if !errors.As(err, &faults) {
+		return err
+	}
+	return faults.Unquoted(func(file string) bool {
+		if slices.Contains(named, file) {
+			return file == "-" || e.public == nil || e.public(file)
+		}
+		return host.Public(v, file)
+	})
+}
+
+// public says whether every user can read a file of this machine. What is no file, such as a shell's <(…), its user could read.
+func public(name string) bool {
+	if i, err := os.Stat(name); err == nil && !i.Mode().IsRegular() {
+		return true
+	}
+	at, err := filepath.Abs(name)
+	if err != nil {
+		return false
+	}
+	v, err := local.Open("/")
+	return err == nil && host.Public(v, at)
 }
 
 // specFiles are the files named with -f, or the machine's own.

@@ -35,6 +35,7 @@ func system() env {
 		image:    local.Image,
 		read:     os.ReadFile,
 		stat:     os.Stat,
+		public:   public,
 		confined: commands.Confined,
 
 		restartSelf: commands.Reexec,

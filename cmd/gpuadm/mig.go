@@ -167,7 +167,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", c.files[0], errors.Unwrap(err))
 		}
-		return mig.Asked(spec.MIG{File: c.files[0], Layout: layout}, data)
+		return mig.Asked(spec.MIG{File: c.files[0], Layout: layout}, data, c.public != nil && !c.public(c.files[0]))
 	}
 	h, err := c.open(c.rootDir)
 	if err != nil {
@@ -190,7 +190,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 			return nil, err
 		}
 	}
-	return mig.Asked(want, data)
+	return mig.Asked(want, data, !host.Public(h, want.File))
 }
 
 // migFits, migModels and migGPUs are what mig fit, profiles and export print with -o json.

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -23,6 +24,55 @@ var beside = map[string]string{
 	"toolkit.repo.key": "url = \"file:///srv/mirror\"\nfingerprint = \"EB693B3035CD5710E231E123A4B469963BF863CC\"\n",
 }
 
+// naming is a spec in which a key has a value.
+func naming(k spec.Key, value string) string {
+	if k.Type == spec.TypeStrings {
+		value = "[" + value + "]"
+	}
+	return fmt.Sprintf("format = 1\n[%s]\n%s = %s\n%s", k.Section, k.Name, value, beside[k.Section+"."+k.Name])
+}
+
+// TestPrivateFilesAreNotQuoted: what is wrong in a file that not every user can read is said by line and column: a sudo rule for
+// gpuadm plan is no rule to read /etc/shadow.
+func TestPrivateFilesAreNotQuoted(t *testing.T) {
+	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
+	private := host.Attr{Mode: 0o640}
+	for _, secret := range []string{"root:$y$PLANTED:20000::::::\n", "PLANTED = \"PLANTED\"\n", "PLANTED = PLANTED\n[PLANTED]\n", "{\"PLANTED\": {\"PLANTED\": 1}}\n", "PLANTED:\n  - PLANTED\n",
+		"version: v1\nmig-configs:\n  PLANTED:\n  - PLANTED: PLANTED\n", "version = 2\nPLANTED = [PLANTED]\n"} {
+		for _, k := range append(spec.Keys(), spec.Key{Name: "node.toml", File: true}, spec.Key{Name: "-f", File: true}, spec.Key{Name: "catalog.toml", File: true}) {
+			if !k.File {
+				continue
+			}
+			n := must.Get(simhost.New(archive))(t)
+			must.OK(t, errors.Join(n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}), n.Mkdir("/srv", host.Attr{Mode: 0o755})))
+			text, flags := "format = 1\n[driver]\n", []string(nil)
+			switch {
+			case k.Name == "-f":
+				flags = []string{"-f", "/etc/shadow"}
+			case k.Name == "node.toml":
+				text = secret
+			case k.Name == "catalog.toml":
+				must.OK(t, n.WriteFile("/etc/gpuadm/catalog.toml", []byte(secret), private))
+			default:
+				text = naming(k, `"/srv/named"`)
+				must.OK(t, n.WriteFile("/srv/named", []byte(secret), private))
+			}
+			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: map[bool]fs.FileMode{true: 0o640, false: 0o644}[text == secret]}))
+			for _, args := range [][]string{{"plan"}, {"plan", "-o", "json"}, {"status"}, {"doctor"}, {"gate"}, {"mig", "fit"}, {"manifest", "device-plugin"}} {
+				var said strings.Builder
+				e := env{stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: func(string) string { return "" }, root: true,
+					open:   func(string) (host.Host, error) { return n, nil },
+					read:   func(string) ([]byte, error) { return []byte(secret), nil },
+					public: func(string) bool { return false }}
+				run(t.Context(), e, append(args, flags...))
+				if strings.Contains(said.String(), "PLANTED") {
+					t.Errorf("%s, %q, %s:\n%s", k.Section+"."+k.Name, secret, args, said.String())
+				}
+			}
+		}
+	}
+}
+
 // TestFilesOfASpec: each file that a spec names is judged by its owner, mode and folders before a plan is made. Which keys name
 // files the keys' own checks say: they refuse a relative path.
 func TestFilesOfASpec(t *testing.T) {
@@ -30,13 +80,7 @@ func TestFilesOfASpec(t *testing.T) {
 	names := 0
 	for _, k := range spec.Keys() {
 		name := k.Section + "." + k.Name
-		text := func(value string) []byte {
-			if k.Type == spec.TypeStrings {
-				value = "[" + value + "]"
-			}
-			return fmt.Appendf(nil, "format = 1\n[%s]\n%s = %s\n%s", k.Section, k.Name, value, beside[name])
-		}
-		_, err := spec.Parse(spec.File{Name: "node.toml", Data: text(`"a/b"`)})
+		_, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(naming(k, `"a/b"`))})
 		file := err != nil && strings.Contains(err.Error(), "is not an absolute path")
 		check.That(t, file == k.File, "%s takes a path: %v, and is said to name a file: %v", name, file, k.File)
 		if !k.File {
@@ -46,7 +90,7 @@ func TestFilesOfASpec(t *testing.T) {
 		n := must.Get(simhost.New(archive))(t)
 		must.OK(t, n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}))
 		must.OK(t, errors.Join(n.Mkdir("/srv", host.Attr{Mode: 0o755}), n.Mkdir("/srv/ours", host.Attr{Mode: 0o755})))
-		must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", text(`"/srv/ours/named"`), host.Attr{Mode: 0o644}))
+		must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(naming(k, `"/srv/ours/named"`)), host.Attr{Mode: 0o644}))
 		must.OK(t, n.WriteFile("/srv/ours/named", nil, host.Attr{Mode: 0o644}))
 		said := func() string {
 			_, err := env{}.spec(n, nil)

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -97,7 +98,7 @@ func (c *common) validate(m elsewhere, layouts string) error {
 		wrong = append(v.driver(s, places, m, f), v.mig(s.MIG, places, layouts, parted, gpus)...)
 	}
 	if len(wrong) > 0 {
-		return wrong
+		return c.unquoted(h, append(slices.Clone(c.files), layouts), wrong)
 	}
 	return show(c, v, c.validText)
 }
@@ -113,7 +114,7 @@ func needs(m spec.MIG, name string, layouts []byte) int {
 	if layouts != nil {
 		m.File = name
 	}
-	entries, err := mig.Asked(m, layouts)
+	entries, err := mig.Asked(m, layouts, false)
 	if err != nil {
 		return 1
 	}
@@ -161,7 +162,7 @@ func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts 
 	case want.File != "":
 		want.File = name
 	}
-	entries, err := mig.Asked(want, layouts)
+	entries, err := mig.Asked(want, layouts, false)
 	if err != nil {
 		return blame(places, err, keys...)
 	}

@@ -61,6 +61,7 @@ type Facts struct {
 	Machine     string            `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
 	VGPU        *VGPU             `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
 	Files       map[string][]byte `json:"-"`                     // those asked for that are there
+	Private     map[string]bool   `json:"-"`                     // those of them that not every user can read: no error quotes them
 
 	Instance   *instance.Instance `json:"instance,omitempty"`   // as EC2's metadata service says, where it was asked and answers
 	NoInstance *trouble.Error     `json:"noInstance,omitempty"` // why none answers

@@ -117,9 +117,9 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	for _, name := range l.files(needs.Files) {
 		if data := l.read(name); data != nil {
 			if f.Files == nil {
-				f.Files = map[string][]byte{}
+				f.Files, f.Private = map[string][]byte{}, map[string]bool{}
 			}
-			f.Files[name] = data
+			f.Files[name], f.Private[name] = data, !host.Public(l.v, name)
 		}
 	}
 }

@@ -6,6 +6,8 @@ package host
 import (
 	"crypto/tls"
 	"fmt"
+	"io/fs"
+	"path"
 )
 
 // CUDA is what a new process got of CUDA.
@@ -120,4 +122,19 @@ type Web struct {
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
+}
+
+// Public says whether every user can read a file, by its mode and those of the folders that it lies in.
+func Public(v View, name string) bool {
+	real, err := v.Resolve(name)
+	for need := fs.FileMode(0o004); err == nil; need, real = 0o001, path.Dir(real) {
+		i, err := v.Stat(real)
+		if err != nil || i.Mode&need == 0 {
+			return false
+		}
+		if real == "/" {
+			return true
+		}
+	}
+	return false
 }

@@ -55,6 +55,19 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// Unquoted are the same places without a word of the files, for those that are public by their names.
+func (f Faults) Unquoted(public func(file string) bool) Faults {
+	all := make(Faults, len(f))
+	for i, one := range f {
+		if all[i] = one; !public(one.At.File) {
+			at := one.At
+			at.Text = ""
+			all[i] = &Error{What: "this line is wrong; nothing of it is shown, since not every user can read the file", At: at}
+		}
+	}
+	return all
+}
+
 // Wait reports a missing thing that gpuadm does not make and that will come: a device plugin that has not registered yet. Nothing is
 // rolled back for it, and the same command continues from there.
 type Wait struct {
