@@ -202,6 +202,11 @@ func plainFlag(flag string) bool {
 	return false
 }
 
+// bareFlag says whether a flag is known to take no value, so that the next word is not one: those of systemctl(1), and gpuadm's.
+func bareFlag(flag string) bool {
+	return slices.Contains([]string{"--no-block", "--now", "--no-reload", "--no-ask-password", "--quiet", "--force", "--boot", "--unattended"}, flag)
+}
+
 // command masks the values of flags in a command line, unless the flag is known to be harmless. The first word is the program.
 func (m *masker) command(s string, program bool) string {
 	words, after := systemdWords(s)
@@ -216,7 +221,7 @@ func (m *masker) command(s string, program bool) string {
 			text = name + "=" + flagValue(m, name, value)
 		case strings.HasPrefix(text, "-") && len(text) > 1:
 			clings := false
-			if text, clings = attached(text); !clings {
+			if text, clings = attached(text); !clings && !bareFlag(text) {
 				m.flag = text
 			}
 		case was != "":
