@@ -56,7 +56,7 @@ type guard struct {
 }
 
 func newGuard(t spec.Taint, s *Session, w *who) guard {
-	return guard{t, nodePart{what: "taint", key: t.Key, effect: t.Effect, session: s, who: w}}
+	return guard{t, nodePart{what: partTaint, key: t.Key, effect: t.Effect, session: s, who: w}}
 }
 
 // The states of a guard.
@@ -105,15 +105,14 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // readyIn says whether the GPUs were found ready in a boot.
 func readyIn(n *kube.Node, boot string) bool {
-	c := conditionOf(n, GPUReady)
-	return c != nil && c.Status == kube.True && strings.HasSuffix(c.Message, bootMark(boot))
+	return trueIn(nodePart{what: partCondition, key: GPUReady}.of(n), boot)
 }
 
 // failureTold says whether the taint of a failure keeps pods off. The startup taint beside it would have cluster-autoscaler take
 // the node for one that is starting, at each further try.
 func failureTold(n *kube.Node) bool {
 	failed := failureTaint()
-	p := nodePart{what: "taint", key: failed.Key, effect: failed.Effect}
+	p := nodePart{what: partTaint, key: failed.Key, effect: failed.Effect}
 	return p.of(n) == valueState(failed.Value)
 }
 
@@ -138,7 +137,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 		}
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
-		p := nodePart{what: "condition", key: GPUReady}
+		p := nodePart{what: partCondition, key: GPUReady}
 		edits = append(edits, partEdit{p, p.of(n), "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"})
 	}
 	return g.part.session.patch(ctx, h, w, edits)

@@ -194,7 +194,7 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) m
 	var edits []partEdit
 	labels := to(n)
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		p := nodePart{what: "label", key: key, session: m.session, who: &m.who}
+		p := nodePart{what: partLabel, key: key, session: m.session, who: &m.who}
 		if after := valueState(labels[key]); p.of(n) != after {
 			edits = append(edits, partEdit{p, p.of(n), after})
 		}

@@ -96,7 +96,7 @@ func breathe(ctx context.Context, try int) error {
 // undo. The next look sees it.
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
-		if now := e.of(n); now != e.before && now != e.after && e.what != "condition" {
+		if now := e.of(n); now != e.before && now != e.after && e.what != partCondition {
 			return trouble.Wait{For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.name(), e.before, now)}
 		}
 	}
@@ -113,14 +113,14 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, ed
 	for _, e := range edits {
 		switch {
 		case e.of(n) == e.after:
-		case e.what == "condition" || !e.needsAccount() && kubelet != account:
+		case e.what == partCondition || !e.needsAccount() && kubelet != account:
 			theirs = append(theirs, e)
 		case account == "":
 			return n, e.noAccount()
 		default:
 			ours = append(ours, e)
-			comes = comes || e.what == "taint" && e.after != ""
-			goes = goes || e.what == "taint" && e.after == "" || e.key == taintRecord && len(e.dropped(n, edits)) > 0
+			comes = comes || e.what == partTaint && e.after != ""
+			goes = goes || e.what == partTaint && e.after == "" || e.key == taintRecord && len(e.dropped(n, edits)) > 0
 		}
 	}
 	steps := []func() error{
@@ -148,7 +148,7 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 		return n, err
 	}
 	patch := c.PatchNode
-	if slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "condition" }) {
+	if slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == partCondition }) {
 		patch = c.PatchStatus
 	}
 	done, err := patch(ctx, n.Name, nodePatch(n, edits, h.Now()))
@@ -172,20 +172,20 @@ func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 	var taints []partEdit
 	for _, e := range edits {
 		switch e.what {
-		case "label":
+		case partLabel:
 			labels[e.key] = value(e.after)
-		case "record":
+		case partRecord:
 			annotations[e.key] = value(e.after)
 			for _, gone := range e.dropped(n, edits) {
-				if gone.what == "label" {
+				if gone.what == partLabel {
 					labels[gone.key] = nil
 				} else {
 					taints = append(taints, gone)
 				}
 			}
-		case "taint":
+		case partTaint:
 			taints = append(taints, e)
-		case "condition":
+		case partCondition:
 			patch["status"] = kube.Patch{"conditions": []kube.Condition{e.condition(n, now)}}
 		}
 	}

@@ -118,7 +118,7 @@ func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []
 // recordTaint notes a startup taint that is about to be put on, or may be on already: it takes nothing off. The zero edit says
 // that there is nothing to note.
 func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
-	p := nodePart{what: "record", key: taintRecord, session: se}
+	p := nodePart{what: partRecord, key: taintRecord, session: se}
 	found := p.of(n)
 	named := recordedTaints(found)
 	if startup.Key == "" || slices.Contains(named, startup) {
@@ -146,12 +146,12 @@ func (e partEdit) named(s converge.State) (list []partEdit) {
 	case labelRecord:
 		for key, value := range readRecord(s) {
 			if !spec.RestrictedLabel(key) && ownerOf(key) == "" {
-				list = append(list, partEdit{nodePart{what: "label", key: key}, valueState(value), ""})
+				list = append(list, partEdit{nodePart{what: partLabel, key: key}, valueState(value), ""})
 			}
 		}
 	case taintRecord:
 		for _, t := range recordedTaints(s) {
-			list = append(list, partEdit{nodePart{what: "taint", key: t.Key, effect: t.Effect}, valueState(t.Value), ""})
+			list = append(list, partEdit{nodePart{what: partTaint, key: t.Key, effect: t.Effect}, valueState(t.Value), ""})
 		}
 	}
 	return list
@@ -161,7 +161,7 @@ func (e partEdit) named(s converge.State) (list []partEdit) {
 // has as it named them, and that have no edit of their own. An undo removes the record alone: what else it restores has its own line in
 // the journal.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
-	if e.what != "record" || e.after == "" {
+	if e.what != partRecord || e.after == "" {
 		return nil
 	}
 	stay := slices.Concat(e.named(e.after), others)

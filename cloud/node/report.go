@@ -142,7 +142,7 @@ func everReady(v host.View, n *kube.Node) bool {
 // of the condition.
 func madeReadyIn(v host.View, boot string) bool {
 	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
-		return r.What == "make" && r.Change.Name == "condition "+GPUReady && strings.HasSuffix(string(r.Change.After), bootMark(boot))
+		return r.What == "make" && r.Change.Name == "condition "+GPUReady && trueIn(r.Change.After, boot)
 	})
 }
 

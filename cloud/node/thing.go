@@ -20,7 +20,7 @@ import (
 // nodePart is one label, taint or condition of the machine's own Node object. The Node, and the identity that changes it,
 // is no part of the name: a kubeconfig that moves must not make another thing of the same label.
 type nodePart struct {
-	what    string // label, taint, condition, record
+	what    partKind
 	key     string // of the label, the taint or the record's annotation, or the condition's type
 	effect  string // of the taint
 	session *Session
@@ -31,19 +31,29 @@ type nodePart struct {
 	must func(context.Context, host.View, *kube.Node) error
 }
 
+// A partKind is a kind of part, in the words of its name.
+type partKind string
+
+const (
+	partLabel     partKind = "label"
+	partTaint     partKind = "taint"
+	partCondition partKind = "condition"
+	partRecord    partKind = "record" // an annotation
+)
+
 // NewPart builds the thing again from its name. By the session of the run's stages it sees what they see, and the cluster
 // is not asked again for each of what may be dozens.
 func NewPart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
-	p := nodePart{what: what, key: rest, session: s, rebuilt: true}
-	if what == "taint" {
+	p := nodePart{what: partKind(what), key: rest, session: s, rebuilt: true}
+	if p.what == partTaint {
 		i := strings.LastIndex(rest, ":")
 		if i < 0 {
 			return nil, fmt.Errorf("internal error: a taint without an effect: %q", name)
 		}
 		p.key, p.effect = rest[:i], rest[i+1:]
 	}
-	if !slices.Contains([]string{"label", "taint", "condition", "record"}, what) || p.key == "" {
+	if !slices.Contains([]partKind{partLabel, partTaint, partCondition, partRecord}, p.what) || p.key == "" {
 		return nil, fmt.Errorf("internal error: no part of a node: %q", name)
 	}
 	return p, nil
@@ -52,10 +62,10 @@ func NewPart(name string, s *Session) (converge.Thing, error) {
 func (p nodePart) Ref() converge.Ref { return converge.Ref{Kind: "node", Name: p.name()} }
 
 func (p nodePart) name() string {
-	if p.what == "taint" {
+	if p.what == partTaint {
 		return "taint " + p.key + ":" + p.effect
 	}
-	return p.what + " " + p.key
+	return string(p.what) + " " + p.key
 }
 
 // identity names the Node and the client that asks for it.
@@ -116,19 +126,19 @@ func stateValue(s converge.State) string {
 // of is the state of the part on a Node.
 func (p nodePart) of(n *kube.Node) converge.State {
 	switch p.what {
-	case "label":
+	case partLabel:
 		if value, ok := n.Labels[p.key]; ok {
 			return valueState(value)
 		}
-	case "taint":
+	case partTaint:
 		if i := p.index(n); i >= 0 {
 			return valueState(n.Spec.Taints[i].Value)
 		}
-	case "record":
+	case partRecord:
 		if value, ok := n.Annotations[p.key]; ok {
 			return valueState(value)
 		}
-	case "condition":
+	case partCondition:
 		if c := conditionOf(n, p.key); c != nil {
 			return conditionState(*c)
 		}
@@ -162,6 +172,11 @@ func conditionState(c kube.Condition) converge.State {
 	return converge.State(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)))
 }
 
+// trueIn says whether the state of a condition is true, and of this boot: its message ends in bootMark.
+func trueIn(s converge.State, boot string) bool {
+	return conditionFrom("", s).Status == kube.True && strings.HasSuffix(string(s), bootMark(boot))
+}
+
 // conditionFrom is a state as a condition, without its times.
 func conditionFrom(kind string, s converge.State) kube.Condition {
 	if s == "" {
@@ -177,7 +192,7 @@ func conditionFrom(kind string, s converge.State) kube.Condition {
 
 // needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.
 func (p nodePart) needsAccount() bool {
-	return p.what == "taint" || p.what == "record" && p.key == taintRecord || p.what == "label" && spec.RestrictedLabel(p.key)
+	return p.what == partTaint || p.what == partRecord && p.key == taintRecord || p.what == partLabel && spec.RestrictedLabel(p.key)
 }
 
 // Validate refuses a change that no account here may make, before anything is touched.
@@ -204,7 +219,7 @@ func (p nodePart) noAccount() error {
 // TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Report and guard show the cluster
 // a failure, and a boot in which gpuadm has not looked yet, without a line in the journal: that does not prevent an undo.
 func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
-	if p.what == "condition" || p.what == "record" || found == before || found == after {
+	if p.what == partCondition || p.what == partRecord || found == before || found == after {
 		return before, nil, nil
 	}
 	if before == after {
