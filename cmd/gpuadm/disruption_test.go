@@ -253,3 +253,17 @@ func TestDrainStays(t *testing.T) {
 	b.gpuadm("apply", "mig", "--unattended")
 	check.That(t, b.cordoned() == free, "after a run that waits: cordoned %s\n%s", b.cordoned(), b.said)
 }
+
+// TestRejectedOnce: where the API server rejects kubelet's certificate, all labels wait for the same: it is said once, with what to do.
+func TestRejectedOnce(t *testing.T) {
+	b := newBusy(t, "")
+	b.write("/etc/gpuadm/node.toml", "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"seven\"\n[node]\nlabels = {\"a/b\" = \"c\"}\n")
+	b.sim.Fail(kubesim.Fault{Status: 401, Times: -1})
+	for _, args := range [][]string{{"apply"}, {"plan"}, {"plan", "-v"}, {"status"}} {
+		b.said = ""
+		b.gpuadm(args...)
+		if n := strings.Count(b.said, "rejects the credentials (401)"); n != 1 || strings.Count(b.said, "kubectl create token") != 1 || args[0] == "apply" && strings.Count(b.said, "deferred") > 1 {
+			t.Errorf("%q says it %d times:\n%s", args, n, b.said)
+		}
+	}
+}

@@ -27,7 +27,7 @@ func TestWaitingText(t *testing.T) {
 	var b strings.Builder
 	plugin := converge.Change{Reason: converge.Reason{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}}
 	waitingText(&b, []converge.Change{{}, plugin, plugin, {Reason: converge.Reason{Waits: "x", Because: []string{"y"}}}})
-	check.That(t, b.String() == "\nnot yet: the node offers 0 of 8\n  try      add tolerations\n\nx\n  because  y\n", "%s", b.String())
+	check.That(t, b.String() == "not yet: the node offers 0 of 8\n  try      add tolerations\n\nx\n  because  y\n\n", "%s", b.String())
 }
 
 // TestDiffWithoutSpec: what gpuadm left is in its journal, so that status --diff needs no node.toml.

@@ -52,6 +52,7 @@ func (c *common) planText(p converge.Plan) {
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
 		printf(w, "\n")
 	}
+	waitingText(w, p.Changes)
 	c.notes(p.Notes)
 	if len(p.Notes) > 0 {
 		printf(w, "\n")
@@ -192,7 +193,11 @@ func several(changes []converge.Change) string {
 	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
 	for _, kind := range kinds {
 		if len(by[kind]) > 3 {
-			names = append(names, count(len(by[kind]), kind))
+			noun := kind
+			if kind == "node" {
+				noun = "change" // the machine has one Node
+			}
+			names = append(names, count(len(by[kind]), noun))
 			continue
 		}
 		for _, ch := range by[kind] {

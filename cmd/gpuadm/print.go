@@ -175,9 +175,6 @@ func until(event string) string { return "deferred until " + strings.TrimPrefix(
 // changeText prints one change, why it is wanted, and what is different.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
-	if ch.Waits != "" {
-		c.prose(w, 15, ch.Waits)
-	}
 	if ch.Cannot != "" || ch.Deferred != "" {
 		return
 	}

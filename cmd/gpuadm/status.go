@@ -158,8 +158,8 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	if s.Damage != "" {
 		printf(w, "\nThe journal: %s\n", s.Damage)
 	}
-	waitingText(w, s.Changes)
 	printf(w, "\n")
+	waitingText(w, s.Changes)
 	c.notes(s.Notes)
 	if len(s.Notes) > 0 {
 		printf(w, "\n")
@@ -179,8 +179,9 @@ func waitingText(w io.Writer, changes []converge.Change) {
 			continue
 		}
 		printed[ch.Waits] = true
-		printf(w, "\n%s\n", ch.Waits)
+		printf(w, "%s\n", ch.Waits)
 		reasons(w, ch.Because, nil, ch.Try)
+		printf(w, "\n")
 	}
 }
 

@@ -44,10 +44,18 @@ func (v jsonVoice) close()                {}
 type textVoice struct {
 	*common
 	live, shown bool
+	deferred    []converge.Event // not printed yet: many that wait for the same are one line
 }
 
 func (v *textVoice) tell(e converge.Event) {
-	v.close()
+	v.wipe()
+	if n := len(v.deferred); n > 0 && (e.What != converge.Deferred || e.Stage != v.deferred[n-1].Stage) {
+		v.flush()
+	}
+	if e.What == converge.Deferred {
+		v.deferred = append(v.deferred, e)
+		return
+	}
 	if v.live && (e.What == converge.Making || e.What == converge.Waiting) {
 		if v.quiet {
 			return
@@ -63,8 +71,28 @@ func (v *textVoice) tell(e converge.Event) {
 	v.line(v.stderr, e)
 }
 
-// close wipes the live line.
+// flush prints the deferred changes of a stage.
+func (v *textVoice) flush() {
+	var changes []converge.Change
+	for _, e := range v.deferred {
+		changes = append(changes, *e.Change)
+		if len(v.deferred) <= 3 {
+			v.line(v.stderr, e)
+		}
+	}
+	if len(changes) > 3 && !v.quiet {
+		v.stageLine(v.stderr, v.deferred[0].Stage, changes)
+	}
+	v.deferred = nil
+}
+
 func (v *textVoice) close() {
+	v.wipe()
+	v.flush()
+}
+
+// wipe removes the live line.
+func (v *textVoice) wipe() {
 	if v.shown {
 		printf(v.stderr, "\r\x1b[2K")
 		v.shown = false
@@ -134,7 +162,7 @@ const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
 type logVoice struct {
 	log    *logrus.Logger
-	waited map[string]time.Time // when each stage last logged that it waits
+	waited map[string]time.Time // when each stage last logged that it waits, and what changes wait for
 }
 
 // waitingEvery keeps a stage that waits from filling the journal.
@@ -161,6 +189,12 @@ func (v logVoice) tell(e converge.Event) {
 			return
 		}
 		v.waited[e.Stage] = e.Time
+	}
+	if e.What == converge.Deferred && e.Change.Waits != "" {
+		if _, said := v.waited[e.Change.Waits]; said {
+			return
+		}
+		v.waited[e.Change.Waits] = e.Time
 	}
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
