@@ -103,7 +103,7 @@ func (p *parted) entryYAML(n *yaml.Node) (e entryYAML) {
 	return e
 }
 
-// whole is the node that an alias stands for, or a document has.
+// whole is the node that an alias refers to, or the one of a document.
 func whole(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.DocumentNode {
 		n = n.Content[0]

@@ -254,7 +254,7 @@ func TestDrainStays(t *testing.T) {
 	check.That(t, b.cordoned() == free, "after a run that waits: cordoned %s\n%s", b.cordoned(), b.said)
 }
 
-// TestRejectedOnce: where the API server rejects kubelet's certificate, all labels wait for the same: it is said once, with what to do.
+// TestRejectedOnce: where the API server rejects kubelet's certificate, all labels wait for the same: gpuadm says it once, with what to do.
 func TestRejectedOnce(t *testing.T) {
 	b := newBusy(t, "")
 	b.write("/etc/gpuadm/node.toml", "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"seven\"\n[node]\nlabels = {\"a/b\" = \"c\"}\n")

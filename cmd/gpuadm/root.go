@@ -44,7 +44,7 @@ type common struct {
 	verbose  bool
 	noColor  bool
 	booting  bool       // the boot unit calls
-	run      *agent.Run // what the engine does, and what the cluster is told
+	run      *agent.Run // the engine, and its reports to the cluster
 	bakes    bool       // the verb is bake
 	repairs  bool       // the apply is a repair, and chosen is its code
 	shown    []string   // stages of which a plan shows all details

@@ -45,8 +45,8 @@ type What int
 const (
 	Waiting    What = iota // the apply waits for an event outside gpuadm
 	Retrying               // an attempt has failed, and Boot makes another one
-	Unreported             // the cluster could not be told of the result
-	Unlabelled             // the GPUs' clients could not be told of new partitions
+	Unreported             // the report to the cluster has failed
+	Unlabelled             // the label, or a client of the GPUs, does not have the new partitions
 	Warning                // the run continues in spite of the error
 )
 

@@ -156,7 +156,7 @@ func parse(text []byte, folder string) (s setting, err error) {
 	return s, err
 }
 
-// whichLine stands for what the library says, which may repeat a secret.
+// whichLine replaces the sentence of the YAML library, which may repeat a secret.
 const whichLine = "; kubectl config view --kubeconfig says where"
 
 // current finds the cluster and the user of the current context.

@@ -88,3 +88,17 @@ func read(t *testing.T, name string) string {
 	data := must.Get(os.ReadFile(name))(t)
 	return string(data)
 }
+
+// TestWhereToLook: the files that ARCHITECTURE.md has a newcomer open are there.
+func TestWhereToLook(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "../../ARCHITECTURE.md"), "\n## Where to look\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := regexp.MustCompile("(?m)^\\| .+ \\| `([^`]+)`(?:, `([^`]+)`)? \\|$").FindAllStringSubmatch(table, -1)
+	check.That(t, len(rows) == 10, "%d tasks", len(rows))
+	for _, row := range rows {
+		for _, name := range row[1:] {
+			_, err := os.Stat(path.Join("../..", name))
+			check.That(t, err == nil, "%v", err)
+		}
+	}
+}
