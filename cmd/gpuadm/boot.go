@@ -145,7 +145,7 @@ func (c *common) gate(ctx context.Context) error {
 	return t
 }
 
-// closed says why kubelet may not start.
+// closed words a closed gate.
 func closed(s *agent.Closed) *trouble.Error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; kubelet then starts by itself"}}
 	for _, ch := range s.Alone {

@@ -98,7 +98,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	return nil
 }
 
-// A bundle collects its parts. Whatever fails is named, and the rest continues.
+// A bundle collects its parts. A part that fails is listed with its error, and the others are collected all the same.
 type bundle struct {
 	c       *common
 	h       host.Host
@@ -115,7 +115,7 @@ type bundlePart struct {
 
 type missingPart struct{ name, why string }
 
-// add makes a part. One that fails or takes too long does not cost the others.
+// add reads a part within partPatience.
 func (b *bundle) add(ctx context.Context, name, about string, read func(context.Context) ([]byte, error)) {
 	ctx, end := context.WithTimeoutCause(ctx, partPatience, fmt.Errorf("no answer within %v", partPatience))
 	defer end()
@@ -194,7 +194,7 @@ const bundledRuns = 10
 // bundledLines is how many lines of the journal a bundle has of each unit.
 const bundledLines = "2000"
 
-// bundledUnits are those that make a GPU node: gpuadm's, engines, kubelets from all vendors, NVIDIA's daemons.
+// bundledUnits are the units of a GPU node: gpuadm, container engines, kubelets of all vendors, NVIDIA's daemons.
 func bundledUnits() []string {
 	return []string{
 		stages.BootUnit, stages.ReadyUnit, "containerd.service", "docker.service", "crio.service", "kubelet.service", "k3s.service", "k3s-agent.service",
@@ -203,7 +203,7 @@ func bundledUnits() []string {
 	}
 }
 
-// recording gathers all facts, and writes down what they and all answers were read from.
+// recording gathers all facts, and returns what they and the answers before it were read from.
 func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 	if _, err := facts.Gather(ctx, b.seen, facts.Everything); err != nil {
 		return nil, err

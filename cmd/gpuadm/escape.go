@@ -32,13 +32,13 @@ func printf(w io.Writer, format string, values ...any) {
 	fmt.Fprintf(w, format, values...)
 }
 
-// screen is a stream that an operator reads, and how that one types a command.
+// screen is a stream that an operator reads, with the command line that the operator would type.
 type screen struct {
 	io.Writer
 	typed func(words string) string
 }
 
-// screen makes a stream one that the operator of this command line reads.
+// screen wraps a stream, so that printed commands carry this command line's flags.
 func (c *common) screen(w io.Writer) io.Writer {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
@@ -68,7 +68,7 @@ func commandsOf(w io.Writer, text string) string {
 // verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.
 type verbatim string
 
-// printable writes control characters, line separators and what turns writing round as Go does in a string: \n, \x1b, \u202e.
+// printable escapes control characters, line separators and bidirectional marks like a Go string: \n, \x1b, \u202e.
 // Tabs stay, as in the lines of files.
 //
 // Secrets are masked first.
@@ -108,7 +108,7 @@ func (e env) width(w io.Writer) int {
 	return columns
 }
 
-// prose prints a line of words, wrapped to a terminal's width. What is to be typed is not printed by it.
+// prose prints a sentence, wrapped to the terminal's width. Commands are printed unwrapped, so that they can be copied.
 func (c *common) prose(w io.Writer, indent int, text string) {
 	printf(w, "%s%s\n", verbatim(strings.Repeat(" ", indent)), verbatim(wrap(said(w, text), indent, c.width(w)-indent)))
 }

@@ -39,7 +39,7 @@ type overdue struct{ error }
 
 func (o overdue) Unwrap() error { return o.error }
 
-// exit is an exit code that needs no message.
+// exit is an exit code for which everything has been printed already.
 type exit int
 
 func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
@@ -79,7 +79,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 	return f.Exit
 }
 
-// failure is what every verb prints where it fails, with -o json as it is.
+// failure is what every verb prints when it fails; -o json prints the struct itself.
 type failure struct {
 	Format  int       `json:"format"`
 	Error   string    `json:"error"`

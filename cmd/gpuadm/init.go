@@ -130,7 +130,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	return nil
 }
 
-// planned is the text of a draft without the sections that cannot be planned on this machine: it says why.
+// planned is the draft's text; sections that cannot be planned on this machine are left out, with the reason.
 func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 	d.left = map[string]string{}
 	for {

@@ -89,7 +89,7 @@ func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust,
 	return &facts.Trust{SecureBoot: "on"}, nil
 }
 
-// keyOutside refuses to seal an image in which the key lies.
+// keyOutside refuses to seal an image that contains the private key.
 func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) error {
 	if key == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// elsewhere is a machine that is described on the command line, and need not exist.
+// elsewhere is a machine that only the command line describes.
 type elsewhere struct {
 	os, arch string
 	gpus     []string
@@ -74,7 +74,7 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 	return f, gpus, nil
 }
 
-// modelOf is a GPU as the bus would show it, and as an untouched driver would.
+// modelOf is a GPU as the PCI bus shows it, and as NVML shows it before any change.
 func modelOf(name string) (facts.PCI, host.GPU, error) {
 	m, err := mig.Find(name)
 	if err == nil {

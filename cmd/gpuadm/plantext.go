@@ -115,7 +115,7 @@ func sorted(changes []converge.Change) (refused, ready, later []converge.Change)
 	return refused, ready, later
 }
 
-// refusals prints once more, at the end, what cannot be made and why; not where nothing else is on the screen.
+// refusals repeats at the end what cannot be made and why, unless the plan shows nothing else.
 func (c *common) refusals(p converge.Plan, short bool) {
 	all := p.Cannot()
 	if len(all) == 0 || !short && len(all) == len(p.Changes) {
@@ -174,7 +174,7 @@ func deferred(changes []converge.Change) string {
 	return strings.Join(out, "; ")
 }
 
-// grouped are the changes by what key says of each, in the order in which that comes first.
+// grouped groups changes by key; order lists the keys as they first appear.
 func grouped(changes []converge.Change, key func(converge.Change) string) (order []string, by map[string][]converge.Change) {
 	by = map[string][]converge.Change{}
 	for _, ch := range changes {
@@ -187,7 +187,7 @@ func grouped(changes []converge.Change, key func(converge.Change) string) (order
 	return order, by
 }
 
-// several names a few changes, and counts many of a kind.
+// several names up to three changes of a kind, and counts more than three.
 func several(changes []converge.Change) string {
 	var names []string
 	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })

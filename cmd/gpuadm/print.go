@@ -37,8 +37,7 @@ func show[T any](c *common, answer T, text func(T)) error {
 	return nil
 }
 
-// printJSON prints a value as JSON on one line, each text in it without secrets, and what does not show as JSON escapes it: a terminal
-// obeys U+009B.
+// printJSON prints a value as JSON on one line. It masks secrets, and escapes characters that a terminal may obey, such as U+009B.
 func printJSON(w io.Writer, v any) error {
 	all, err := encoded(v)
 	if err != nil {
@@ -69,7 +68,7 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
-// rows prints lines in a column, with a word before the first of them.
+// rows prints a label and its lines: the label only before the first line.
 func rows(w io.Writer, indent, width int, word string, lines ...string) {
 	for _, line := range lines {
 		printf(w, "%*s%-*s %s\n", indent, "", width, word, line)
@@ -121,8 +120,8 @@ func sign(ch converge.Change) string {
 
 var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
-// states is a change from one state to the other, with short digests. A thing that settles has one desired state, so the state
-// found says all: "its configuration changed since it started".
+// states is a change from one state to the other, with short digests. A follower has one desired state, so the state
+// found says everything: "its configuration changed since it started".
 func states(ch converge.Change) string {
 	if ch.Follows && ch.Before != "" {
 		return short(ch.Before)
@@ -146,7 +145,7 @@ func attributes(ch converge.Change) string {
 	return b + " → " + a
 }
 
-// changeLine prints one change in a line, and why it cannot be made in the next ones.
+// changeLine prints a change on one line, and below it why it cannot be made.
 func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	state := ""
 	switch {
@@ -213,7 +212,7 @@ func (c *common) typed(verb string) string {
 	return c.command(verb, c.chosen...)
 }
 
-// command is a command line for the same machine and spec. Its verb has words as a shell takes them.
+// command is a command line for the same machine and spec. The verb is shell text already; the other words get quoted.
 func (c *common) command(verb string, more ...string) string {
 	if name, _, _ := strings.Cut(verb, " "); !slices.Contains([]string{"undo", "facts", "init", "bundle"}, name) { // they read no spec
 		for _, f := range slices.Backward(c.files) {

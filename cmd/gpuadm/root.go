@@ -124,7 +124,7 @@ func run(ctx context.Context, e env, args []string) int {
 	return report(e, cmd, err)
 }
 
-// noVariable marks flags that have the name of a common one and another meaning: the variable is the common one's.
+// noVariable marks a flag that reuses a common flag's name for something else: its GPUADM_* variable sets only the common flag.
 const noVariable = "gpuadm-no-variable"
 
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
@@ -152,7 +152,7 @@ func variable(flag string) string {
 	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// engine makes ready to converge: the machine opened, the spec read, the stages chosen.
+// engine opens the machine, reads the spec and chooses the stages.
 func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
 	c.chosen = slices.Clone(only)
 	for _, name := range skip {
@@ -179,7 +179,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	return e, h, nil
 }
 
-// newEngine is an engine for a machine that has no stage yet, and all stages.
+// newEngine returns an engine without stages for a machine, and all stages there are.
 func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 	known := new(node.Session)
 	all, thingOf := stages.Run(known)
@@ -218,8 +218,8 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 // onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
 // A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
 //
-// Go starts a thread for signals, which takes up to a millisecond and has no need to be waited for: a signal that comes before ends a
-// process that has changed nothing yet.
+// onSignal does not wait for the signal thread to start (up to a millisecond): an earlier signal ends a process that has changed
+// nothing.
 func onSignal(say func()) (<-chan struct{}, func()) {
 	sig, stop, ready := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
 	signal.Ignore(syscall.SIGHUP)

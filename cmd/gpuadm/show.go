@@ -116,7 +116,7 @@ pool, or a key of node.toml. It changes nothing.`,
 	}
 }
 
-// ownersText prints an owner a line. The settings are printed where two quarrel.
+// ownersText prints one owner a line, and where two programs claim a part, the settings that end each claim.
 func (c *common) ownersText(all ownerList) {
 	for _, p := range all.Parts {
 		lines := []string{"no owner: " + p.None}
@@ -174,7 +174,7 @@ func newVersion(c *common) *cobra.Command {
 	}
 }
 
-// newStartCUDA is the verb by which gpuadm starts itself. Typed by hand it prints the same answer.
+// newStartCUDA is the verb of the child process in which gpuadm starts CUDA.
 func newStartCUDA(*common) *cobra.Command {
 	return &cobra.Command{
 		Use:    nvml.CUDAVerb,

@@ -42,7 +42,7 @@ on a line. The exit code is the first of 1, 2, 4, 75, 3 and 0 that any returned.
 	return cmd
 }
 
-// ssh runs args behind the dash on the hosts before it.
+// ssh runs the words after -- on the hosts before it.
 func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	hosts, line := args[:max(0, cmd.ArgsLenAtDash())], args[max(0, cmd.ArgsLenAtDash()):]
 	wrong := func(host string) bool { return host == "" || host[0] == '-' || strings.ContainsAny(host, " \t") }
@@ -105,7 +105,7 @@ func (c *common) program(machine string) (data []byte, digest string, err error)
 	return data, fmt.Sprintf("%x", sha256.Sum256(data)), err
 }
 
-// sshExits are the exit codes, the one first that counts most.
+// sshExits are the exit codes, the most important one first.
 var sshExits = []int{exitCannot, exitUsage, exitReboot, exitAgain, exitPending, 0}
 
 // sshAnswers prints what machines say.
@@ -135,7 +135,7 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 	printf(to, "%s%s\n", before, text)
 }
 
-// rawJSON is a line as JSON: itself, where it is an object that is no deeper than programs read, else a text.
+// rawJSON is a line as a JSON value: the line itself if it is JSON of limited depth, else a string.
 func rawJSON(line string) json.RawMessage {
 	const most = 100
 	depth, deepest := 0, 0

@@ -88,7 +88,7 @@ with 3 if something was; that needs no spec.`,
 	return cmd
 }
 
-// engineOfFiles makes ready to compare with the journal, which needs no spec: the journal has the digest of a run's spec only.
+// engineOfFiles is engine for status --diff, which compares with the journal and needs no spec.
 func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
 	e, h, err := c.engine(ctx, only, nil)
 	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
@@ -121,7 +121,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 
 const day = "2006-01-02 15:04"
 
-// statusText prints the last runs, or with from all since then, with their changes.
+// statusText prints the state and the last five runs; with from, all runs since then and their changes.
 func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
 	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
@@ -217,7 +217,7 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 	}
 }
 
-// since says since when a stage has been as it is.
+// since says when the stage's first thing got its state.
 func since(s converge.Status, stage string) string {
 	for _, m := range s.Made {
 		if m.Stage == stage {

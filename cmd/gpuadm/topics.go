@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// topics are the pages of `gpuadm help` that belong to no verb. Their texts are put together when they are asked for.
+// topics are the pages of `gpuadm help` that belong to no verb. Each text is built only when it is printed.
 func topics() (all []*cobra.Command) {
 	for _, t := range []struct {
 		name, about string

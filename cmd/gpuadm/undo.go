@@ -23,7 +23,7 @@ type undoFlags struct {
 	dryRun, yes  bool
 }
 
-// typed is the command line that does what the flags say to the runs of a plan: later there may be another last run.
+// typed are the flags for the runs of this plan, by name: by the time the operator types them, another run may be the last.
 func (u undoFlags) typed(p converge.UndoPlan) string {
 	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
 	for _, what := range u.allow {
@@ -98,7 +98,7 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	return cmd
 }
 
-// whichRun names the run that an undo without --to takes, and asks whether that is meant.
+// whichRun returns the run that an undo without --to takes, after the operator has confirmed it.
 func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, leave []string) (to string, err error) {
 	p, err := e.PlanUndo(ctx, h, "", leave)
 	if err != nil || len(p.Runs) == 0 || p.Continues {

@@ -103,7 +103,7 @@ func (c *common) validate(m elsewhere, layouts string) error {
 	return show(c, v, c.validText)
 }
 
-// blame makes an error of a refusal that no file alone has.
+// blame puts a refusal at the first of these keys in the spec.
 func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	f := failureOf(err)
 	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}

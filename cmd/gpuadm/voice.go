@@ -23,7 +23,7 @@ type voice interface {
 	close()
 }
 
-// voice chooses: one JSON object a line on stdout; the journal's fields under systemd; a live line on a terminal;
+// voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a live line on a terminal;
 // plain lines in a pipe.
 func (c *common) voice() voice {
 	switch {
@@ -91,7 +91,7 @@ func (v *textVoice) close() {
 	v.flush()
 }
 
-// wipe removes the live line.
+// wipe erases the live line.
 func (v *textVoice) wipe() {
 	if v.shown {
 		printf(v.stderr, "\r\x1b[2K")
@@ -99,7 +99,7 @@ func (v *textVoice) wipe() {
 	}
 }
 
-// line prints what an event has to say to a person, if anything. Errors are printed once, at the end.
+// line prints an event, if a person needs it. Errors are printed once, at the end of the run.
 func (c *common) line(w io.Writer, e converge.Event) {
 	if e.What == converge.Damaged {
 		printf(w, "gpuadm: %s\n", e.Text)
@@ -231,8 +231,8 @@ func (c *common) answer(text string) {
 	printf(c.stdout, "%s\n", text)
 }
 
-// journalHook sends entries to systemd's journal. unit is the unit they belong to: journald finds that out by itself
-// only while the process lives, which a run with nothing to do does not for long; journalctl -u takes root's word for it.
+// journalHook sends entries to systemd's journal with their unit: journald looks the unit up by the process, and a run with nothing
+// to do has often ended by then. journalctl -u accepts the field from root.
 type journalHook struct {
 	unit  string
 	typed func(text string) string // replaces the commands in a text

@@ -93,7 +93,7 @@ func notLoadable(m *Machine) (facts.KernelModules, bool) {
 	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
 }
 
-// otherKernel goes by the kernel's own word: kmods on RHEL derivatives serve several kernels. "nvidia: version magic 'A' should be 'B'".
+// otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL derivatives one kmod serves several kernels.
 func otherKernel(m *Machine) []Finding {
 	if _, ok := notLoadable(m); !ok {
 		return nil
@@ -166,7 +166,7 @@ func otherFlavour(m *Machine) []Finding {
 	return saying("the driver", said(m.sinceLoad(), faults.Of("DRV-008").Says...))
 }
 
-// saying finds a fault in what is said, if it is.
+// saying returns a finding with this text, or none if the text is empty.
 func saying(who, line string) []Finding {
 	if line == "" {
 		return nil

@@ -23,7 +23,7 @@ const (
 	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
 )
 
-// edges are rows of Edges: each of the codes in By explains each of those in Explains.
+// edges makes one Edge for each pair: every code in By explains every code in Explains.
 func edges() []Edge {
 	const (
 		driverDaemons = "FAB-001 FAB-002 FAB-003 GPU-010"

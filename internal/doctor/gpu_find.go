@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// offBus reads the configuration space, which all may read the first 64 bytes of: a device that is gone reads as ones. The other
-// attributes in sysfs are what the kernel has kept. Sources: Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base
+// offBus reads the first 64 bytes of the configuration space, as any user may: a device that is gone reads as all ones. The other
+// attributes in sysfs are the kernel's cached values. Sources: Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base
 // Specification, "Completion Status": all ones.
 func offBus(m *Machine) (found []Finding) {
 	for _, p := range m.GPUs() {
@@ -37,7 +37,7 @@ func offBus(m *Machine) (found []Finding) {
 
 func resetCommand(address string) string { return "sudo nvidia-smi --gpu-reset -i " + address }
 
-// unseen leaves out GPUs that another kernel driver holds: those are handed to virtual machines, or are nouveau's, which has its check.
+// unseen leaves out GPUs that another kernel driver holds: vfio, for virtual machines, or nouveau, which has a check of its own.
 func unseen(m *Machine) (found []Finding) {
 	gpus, ok := m.NVML()
 	if !ok {
@@ -68,7 +68,7 @@ func ofGPUs(what func(host.GPU) string, command func(address string) string) fun
 	}
 }
 
-// when is what is said of a GPU that has a fault.
+// when returns the text if the fault is there.
 func when(has func(host.GPU) bool, what string) func(host.GPU) string {
 	return func(g host.GPU) string {
 		if !has(g) {
@@ -96,8 +96,8 @@ func slowed(why, what string) func(*Machine) []Finding {
 	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }
 
-// narrow compares with what both ends of the link can. In virtual machines the link is one that the hypervisor invents. Speed is not
-// compared: it falls while a GPU is idle.
+// narrow compares the link's width with what both ends support. It skips virtual machines, whose links the hypervisor invents, and
+// does not compare speed, which falls while a GPU is idle.
 func narrow(m *Machine) (found []Finding) {
 	if m.Facts().Virt != "" {
 		return nil
@@ -133,7 +133,7 @@ func noPersistence(m *Machine) []Finding {
 	return []Finding{{What: drivers.PersistencedUnit + " is enabled and " + u.Active}}
 }
 
-// fabric is what joins the GPUs over NVLink, "" where the machine has nothing to manage.
+// fabric names what connects the GPUs over NVLink; "" if the machine manages none of it.
 func (m *Machine) fabric() string {
 	kind, _ := m.joined.read(m, "the catalog of GPUs", func() (string, error) {
 		return drivers.FabricOf(drivers.Load(), m.Facts()), nil
@@ -194,7 +194,7 @@ func noFabricManager(m *Machine) []Finding {
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }
 
-// notRegistered leaves out GPUs in MIG mode, which are not joined, and a machine that has just booted.
+// notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine that has just booted.
 func notRegistered(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
 	return ofGPUs(func(g host.GPU) string {
@@ -210,7 +210,7 @@ func notRegistered(m *Machine) []Finding {
 	}, nil)(m)
 }
 
-// seenXids are what the driver says beside the Xids of each GPU, by address and number.
+// seenXids are the Xids in the log, by the GPU's address and number, with the driver's text.
 func (m *Machine) seenXids() map[string]map[int][]string {
 	found := map[string]map[int][]string{}
 	for _, line := range m.sinceLoad() {
@@ -227,7 +227,7 @@ func (m *Machine) seenXids() map[string]map[int][]string {
 }
 
 // xids finds the Xids of each GPU, one for each part: the root cause, which names the others. It leaves out what is over: the log keeps the
-// words of a GPU that was reset since.
+// lines of a GPU that was reset since.
 func xids(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
 	for address, seen := range m.seenXids() {
@@ -269,7 +269,7 @@ func xidCommand(x faults.Xid, address string) string {
 	return ""
 }
 
-// over says whether a GPU that answers has no sign of the error any more.
+// over says whether the GPU answers and shows no sign of the error any more.
 func over(x faults.Xid, g host.GPU) bool {
 	clean := !g.RemapWaits && !g.RemapFails
 	switch {
@@ -283,7 +283,7 @@ func over(x faults.Xid, g host.GPU) bool {
 	return x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && clean
 }
 
-// recovery reads the driver's last word on a GPU: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required).
+// recovery reads the driver's last Xid 154 of a GPU: GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required).
 func recovery(address string, lines []string) []Finding {
 	if len(lines) == 0 {
 		return nil

@@ -20,7 +20,7 @@ func (f fault) code() string { return strings.TrimSuffix(f.check.Code+"/"+f.Part
 
 func (f fault) found() Found { return Found{f.check.Code, f.Object, f.What} }
 
-// explains says whether a fault brings another one with it, by one edge.
+// explains says whether one edge leads from a fault to another.
 func (f fault) explains(o fault, edges []Edge) bool {
 	return slices.ContainsFunc(edges, func(e Edge) bool {
 		return e.By == f.code() && e.Explains == o.code() && (e.Of == anyObject || f.Object == o.Object)

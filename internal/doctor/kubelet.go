@@ -100,13 +100,13 @@ func (m *Machine) isStopped(unit string) bool {
 	return ok && u.Load == "loaded" && u.PID == 0 && u.Active != "active" && u.Active != "reloading"
 }
 
-// ends says whether systemd waits to start a unit again that has ended: a start by hand would end as well.
+// ends says whether systemd waits to restart a unit that has ended: a start by hand would end too.
 // Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c (auto-restart, auto-restart-queued).
 func ends(u host.Unit) bool {
 	return u.Active == "activating" && strings.HasPrefix(u.Sub, "auto-restart")
 }
 
-// idle is what is wrong with a unit that does not run: that it ends again and again, or else that it is stopped.
+// idle says what is wrong with a unit that does not run: it crashes in a loop, or it is stopped.
 func (m *Machine) idle(unit string, ending bool) []Finding {
 	u, _ := m.Unit(unit)
 	switch {
@@ -121,7 +121,7 @@ func (m *Machine) idle(unit string, ending bool) []Finding {
 	return []Finding{{Object: unit, What: fmt.Sprintf("%s is %s", unit, u.Active)}}
 }
 
-// idleKubelet finds a kubelet that ends again and again, or one that is stopped.
+// idleKubelet finds a kubelet that crashes in a loop, or is stopped.
 func idleKubelet(ending bool) func(*Machine) []Finding {
 	return func(m *Machine) []Finding {
 		if k := m.Facts().Kubelet; m.stopped(k) {

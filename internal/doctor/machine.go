@@ -135,7 +135,7 @@ func (m *Machine) Unit(name string) (host.Unit, bool) {
 	return u, err == nil
 }
 
-// note says what is no fault, and an operator should know.
+// note records something that is no fault, and that an operator should know.
 func (m *Machine) note() string {
 	f := m.Facts()
 	switch {
@@ -199,7 +199,7 @@ func (m *Machine) driverInstalled() bool {
 		slices.ContainsFunc(mod.Kernels, func(k facts.KernelModules) bool { return len(k.Files) > 0 }))
 }
 
-// loaded says whether the module nvidia is loaded, by whatever sign.
+// loaded says whether any sign shows that the module nvidia is loaded.
 func (m *Machine) loaded() bool {
 	f := m.Facts()
 	return f.Driver != nil || f.Modules != nil && f.Modules.Version != "" ||
@@ -224,7 +224,7 @@ func (m *Machine) dkmsVersions() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !strings.Contains(n, ".") || !m.has("/var/lib/dkms/nvidia/"+n+"/source") })
 }
 
-// sinceLoad are the kernel's lines since the module nvidia was last loaded: what the driver said before is over.
+// sinceLoad are the kernel's lines since the module nvidia was last loaded: earlier ones are out of date.
 // "NVRM: loading NVIDIA UNIX x86_64 Kernel Module 580.95.05": kernel-open/nvidia/nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules.
 func (m *Machine) sinceLoad() []string {
 	lines := m.Log()

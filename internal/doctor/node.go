@@ -55,7 +55,7 @@ func nodeChecks() []Check {
 	}
 }
 
-// registration is what the cluster says of this machine.
+// registration is the API server's view of this machine.
 type registration struct {
 	name string
 	node *kube.Node // nil where the cluster has none
@@ -158,7 +158,7 @@ func (m *Machine) whole() (n int) {
 	return n
 }
 
-// repelled names what can be known: a pod that a DaemonSet does not make is nowhere to be seen.
+// repelled reads the taints: a DaemonSet creates no pod for a Node that it does not tolerate, so there is no pod to read.
 func repelled(m *Machine) []Finding {
 	r, ok := m.Registration()
 	if !ok || r.node == nil || !r.seen || len(m.answering()) == 0 || len(m.plugins()) > 0 || r.pluginPod() != "" {

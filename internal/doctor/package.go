@@ -109,7 +109,7 @@ var lockstep = pattern.Of(`^(?:libcuda1|kmod-nvidia|libnvidia-(?:cfg1|compute|de
 // flavour is what may follow: the branch, and which kind of the package it is.
 var flavour = pattern.Of(`(?:-[0-9]{3})?(?:-(?:server|open|cuda|libs|dkms|latest))*$`)
 
-// isLockstep takes nvidia-dkms for what it is, not for a kind of package nvidia.
+// isLockstep tries the whole name first: nvidia-dkms is a package of its own, and no flavour of nvidia.
 func isLockstep(name string) bool {
 	return lockstep().MatchString(name) || lockstep().MatchString(flavour().ReplaceAllString(name, ""))
 }

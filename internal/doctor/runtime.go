@@ -162,7 +162,7 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
-// idleEngine finds an engine that ends again and again, or one that is stopped.
+// idleEngine finds an engine that crashes in a loop, or is stopped.
 func idleEngine(ending bool) func(*Machine) []Finding {
 	return func(m *Machine) []Finding {
 		e, _, ok := m.engine()

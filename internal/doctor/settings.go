@@ -86,7 +86,7 @@ func (m *Machine) toolkit() map[string]string {
 	return keys
 }
 
-// noCgroups asks only where the toolkit's hook gives the devices: since 1.18.0 mode = "auto" is not the hook's.
+// noCgroups applies only where the toolkit's hook adds the devices: since 1.18.0 mode = "auto" does not use the hook.
 // Sources: internal/info/auto.go in https://github.com/NVIDIA/nvidia-container-toolkit (v1.18.0), and its release notes.
 func noCgroups(m *Machine) []Finding {
 	keys := m.toolkit()
@@ -163,7 +163,7 @@ var (
 	cpuState  = pattern.Of(`"policyName":"(\w+)"`)
 )
 
-// otherPolicy compares what kubelet compares at its start; a file that says nothing of a policy says none.
+// otherPolicy compares the policy with kubelet's state file, as kubelet does at its start; a file without a policy means none.
 // Source: pkg/kubelet/cm/cpumanager/state/state_checkpoint.go in https://github.com/kubernetes/kubernetes.
 func otherPolicy(m *Machine) []Finding {
 	k := m.Facts().Kubelet

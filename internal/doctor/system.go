@@ -133,7 +133,7 @@ func noInodes(m *Machine) []Finding {
 	return m.eachRoom(func(_ string, r host.Room) (bool, string) { return r.Files < 64, fmt.Sprintf("%d inodes", r.Files) })
 }
 
-// clockBehind goes by files that programs of this machine write: none of them can be of a later day than today.
+// clockBehind compares the clock with files that programs of this machine write: none can be from the future.
 func clockBehind(m *Machine) []Finding {
 	now := m.View.Now()
 	for _, name := range []string{
