@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"images/build/oldlibc":   {},
 	"images/daemonset":       {},
 	"images/systemd":         {},
-	"stages":                 {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "drivers/modules", "images/systemd", "mig", "runtime", "runtime/docker", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},
+	"stages":                 {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "drivers/modules", "images/systemd", "mig", "runtime", "runtime/containerd", "runtime/docker", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},
 	"drivers":                {"drivers/hardware", "drivers/modules", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/things/kmod", "internal/trouble"},
 	"drivers/hardware":       {"internal/facts", "internal/pattern"},
 	"drivers/modules":        {"drivers/hardware", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
