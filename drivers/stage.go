@@ -123,6 +123,43 @@ func (c Choice) Headers() map[string]string {
 	return of
 }
 
+// Spared are packages that build modules and that are not needed, or not at any price. asFound are those of kernels that have the
+// driver's modules: nothing is built for them. ifThere are those of kernels that do not run, where another kernel has the driver: they are
+// installed where a source has them.
+func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
+	k, _ := c.KernelSide(s, f)
+	every := len(k.Kernels) > 0
+	for _, kernel := range k.Kernels {
+		every = every && c.has(f, k, kernel)
+	}
+	for _, m := range c.Members {
+		switch {
+		case m.Role != "headers" && m.Role != "compiler" && m.Role != "kernel-modules":
+		case m.PerKernel == "" && every, m.PerKernel != "" && m.Role != "kernel-modules" && c.has(f, k, m.PerKernel):
+			asFound = append(asFound, m.Name)
+		case m.PerKernel != "" && c.waits(f, k, m.PerKernel):
+			ifThere = append(ifThere, m.Name)
+		}
+	}
+	return asFound, ifThere
+}
+
+// has says whether a kernel has the driver's modules, and would load them.
+func (c Choice) has(f facts.Facts, k modules.KernelSide, kernel string) bool {
+	if f.Modules == nil || f.Image != nil || k.Version == "" {
+		return false
+	}
+	on, _ := f.Modules.Of(kernel)
+	t, m := f.Modules.Trust, on.Nvidia
+	return m != nil && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
+}
+
+// waits says whether a kernel may stay without the driver for now: it does not run, and another kernel has the driver.
+func (c Choice) waits(f facts.Facts, k modules.KernelSide, kernel string) bool {
+	return f.Live && kernel != f.Kernel.Running && !c.has(f, k, kernel) &&
+		slices.ContainsFunc(f.Kernel.Installed, func(o string) bool { return c.has(f, k, o) })
+}
+
 // Brings maps packages to the kernel modules that they bring: what the catalog says of those that are asked for.
 func (c Choice) Brings() map[string][]string {
 	of := map[string][]string{}
@@ -197,6 +234,14 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, 
 			if hardware.InBranch(lib.Version, c.Branch) {
 				k.Version = lib.Version
 			}
+		}
+	}
+	for _, kernel := range k.Kernels {
+		if f.Modules == nil {
+			break
+		}
+		if on, known := f.Modules.Of(kernel); known && !on.Headers && k.Build == "dkms" && c.waits(f, k, kernel) {
+			k.Waiting = append(k.Waiting, kernel)
 		}
 	}
 	return k, k.Version != ""

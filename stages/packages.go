@@ -40,6 +40,8 @@ type wanted struct {
 	toolkit map[string]packages.State
 	headers map[string]string   // by kernel that modules are built for
 	brings  map[string][]string // kernel modules, by the driver's packages
+	asFound []string            // packages that nothing is built with now
+	ifThere []string            // and those for kernels that need not have the driver yet
 	stream  string              // of dnf's module nvidia-driver; "" where there is none
 	family  *packages.Family    // of the driver's packages
 	lacks   []packages.Lack     // what the driver's packages depend on and this machine does not enable
@@ -77,6 +79,7 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 	if asked && c.Source != drivers.SourceNone {
 		w.repos, w.driver, w.stream, w.headers, w.family = c.Repositories(), c.Packages(), c.Stream, c.Headers(), c.Family()
 		w.brings = c.Brings()
+		w.asFound, w.ifThere = c.Spared(s.Driver, f)
 		if isMirror(f, s.Driver.Repo.URL) && c.Source == drivers.SourceRunfile {
 			r := s.Driver.Repo // what builds modules comes from the same folder
 			w.repos = []packages.Repository{{ID: "driver", About: "what builds NVIDIA's modules", URL: r.URL, Key: r.Key, Fingerprint: r.Fingerprint, Mixed: true}}
@@ -201,9 +204,9 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			_, restarts := f.Files[needrestart]
 			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
 			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
-			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks)
+			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks).Sparing(w.asFound, w.ifThere)
 			if len(w.headers) > 0 {
-				wants = append(wants, packages.Headers(set, w.repos, w.headers, "modules are built with the headers of exactly their kernel"))
+				wants = append(wants, packages.Headers(set, w.repos, w.needed(), "modules are built with the headers of exactly their kernel"))
 			}
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
@@ -220,6 +223,13 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			return sections(slices.Concat(d.LeftAlone(s, f), wants, runfile), s), nil
 		},
 	}
+}
+
+// needed are the headers without which nothing is begun.
+func (w wanted) needed() map[string]string {
+	of := maps.Clone(w.headers)
+	maps.DeleteFunc(of, func(_, name string) bool { return slices.Contains(w.asFound, name) || slices.Contains(w.ifThere, name) })
+	return of
 }
 
 // sectioned tells what of the repositories is the toolkit's alone. A repository is named after the section that asks for it.

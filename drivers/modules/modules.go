@@ -37,6 +37,7 @@ type KernelSide struct {
 	Flavour    string             // open, proprietary
 	Build      string             // precompiled, dkms
 	Kernels    []string           // those that must have the modules; never empty
+	Waiting    []string           // those of them that do not run, and get the modules once they have headers
 	Parameters map[string]string  // of the module nvidia
 	Companions []string           // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
 	Extra      []string           // packages that bring the kernels' own among them
@@ -72,12 +73,20 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	}
 	var wants []converge.Want
 	for _, kernel := range k.Kernels {
+		waits := host.Later{Until: "once kernel " + kernel + " has headers to build modules with; if it is booted before, it has no GPUs"}
 		if k.Build == "dkms" {
-			wants = append(wants, kmod.DKMS(k.Version, kernel, k.built, "builds the modules for the kernel and installs them"))
+			build := kmod.DKMS(k.Version, kernel, k.built, "builds the modules for the kernel and installs them")
+			if slices.Contains(k.Waiting, kernel) {
+				build.To = orLater(build.To, waits)
+			}
+			wants = append(wants, build)
 		}
 		file := kmod.ModuleFile(kernel, k.Version, k.Flavour, k.onDiskProven, "the kernel has modules of the driver's version, and would load them")
-		if !f.Live && !f.Baked {
-			file.To = orFirstBoot(file.To)
+		switch {
+		case !f.Live && !f.Baked:
+			file.To = orLater(file.To, host.FirstBoot)
+		case slices.Contains(k.Waiting, kernel):
+			file.To = orLater(file.To, waits)
 		}
 		wants = append(wants, file)
 	}
@@ -111,6 +120,15 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 // booted waits for the boot of a kernel that has the modules, where the one that runs has none: its package was removed, and its folder
 // in /lib/modules with it. A driver that it has loaded before serves until then, if it is the version that is wanted.
 func booted(f facts.Facts, k KernelSide) converge.Want {
+	kernel := k.Kernels[0]
+	if f.Modules != nil {
+		for _, on := range f.Modules.Kernels {
+			if on.Nvidia != nil && on.Nvidia.Version == k.Version {
+				kernel = on.Kernel
+				break
+			}
+		}
+	}
 	look := func(ctx context.Context, v host.View) (string, error) {
 		version, flavour := facts.LoadedDriver(v)
 		if version == k.Version && (flavour == k.Flavour || flavour == "") {
@@ -119,10 +137,10 @@ func booted(f facts.Facts, k KernelSide) converge.Want {
 		if _, err := v.Driver(ctx); version == "" && err == nil {
 			return "", nil
 		}
-		return "", host.Later{Until: "kernel " + k.Kernels[0] + " is booted", When: host.AfterReboot}
+		return "", host.Later{Until: "kernel " + kernel + " is booted", When: host.AfterReboot}
 	}
 	return things.Check("a kernel with the driver runs", look,
-		fmt.Sprintf("kernel %s runs and is not installed, so that no driver can be loaded; kernel %s has the driver", f.Kernel.Running, k.Kernels[0]))
+		fmt.Sprintf("kernel %s runs and is not installed, so that no driver can be loaded; kernel %s has the driver", f.Kernel.Running, kernel))
 }
 
 // Loaded wants the module to run as it lies on disk, whichever version that is.
@@ -130,12 +148,12 @@ func Loaded(f facts.Facts, k KernelSide) converge.Want {
 	return kmod.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
 }
 
-// orFirstBoot defers to the first boot what is not converged in a root folder, where it cannot be made.
-func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.State) (converge.State, error) {
+// orLater defers what is not converged and cannot be made yet, as in a root folder until its first boot.
+func orLater(to func(converge.State) (converge.State, error), later host.Later) func(converge.State) (converge.State, error) {
 	return func(found converge.State) (converge.State, error) {
 		want, err := to(found)
 		if err == nil && want != found {
-			return "", host.FirstBoot
+			return "", later
 		}
 		return want, err
 	}

@@ -78,6 +78,7 @@ type Request struct {
 	Changes  []converge.Change
 	Versions map[string]string // by group: the own version of its members that are not among the changes
 	Family   *Family           // nil where the set has none
+	IfThere  []string          // packages that are left out where no source has them
 	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
 }
 

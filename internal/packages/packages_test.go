@@ -320,3 +320,23 @@ func TestPatienceSays(t *testing.T) {
 		})
 	}
 }
+
+// offering is a packager that has no offers.
+type offering struct{ named }
+
+func (offering) Offers(context.Context, host.View, []string) (map[string][]Offer, error) {
+	return nil, nil
+}
+
+// TestSpared: a package that nothing is built with is right if it is not there, and one that a source need not have is left out.
+func TestSpared(t *testing.T) {
+	set := NewSet().Sparing([]string{"spared"}, []string{"may"})
+	for found, want := range map[converge.State]converge.State{"": "", "1-1": "1-1", "1-1 config-files": "1-1 config-files"} {
+		w := Want(set, "spared", State{Version: "spared=*"}, "")
+		to, err := w.To(found)
+		check.That(t, err == nil && to == want && w.AsFound, "%q: %q, %v", found, to, err)
+	}
+	ask := Request{Changes: []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "may"}, After: "may=*"}}, IfThere: []string{"may"}}
+	r, err := Begin(t.Context(), nil, ask, nil, offering{})
+	check.That(t, err == nil && len(Due(r.Changes)) == 0, "%v", err)
+}

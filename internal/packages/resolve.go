@@ -56,13 +56,14 @@ type Resolution struct {
 	Offers    map[string][]Offer
 	Solver    Solver
 
-	family *Family
-	chosen choice // of the family, where it is among the changes
+	family  *Family
+	ifThere []string
+	chosen  choice // of the family, where it is among the changes
 }
 
 // Begin closes what is open, and checks that all of it is available.
 func Begin(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
-	r := &Resolution{Changes: slices.Clone(ask.Changes), Installed: installed, Solver: by, family: ask.Family}
+	r := &Resolution{Changes: slices.Clone(ask.Changes), Installed: installed, Solver: by, family: ask.Family, ifThere: ask.IfThere}
 	var err error
 	if r.Offers, err = by.Offers(ctx, v, ask.names(installed)); err != nil {
 		return nil, err
@@ -194,6 +195,12 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 			members = append(members, r.Changes[i].Name)
 		}
 		chosen, site, ok := choose(members, pattern, r.Offers, r.Solver.Compare)
+		if !ok && !slices.ContainsFunc(members, func(m string) bool { return !slices.Contains(r.ifThere, m) }) {
+			for _, i := range groups[open] {
+				r.Changes[i].After = r.Changes[i].Before
+			}
+			continue
+		}
 		if !ok {
 			return r.missing(ctx, v, group, pattern, members, versions[group])
 		}

@@ -24,6 +24,7 @@ type Set struct {
 	hold   map[string][]byte // what those files must contain, as far as that is known
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
+	spared [2][]string       // see Sparing
 
 	mu      sync.Mutex
 	splits  map[string]bool // by group, of one edition of the database: each package that is wanted asks
@@ -46,6 +47,12 @@ func (s *Set) Sharing(r *Reading) *Set {
 // Of says that the set's packages are part of a family, which goes in one version. nil: they are not.
 func (s *Set) Of(f *Family) *Set {
 	s.family = f
+	return s
+}
+
+// Sparing says which packages are right as they are found if they are not installed, and which are left out where no source has them.
+func (s *Set) Sparing(asFound, ifThere []string) *Set {
+	s.spared = [2][]string{asFound, ifThere}
 	return s
 }
 

@@ -30,7 +30,11 @@ func New(name string, database *Reading) converge.Thing {
 // automatic, unless to says so.
 func Want(set *Set, name string, to State, why string) converge.Want {
 	set.wanted[name] = to
-	return converge.Want{Thing: thing{set, name}, Why: why, To: func(found converge.State) (converge.State, error) {
+	spared := slices.Contains(set.spared[0], name)
+	return converge.Want{Thing: thing{set, name}, Why: why, AsFound: spared, To: func(found converge.State) (converge.State, error) {
+		if spared && !Parse(found).Installed() {
+			return found, nil
+		}
 		return set.to(name, Parse(found), to)
 	}}
 }
@@ -184,7 +188,7 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	if err != nil {
 		return nil, err
 	}
-	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.family, t.set.stream})
+	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.family, t.set.spared[1], t.set.stream})
 	if err == nil {
 		err = brings(ctx, v, m, found)
 	}

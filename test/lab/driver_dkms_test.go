@@ -144,6 +144,18 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	says(t, r, "linux-headers-"+emptyKernel, "these kernels have headers: "+kernel, "nothing was touched", "no kernel headers", "try")
 	n.same(first)
 	says(t, n.wants(0, n.spec("580.65.06", ""), "plan", "packages"), "until the lists of", "no source that is known now has linux-headers-"+emptyKernel)
+
+	// A kernel that has its modules needs no headers, and one that comes without closes nothing.
+	n.Must("rm", "-r", "/lib/modules/"+emptyKernel)
+	n.wants(0, n.spec("580.65.06", ""), "apply")
+	n.built(kernel, "580.65.06")
+	n.Must("sh", "-c", "dpkg --force-all -r $(dpkg-query -W -f '${Package} ' 'linux-headers-*')")
+	n.gpuadm(0, "gate")
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
+	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
+	n.gpuadm(0, "gate")
+	says(t, n.gpuadm(0, "apply"), "Nothing to do now", "deferred until kernel "+emptyKernel+" has headers", "no GPUs")
+	says(t, n.gpuadm(0, "plan"), "the next boot starts kernel "+emptyKernel+", without the GPUs")
 }
 
 // asUbuntu makes packages on the host, named as in Ubuntu's archive, of modules that dkms has built for the kernel: signed
