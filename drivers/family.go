@@ -59,3 +59,21 @@ func (c Catalog) Systems() []string {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
+
+// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. Where it is not, like are those of the same name, or all.
+func (c Catalog) Knows(system string) (known bool, like []string) {
+	all := c.Systems()
+	id, version, _ := strings.Cut(system, "-")
+	if slices.Contains(all, system) || slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.offers(id, version) }) {
+		return true, nil
+	}
+	for _, name := range all {
+		if strings.HasPrefix(name, id+"-") {
+			like = append(like, name)
+		}
+	}
+	if len(like) == 0 {
+		like = all
+	}
+	return false, like
+}

@@ -61,7 +61,7 @@ type gpuCheck struct {
 // gpuChecks are all of them, one where no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
-		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{trouble.Command("apply") + ", which loads it; " + trouble.Command("facts") + " says more"}}}
+		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{trouble.Command("doctor") + ", which finds the cause and names the fix"}}}
 	}
 	pure := func(problem string) func(context.Context, host.View) (string, error) {
 		return func(context.Context, host.View) (string, error) { return problem, nil }

@@ -80,6 +80,16 @@ func TestInitPlans(t *testing.T) {
 	}
 }
 
+// TestInitSystems: a minor release is that of its major one, and an unknown one is answered with those that are known.
+func TestInitSystems(t *testing.T) {
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
+	for system, want := range map[string]string{"rhel-9.6": "", "ubuntu-24.04.3": "", "ubuntu-20.04": "write one of ubuntu-22.04, ubuntu-24.04, ubuntu-26.04", "debian-11": "debian-12, debian-13", "hurd-1": "rocky-9"} {
+		code, text := onHost(t, empty, "init", "--gpu", "H100-80GB", "--os", system)
+		flat := strings.Join(strings.Fields(text), " ")
+		check.That(t, (code == 0) == (want == "") && strings.Contains(flat, want), "%s: exit code %d\n%s", system, code, text)
+	}
+}
+
 // TestInitElsewhere: for every operating system that the catalog knows, and for GPUs of all sorts, init makes a spec that validate
 // finds right for that machine.
 func TestInitElsewhere(t *testing.T) {

@@ -51,8 +51,8 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 	}
 	if m.os != "" {
 		c := drivers.Load()
-		if !slices.Contains(c.Systems(), m.os) {
-			return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID", m.os), Try: []string{"write one of " + strings.Join(c.Systems(), ", ")}}}
+		if known, like := c.Knows(m.os); !known {
+			return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", m.os), Try: []string{"write one of " + strings.Join(like, ", ")}}}
 		}
 		f.OS.ID, f.OS.Version, _ = strings.Cut(m.os, "-")
 		f.OS.Name = m.os

@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -74,6 +75,8 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 	said := failed.Stderr + "\n" + out
 	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
 	switch {
+	case errors.Is(err, context.DeadlineExceeded): // what was ended may name another cause: memory, a compiler that was killed
+		t.What = Cannot + "they were not installed within --deadline, and " + failed.Argv[0] + " was ended"
 	case markFull().MatchString(said):
 		full := clean(markFull().FindString(said))
 		t.What = Cannot + "the disk is full: " + full

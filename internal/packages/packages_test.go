@@ -340,3 +340,10 @@ func TestSpared(t *testing.T) {
 	r, err := Begin(t.Context(), nil, ask, nil, offering{})
 	check.That(t, err == nil && len(Due(r.Changes)) == 0, "%v", err)
 }
+
+// TestOverdue: a deadline that is over is the cause, whatever a program says that it has ended.
+func TestOverdue(t *testing.T) {
+	failed := &host.CommandError{Argv: []string{"apt-get"}, Code: -1, Stderr: "g++: fatal error: Killed signal terminated program cc1plus\nNo space left on device", Cause: context.DeadlineExceeded}
+	told, known := Failure(nil, failed, "", failed)
+	check.That(t, known && strings.Contains(told.What, "--deadline") && errors.Is(told.Err, context.DeadlineExceeded), "%+v", told)
+}

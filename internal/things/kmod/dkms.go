@@ -186,6 +186,10 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 		what = name
 	}
 	t := &trouble.Error{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
+	if errors.Is(err, context.DeadlineExceeded) { // that has killed the compiler, and no lack of memory
+		t.What = fmt.Sprintf("cannot build the modules %s %s for %s within --deadline: the build was ended", what, d.version, d.kernel)
+		return t
+	}
 	tree := path.Join("/var/lib/dkms", name, d.version)
 	logs := []string{tree + "/build/make.log"}
 	for _, arch := range []string{"x86_64", "amd64", "aarch64", "arm64"} {
@@ -218,7 +222,7 @@ func FirstError(log string) string {
 		case strings.Contains(line, "Killed"):
 			return "the compiler was killed, most likely for want of memory: " + line
 		case strings.Contains(line, " error: "), strings.Contains(line, "fatal error:"), strings.HasPrefix(line, "ERROR: modpost:"),
-			strings.Contains(line, "undefined reference"), strings.Contains(line, "No space left on device"), strings.Contains(line, ": not found"):
+			strings.Contains(line, "undefined reference"), strings.Contains(line, "No space left on device"), strings.Contains(line, ": not found"), strings.Contains(line, ": command not found"):
 			return line
 		case echo == "" && strings.Contains(line, "***"):
 			echo = line

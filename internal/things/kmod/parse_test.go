@@ -39,10 +39,12 @@ func TestSameParameter(t *testing.T) {
 
 func TestFirstError(t *testing.T) {
 	for log, want := range map[string]string{
-		"cc\nx.c:1: error: a\nx.c:2: error: b\nmake: *** [x] Error 2\n":                "x.c:1: error: a",
-		"gcc: fatal error: Killed signal terminated program cc1\n":                     "the compiler was killed, most likely for want of memory: gcc: fatal error: Killed signal terminated program cc1",
-		"ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'\n": "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'",
-		"make: *** No rule to make target 'x'.  Stop.\n":                               "make: *** No rule to make target 'x'.  Stop.",
+		"cc\nx.c:1: error: a\nx.c:2: error: b\nmake: *** [x] Error 2\n":                               "x.c:1: error: a",
+		"gcc: fatal error: Killed signal terminated program cc1\n":                                    "the compiler was killed, most likely for want of memory: gcc: fatal error: Killed signal terminated program cc1",
+		"ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'\n":                "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'",
+		"make: *** No rule to make target 'x'.  Stop.\n":                                              "make: *** No rule to make target 'x'.  Stop.",
+		"/bin/sh: 1: gcc-12: not found\nmake[1]: *** [x] Error 127\nx.c:1: error: a\n":                "/bin/sh: 1: gcc-12: not found",
+		"make -C /lib\nbash: line 1: g++: command not found\nx.c:1: fatal error: y.h: No such file\n": "bash: line 1: g++: command not found",
 		"all went well\n": "",
 	} {
 		if got := FirstError(log); got != want {
