@@ -44,6 +44,7 @@ type Choice struct {
 	Apart       []string // packages with a driver's name that the source gives versions of their own
 	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
 	Repo        Repository
+	Unlisted    bool              // only the source's own lists say whether it has this version
 	Precompiled bool              // the modules are built and signed by the distribution
 	Without     []string          // kernels that it has no signed modules for, and that are left without
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
@@ -186,6 +187,7 @@ func (p *plan) remark() {
 	if p.m.GPUs == nil {
 		p.warn("cannot see the GPUs from here: kernel modules are chosen for current GPUs")
 	}
+	ch.Unlisted = ch.Version != "" && ch.Source != SourceRunfile
 	p.remarkBranch()
 	for _, k := range p.m.Kernels {
 		if why := p.c.knownBad(ch.Version, k, ch.Flavour); ch.Version != "" && why != "" {
@@ -207,5 +209,6 @@ func (p *plan) remarkBranch() {
 	}
 	if !slices.ContainsFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }) {
 		p.warn("driver branch %d is not known to this release", p.branch)
+		p.choice.Unlisted = true
 	}
 }

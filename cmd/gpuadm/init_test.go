@@ -90,6 +90,18 @@ func TestInitSystems(t *testing.T) {
 	}
 }
 
+// TestUnlisted: validate says what it cannot know offline.
+func TestUnlisted(t *testing.T) {
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
+	for version, want := range map[string]bool{"580.99.99": true, "581": true, "580": false} {
+		name := filepath.Join(t.TempDir(), "node.toml")
+		must.OK(t, os.WriteFile(name, []byte("format = 1\n[driver]\nversion = \""+version+"\"\n"), 0o644))
+		code, text := onHost(t, empty, "validate", "-f", name, "--gpu", "H100-80GB", "--os", "ubuntu-24.04")
+		flat := strings.Join(strings.Fields(text), " ")
+		check.That(t, code == 0 && strings.Contains(flat, "whether a source has driver "+version) == want, "%s: exit code %d\n%s", version, code, text)
+	}
+}
+
 // TestInitElsewhere: for every operating system that the catalog knows, and for GPUs of all sorts, init makes a spec that validate
 // finds right for that machine.
 func TestInitElsewhere(t *testing.T) {

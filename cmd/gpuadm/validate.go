@@ -135,6 +135,9 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 		return blame(places, err, "driver.version")
 	}
 	v.Warnings = append(v.Warnings, choice.Warnings...)
+	if choice.Unlisted {
+		v.Unchecked = append(v.Unchecked, fmt.Sprintf("whether a source has driver %s: %s on the machine says it, once the package lists are read", s.Driver.Version, trouble.Command("plan")))
+	}
 	result := choice.Why
 	if choice.Source != drivers.SourceNone {
 		result = fmt.Sprintf("from %s, %s kernel modules", choice.Source, choice.Flavour)

@@ -57,7 +57,7 @@ func Settings(k KernelSide) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	wants := []converge.Want{trusted(k)}
+	wants := []converge.Want{trusted(k), buildable(k)}
 	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
 	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and sets the parameters of the module nvidia"))
 	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
@@ -229,12 +229,52 @@ func trusted(k KernelSide) converge.Want {
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
 }
 
+// ignoreRealtime is what NVIDIA's build wants to be told before it builds for a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
+// https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
+const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
+
+// buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator who wants it nevertheless says so where
+// dkms(8) reads it: the files of /etc/dkms.
+func buildable(k KernelSide) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		for _, kernel := range k.Kernels {
+			if there, err := k.has(v, kernel); k.Build != "dkms" || there || err != nil {
+				if err != nil {
+					return "", err
+				}
+				continue
+			}
+			config, err := v.ReadFile("/boot/config-" + kernel)
+			if err != nil || !strings.Contains(string(config), "\nCONFIG_PREEMPT_RT=y\n") {
+				continue // DKMS's log names what else there is
+			}
+			names, _ := v.ReadDir("/etc/dkms")
+			if slices.ContainsFunc(names, func(name string) bool {
+				text, err := v.ReadFile("/etc/dkms/" + name)
+				return err == nil && strings.Contains(string(text), ignoreRealtime)
+			}) {
+				continue
+			}
+			return fmt.Sprintf("cannot build modules for kernel %s: it has PREEMPT_RT, and NVIDIA's build refuses such kernels", kernel), nil
+		}
+		return "", nil
+	}
+	return things.Check("kernels that modules can be built for", look, "a build that cannot succeed is found out before packages are installed",
+		"boot a kernel without PREEMPT_RT",
+		"or, at your own risk, have DKMS set "+ignoreRealtime+`: in /etc/dkms/nvidia.conf, MAKE[0]="`+ignoreRealtime+`=1 make -j$(nproc) KERNEL_UNAME=${kernelver} modules"`)
+}
+
+// has says whether a kernel has modules of the version, and would load them.
+func (k KernelSide) has(v host.View, kernel string) (bool, error) {
+	state, err := k.onDiskProven(v, kernel)
+	return err == nil && string(state) == k.Version+" "+k.Flavour, err
+}
+
 // there says whether nothing is to be built: each kernel has modules of the version that it would load. Those of an image were
 // signed when it was baked, and the key is not on the machine.
 func (k KernelSide) there(v host.View) (bool, error) {
 	for _, kernel := range k.Kernels {
-		state, err := k.onDiskProven(v, kernel)
-		if err != nil || string(state) != k.Version+" "+k.Flavour {
+		if has, err := k.has(v, kernel); !has {
 			return false, err
 		}
 	}

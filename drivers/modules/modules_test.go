@@ -338,3 +338,18 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 		}
 	}
 }
+
+// TestRealtime: a kernel that NVIDIA's build refuses is refused before packages are installed, unless the operator says otherwise.
+func TestRealtime(t *testing.T) {
+	const rt = "-- boot/config-6.8.0 --\nCONFIG_PREEMPT=y\nCONFIG_PREEMPT_RT=y\n"
+	for tree, refused := range map[string]bool{
+		"": false, "-- boot/config-6.8.0 --\n# CONFIG_PREEMPT_RT is not set\n": false, rt: true,
+		rt + "-- etc/dkms/nvidia.conf --\nMAKE[0]=\"IGNORE_PREEMPT_RT_PRESENCE=1 make modules\"\n":                                                                                      false,
+		rt + "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + drivertest.ModuleFile("lib/modules/6.8.0/updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): false,
+	} {
+		wants := must.Get(Settings(kernelSide()))(t)
+		if p := drivertest.Problems(t, wants, drivertest.Node(t, tree)); strings.Contains(p, "PREEMPT_RT") != refused {
+			t.Errorf("%q: %q", tree, p)
+		}
+	}
+}

@@ -63,10 +63,13 @@ func (s *Set) Advising(lacks []Lack) *Set {
 // advised adds the advice to an error about packages.
 func (s *Set) advised(err error) error {
 	t := (*trouble.Error)(nil)
-	if busy := (*Locked)(nil); len(s.try) == 0 || !errors.As(err, &t) || errors.As(err, &busy) {
+	if busy := (*Locked)(nil); len(s.try) == 0 || !errors.As(err, &t) || errors.As(err, &busy) || errors.Is(err, ErrExcluded) {
 		return err
 	}
 	with := *t
 	with.Try = slices.Concat(s.try, t.Try)
 	return &with
 }
+
+// ErrExcluded is of packages that the packager's own configuration excludes: no further repository helps.
+var ErrExcluded = errors.New("excluded by the packager's configuration")

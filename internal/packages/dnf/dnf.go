@@ -35,6 +35,12 @@ func (a dnf) unfiltered() dnf {
 	return a
 }
 
+// unexcluded is dnf that also sees what excludepkgs hides: dnf(8), --disableexcludes.
+func (a dnf) unexcluded() dnf {
+	a.more = append(slices.Clone(a.more), "--disableexcludes=all")
+	return a
+}
+
 // New returns what manages the machine by dnf 4.
 func New() packages.Packager { return dnf{wait: packages.LockWait} }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -406,4 +407,21 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	said, r.Changes[0].Lost = nil, "no repository has it any more"
 	err := keep(ctx, again)
 	check.That(t, err == nil && len(said) == 0, "of what the plan called lost: %v, it said %q", err, said)
+}
+
+// TestExcluded: a package that dnf's configuration hides is not blamed on repositories that are not enabled.
+func TestExcluded(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- etc/dnf/dnf.conf --\n[main]\ngpgcheck=1\nexcludepkgs=dkms\n-- etc/yum.repos.d/epel.repo --\n[epel]\nexclude = dkms*\n")))(t)
+	n.Install("dnf", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
+		if slices.Contains(argv, "--disableexcludes=all") {
+			return []byte("dkms\t0\t3.1\t1.el9\tnoarch\tepel\n"), nil
+		}
+		return nil, nil
+	}})
+	err := solver{d: rpmDatabase{}}.Hidden(t.Context(), n, "dkms", "*", []string{"dkms"}, nil)
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || !errors.Is(err, packages.ErrExcluded) || !strings.Contains(told.What, "excludes it") ||
+		strings.Join(told.Because, "; ") != "/etc/dnf/dnf.conf, [main]: excludepkgs = dkms; /etc/yum.repos.d/epel.repo, [epel]: exclude = dkms*" {
+		t.Errorf("%v %+v", err, told)
+	}
 }

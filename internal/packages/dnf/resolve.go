@@ -140,19 +140,30 @@ func parseOffers(out string, names []string, rank map[string]int) map[string][]p
 
 // Hidden says of packages that are available once another module stream is enabled, that the streams hide them.
 func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]packages.Offer) error {
-	all, err := s.unfiltered().Offers(ctx, v, members)
+	more := func(by dnf) (only []string, err error) {
+		all, err := by.Offers(ctx, v, members)
+		for _, m := range members {
+			has := func(o packages.Offer) bool { return packages.Matches(pattern, o.Version) }
+			if slices.ContainsFunc(all[m], has) && !slices.ContainsFunc(seen[m], has) {
+				only = append(only, m)
+			}
+		}
+		return only, err
+	}
+	only, err := more(s.unfiltered())
 	if err != nil {
 		return err
 	}
-	var only []string
-	for _, m := range members {
-		has := func(o packages.Offer) bool { return packages.Matches(pattern, o.Version) }
-		if slices.ContainsFunc(all[m], has) && !slices.ContainsFunc(seen[m], has) {
-			only = append(only, m)
-		}
-	}
 	if len(only) == 0 {
-		return nil
+		if only, err = more(s.unexcluded()); err != nil || len(only) == 0 {
+			return err
+		}
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot install %s: a repository has %s, and dnf's configuration excludes it", what, strings.Join(only, ", ")),
+			Because: excludes(v),
+			Try:     []string{"remove it from excludepkgs (or exclude) there, then run the same command again"},
+			Err:     packages.ErrExcluded,
+		}
 	}
 	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot install %s: the repository has %s, and dnf's module streams hide it", what, strings.Join(only, ", ")),
@@ -163,4 +174,23 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 		t.Because = []string{fmt.Sprintf("stream %s:%s is enabled, and does not have that version", driverModule, is)}
 	}
 	return t
+}
+
+// excludes names the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs, and exclude, its older name.
+func excludes(v host.View) (found []string) {
+	files := []string{"/etc/dnf/dnf.conf"}
+	for _, name := range packages.ListOf(v, dnfRepos) {
+		files = append(files, dnfRepos+"/"+name)
+	}
+	for _, file := range files {
+		sections, _ := reposIn(v, []string{file})
+		for _, r := range sections {
+			for _, key := range []string{"excludepkgs", "exclude"} {
+				if r.values[key] != "" {
+					found = append(found, fmt.Sprintf("%s, [%s]: %s = %s", file, r.id, key, r.values[key]))
+				}
+			}
+		}
+	}
+	return found
 }
