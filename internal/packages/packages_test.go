@@ -328,7 +328,7 @@ func (offering) Offers(context.Context, host.View, []string) (map[string][]Offer
 	return nil, nil
 }
 
-// TestSpared: a package that nothing is built with is right if it is not there, and one that a source need not have is left out.
+// TestSpared: a package that nothing is built with is right if it is not there, and a package that a source need not have is left out.
 func TestSpared(t *testing.T) {
 	set := NewSet().Sparing([]string{"spared"}, []string{"may"})
 	for found, want := range map[converge.State]converge.State{"": "", "1-1": "1-1", "1-1 config-files": "1-1 config-files"} {
