@@ -17,11 +17,18 @@ import (
 // package that a repository has renamed needs no new release.
 const overlay = "/etc/gpuadm/catalog.toml"
 
+// maxOverlay is the size of the largest overlay in bytes, as much as the catalog itself has: the strict reader's time grows with the
+// square of the keys that it does not know.
+const maxOverlay = 64 << 10
+
 // overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column, and quotes nothing of
 // a private file, which not every user can read.
 func (c Catalog) overlaid(text []byte, private bool) (Catalog, error) {
 	if len(text) == 0 {
 		return c, nil
+	}
+	if len(text) > maxOverlay {
+		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: it has %d bytes, and at most %d are read", overlay, len(text), maxOverlay), "leave the rows that this machine needs")
 	}
 	var over Catalog
 	if err := over.decode(bytes.NewReader(text)); err != nil {

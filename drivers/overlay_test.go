@@ -137,3 +137,11 @@ func TestLackingIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// TestHugeOverlay: 40,000 unknown keys took the strict reader three minutes.
+func TestHugeOverlay(t *testing.T) {
+	text := []byte(strings.Repeat("abcdefghijk = 1\n", 40000))
+	if _, err := Load().overlaid(text, false); err == nil || !strings.Contains(err.Error(), "it has 640000 bytes, and at most 65536 are read") {
+		t.Error(err)
+	}
+}

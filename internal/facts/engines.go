@@ -156,9 +156,9 @@ const (
 // crioFiles reads what CRI-O reads: its file, which may be missing, then all files of the folder and its folders, by name.
 // Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
 func (l *look) crioFiles(e *Engine) {
-	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
+	e.Files = []File{{Path: e.Config, Data: l.config(e.Config)}}
 	for _, f := range l.walk(e.Folder, 0) {
-		e.Files = append(e.Files, File{Path: f, Data: l.read(f)})
+		e.Files = append(e.Files, File{Path: f, Data: l.config(f)})
 	}
 }
 

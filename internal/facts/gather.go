@@ -194,6 +194,16 @@ func (l *look) read(name string) []byte {
 	return nil
 }
 
+// config returns what an engine's file says, where its keys can be read in time.
+func (l *look) config(name string) []byte {
+	data := l.read(name)
+	if toml.TooMany(data) {
+		l.fail("read", name, toml.ErrTooMany)
+		return nil
+	}
+	return data
+}
+
 // attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it does not say it, for
 // whatever reason: attributes come and go, and what only root may read is no loss.
 func (l *look) attr(name string) string {

@@ -102,7 +102,7 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 			continue
 		}
 		seen[name] = true
-		f := File{Path: name, Data: l.read(name)}
+		f := File{Path: name, Data: l.config(name)}
 		files = append(files, f)
 		if len(files) == maxFiles {
 			l.fail("read", root, errTooManyImports)

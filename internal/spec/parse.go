@@ -94,6 +94,10 @@ func (s *source) read(rows []row) *value {
 		s.data, s.lines = nil, []int{0} // do not look at it, not even for the line to show
 		return nil
 	}
+	if n := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n[")); n > maxKeys {
+		s.addf(0, "split it, or take out what is not a spec", "the file has %d keys and tables; at most %d are read", n, maxKeys)
+		return nil
+	}
 	for i := 0; i < len(s.data); {
 		r, size := utf8.DecodeRune(s.data[i:])
 		switch {

@@ -17,6 +17,7 @@ import (
 const (
 	maxFiles    = 100
 	maxSize     = 1 << 20 // bytes of a file
+	maxKeys     = 4000    // keys and tables of a file: the time grows with their square
 	maxFindings = 200     // of a file: more help no reader, and a hostile file would take minutes
 	maxText     = 200     // characters of a source line that are shown
 )

@@ -18,6 +18,16 @@ import (
 
 var ErrTooDeep = fmt.Errorf("tables are nested more than %d deep", MaxDepth)
 
+// MaxKeys bounds the keys and headers of a file: the reader's time grows with their square. A containerd that says all it knows has 200.
+const MaxKeys = 4000
+
+var ErrTooMany = fmt.Errorf("it has more than %d keys and tables", MaxKeys)
+
+// TooMany says that a file cannot be read for its keys and headers, counted by their signs: "=" also in comments and texts.
+func TooMany(data []byte) bool {
+	return bytes.Count(data, []byte("="))+bytes.Count(data, []byte("\n[")) > MaxKeys
+}
+
 // BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml v2).
 const BOM = "\xef\xbb\xbf"
 
@@ -72,6 +82,9 @@ type node struct {
 // Values reads the values of a file, checked as strictly as containerd 2.x does.
 func Values(data []byte) (map[string]any, error) {
 	tree := map[string]any{}
+	if TooMany(data) {
+		return nil, ErrTooMany
+	}
 	if err := toml.Unmarshal(bytes.TrimPrefix(data, []byte(BOM)), &tree); err != nil {
 		return nil, err
 	}

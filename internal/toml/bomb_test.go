@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toml_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// TestTooMany: the reader's time grows with the square of the tables and keys, and 60,000 tables took minutes. More than a limit is
+// refused before it is read; no configuration comes near it.
+func TestTooMany(t *testing.T) {
+	for _, form := range []string{"[a.b%d]\n", "k%d = 1\n", "[[a.b%d]]\n"} {
+		var text bytes.Buffer
+		for i := range toml.MaxKeys + 1 {
+			fmt.Fprintf(&text, form, i)
+		}
+		if _, err := toml.Values(text.Bytes()); !errors.Is(err, toml.ErrTooMany) {
+			t.Errorf("%q, %d times: %v", form, toml.MaxKeys+1, err)
+		}
+		if _, err := toml.Values(text.Bytes()[:text.Len()/2]); errors.Is(err, toml.ErrTooMany) {
+			t.Errorf("%q, half as often: %v", form, err)
+		}
+	}
+}
