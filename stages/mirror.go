@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -317,4 +318,12 @@ func (m Mirror) publish(
 	}
 	_, err = h.Do(ctx, "rm", "-rf", "--", m.beside("old"))
 	return lock, true, err
+}
+
+// AptHook is the verb by which apt runs gpuadm.
+const AptHook = apt.HookVerb
+
+// VerifyApt is what that verb does: see apt.Verify.
+func VerifyApt(getenv func(string) string, announced io.Reader, answer io.Writer) error {
+	return apt.Verify(getenv, announced, answer)
 }

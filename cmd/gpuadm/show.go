@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -170,6 +171,19 @@ func newVersion(c *common) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return show(c, versionOf{1, version()}, func(v versionOf) { printf(c.stdout, "gpuadm %s\n", v.Version) })
+		},
+	}
+}
+
+// newAptHook is the verb by which apt, when gpuadm has started it, asks whether it may start dpkg.
+func newAptHook(*common) *cobra.Command {
+	return &cobra.Command{
+		Use:    stages.AptHook,
+		Short:  "compare what apt is about to do with the plan; apt runs it",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 }

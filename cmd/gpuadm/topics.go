@@ -142,7 +142,7 @@ for -. A flag on the command line wins. For example:
   GPUADM_NO_COLOR=true      --no-color
   GPUADM_DEADLINE=10m       --deadline 10m, for the verbs that have it
 
-Set by gpuadm itself, for a new process of the same run: GPUADM_REEXECED.
+Set by gpuadm itself, for a process of the same run: GPUADM_REEXECED, GPUADM_PACKAGES.
 
 Of other programs: NO_COLOR and TERM=dumb turn colours off; JOURNAL_STREAM, from
 systemd, has gpuadm log to the journal; KUBERNETES_EXEC_INFO, from kubelet, says

@@ -101,6 +101,9 @@ func (u *Untrusted) Error() string {
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
+// Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1), runs this gpuadm.
+const Self = "{this gpuadm}"
+
 // Scratch is replaced by the private folder in what AskAbout is given.
 const Scratch = "{gpuadm scratch folder}"
 

@@ -172,10 +172,10 @@ func TestUnlike(t *testing.T) {
 		`dnf would make a "" instead of "2-1"`:                       {{Name: "a"}, b},
 		`dnf would make c "" instead of "1-1"`:                       {a, b, {Name: "c"}},
 	} {
-		check.Equal(t, r.unlike(moves), want, "%v:", moves)
+		check.Equal(t, r.Unlike(moves), want, "%v:", moves)
 	}
 	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
-	check.Equal(t, r.unlike([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
+	check.Equal(t, r.Unlike([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
 
 func TestStateText(t *testing.T) {

@@ -108,7 +108,7 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 		}
 		r.Changes = append(r.Changes, c)
 	}
-	if because := r.unlike(moves); because != "" {
+	if because := r.Unlike(moves); because != "" {
 		return r.refused(Due(r.Changes)[0].Name, because)
 	}
 	if err := r.family.mixed(r.Changes, r.chosen); err != nil {
@@ -295,8 +295,8 @@ func (r *Resolution) refused(name, why string) error {
 	}
 }
 
-// unlike says in what a simulation differs from the changes; "" where it does exactly those.
-func (r *Resolution) unlike(moves []Move) string {
+// Unlike says in what a simulation, or what apt announces, differs from the changes; "" where it does exactly those.
+func (r *Resolution) Unlike(moves []Move) string {
 	tool, done := r.Solver.Name(), map[string]bool{}
 	for _, m := range moves {
 		done[m.Name] = true
@@ -327,14 +327,19 @@ func (r *Resolution) Exactly(ctx context.Context, v host.View) error {
 	if err != nil {
 		return err
 	}
-	if because := r.unlike(moves); because != "" {
-		return &trouble.Error{
-			What:    "cannot change packages: " + r.Solver.Name() + " would not do what was planned",
-			Because: []string{because, "nothing was touched"},
-			Try:     []string{"run the same command again, if another process has just installed packages"},
-		}
+	if because := r.Unlike(moves); because != "" {
+		return Refused(r.Solver.Name(), because)
 	}
 	return nil
+}
+
+// Refused is the error of a transaction that would do anything else than the changes.
+func Refused(tool, because string) error {
+	return &trouble.Error{
+		What:    "cannot change packages: " + tool + " would not do what was planned",
+		Because: []string{because, "nothing was touched"},
+		Try:     []string{"run the same command again, if another process has just installed packages"},
+	}
 }
 
 // Proven refuses where the database that was read after a transaction differs from the changes: an exit code alone proves nothing.

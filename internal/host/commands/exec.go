@@ -100,6 +100,12 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
+	done, err := withSelf(&cmd)
+	if err != nil {
+		failed.Cause = err
+		return nil, failed
+	}
+	defer done()
 	err = r.wait(ctx, &cmd)
 	failed.Stderr = mask.Message(stderr.String()) // it goes into errors, and from there anywhere
 	switch exited := (*exec.ExitError)(nil); {
@@ -234,6 +240,24 @@ func WithEnv(ctx context.Context, env ...string) context.Context {
 func envOf(ctx context.Context) []string {
 	env, _ := ctx.Value(variables{}).([]string)
 	return env
+}
+
+// withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can write, may be another program's by
+// now, and is no name in an image's root folder. PPID is who started the shell, and has the file as long as it waits for that.
+func withSelf(cmd *exec.Cmd) (done func(), err error) {
+	if !slices.ContainsFunc(cmd.Args, func(a string) bool { return strings.Contains(a, host.Self) }) {
+		return func() {}, nil
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return nil, fmt.Errorf("cannot open this program's own file: %w", err)
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, self)
+	cmd.Args = slices.Clone(cmd.Args)
+	for i, a := range cmd.Args {
+		cmd.Args[i] = strings.ReplaceAll(a, host.Self, fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles)))
+	}
+	return func() { self.Close() }, nil
 }
 
 // reexeced is in the environment of a process that Reexec has started.

@@ -153,6 +153,19 @@ func TestDaemonKeepsPipe(t *testing.T) {
 	syscall.Kill(pid, syscall.SIGKILL)
 }
 
+// A shell that a program starts runs this program by Self, also with other descriptors inherited.
+func TestSelf(t *testing.T) {
+	own := must.Get(os.Executable())(t)
+	lock := must.Get(os.Open("/dev/null"))(t)
+	defer lock.Close()
+	for _, inherit := range []*os.File{nil, lock} {
+		out, err := quick().Do(t.Context(), sh("sh -c 'readlink "+host.Self+"'; true"), inherit)
+		if err != nil || strings.TrimSpace(string(out)) != own {
+			t.Errorf("%q, %v, want %s", out, err, own)
+		}
+	}
+}
+
 func TestInherits(t *testing.T) {
 	lock := must.Get(os.Create(filepath.Join(t.TempDir(), "lock")))(t)
 	defer lock.Close()

@@ -58,9 +58,36 @@ func (a apt) Repair(ctx context.Context, h host.Host) error {
 	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 }
 
-// readOnly keeps apt from writing its caches while it is only asked.
-func readOnly() []string {
-	return []string{"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
+// readOnly keeps apt from writing its caches while it is only asked. One that is younger than all that it is made of is read, since apt
+// does not write it then: without any, apt reads all lists for each answer. What it is made of: CheckValidity in apt-pkg/pkgcachegen.cc.
+func readOnly(v host.View) (options []string) {
+	const packagesToo, lists = "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin"
+	read := younger(v, lists, aptLists, "/etc/apt", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", dpkgArch, "/var/lib/dpkg/info/apt.list")
+	if !read || !younger(v, packagesToo, lists, packages.DpkgStatus, dpkgUpdates) {
+		options = append(options, "-o", "Dir::Cache::pkgcache=")
+	}
+	if !read {
+		options = append(options, "-o", "Dir::Cache::srcpkgcache=")
+	}
+	return options
+}
+
+// younger says whether a file was written after others: after folders and the files in them, too. Of those the time that they were given
+// counts, as it does for apt: see TouchList.
+func younger(v host.View, file string, others ...string) bool {
+	made, err := v.Stat(file)
+	after := func(at time.Time) bool { return err != nil || at.After(made.Mtime) }
+	for _, name := range others {
+		if i, missing := v.Stat(name); missing == nil && after(i.Ctime) {
+			return false
+		}
+		for _, n := range packages.ListOf(v, name) {
+			if i, gone := v.Stat(name + "/" + n); gone != nil || i.Mode.IsRegular() && n != "lock" && after(i.Mtime) {
+				return false
+			}
+		}
+	}
+	return err == nil
 }
 
 // options make apt do all that its arguments say, and never ask: apt-get(8), dpkg(1).

@@ -6,6 +6,7 @@ package apt
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,4 +132,43 @@ func FuzzCompare(f *testing.F) {
 			t.Errorf("%q and %q", a, b)
 		}
 	})
+}
+
+// Apt reads its caches when it is asked, and never writes them: it is shown none that are older than what they are made of.
+func TestCachesAreReadAndNotWritten(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.offers("580.1-1")
+	times := func() string { return m.must("sh", "-c", "stat -c '%n %y %i' /var/cache/apt /var/cache/apt/*") }
+	const lists, status = "Dir::Cache::srcpkgcache=", "Dir::Cache::pkgcache="
+	for _, c := range []struct {
+		change, without []string
+	}{
+		{[]string{"true"}, nil},
+		{[]string{"apt-get", "-y", "install", "dkms-like"}, nil}, // apt reads dpkg's database again at its end
+		{[]string{"dpkg", "-r", "dkms-like"}, []string{status}},
+		{[]string{"touch", "/etc/apt/sources.list"}, []string{status, lists}},
+		{[]string{"sh", "-c", "echo 'Acquire::Languages none;' >/etc/apt/apt.conf.d/99theirs"}, []string{status, lists}},
+		{[]string{"sh", "-c", "touch /var/lib/apt/lists/*Packages"}, []string{status, lists}},
+		{[]string{"apt-get", "clean"}, []string{status, lists}},
+	} {
+		m.must("apt-get", "clean")
+		m.must("apt-cache", "gencaches")
+		m.must(c.change...)
+		before := times()
+		m.packagers()
+		offers, err := m.apt.Offers(t.Context(), m, []string{"nvidia-driver"})
+		if err != nil || len(offers["nvidia-driver"]) != 1 {
+			t.Errorf("%s: it has %v, %v", c.change, offers, err)
+		}
+		asked := strings.Join(m.packagers(), "\n")
+		for _, option := range []string{status, lists} {
+			if strings.Contains(asked, option) != slices.Contains(c.without, option) {
+				t.Errorf("%s: it asked %s", c.change, asked)
+			}
+		}
+		if now := times(); now != before {
+			t.Errorf("%s: apt has written its caches:\n%swere:\n%s", c.change, now, before)
+		}
+	}
 }

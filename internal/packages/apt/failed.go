@@ -30,6 +30,9 @@ func explain(v host.View, out string, err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
+	if err := refused(out); err != nil {
+		return err
+	}
 	all := failed.Stderr + "\n" + out
 	if packages.MarkLock().MatchString(failed.Stderr) {
 		pid, lock := "", "dpkg's lock"

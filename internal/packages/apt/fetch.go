@@ -6,8 +6,10 @@ package apt
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
@@ -59,22 +61,18 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	if len(names) == 0 {
 		return nil
 	}
+	if err := packages.Folder(h); err != nil {
+		return err
+	}
+	link(ctx, h, names, installed)
+	names = slices.DeleteFunc(names, func(name string) bool { return stored(h, name, installed[name].Version) != "" })
 	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	if err := packages.Folder(h); err != nil {
-		return err
-	}
 	for _, name := range names {
-		version := installed[name].Version
-		if file := cached(h, name, version); file != "" {
-			if err := copyFile(h, file); err == nil {
-				continue
-			}
-		}
-		if _, ok := packages.Find(offers[name], version); ok {
-			want = append(want, name+"="+version)
+		if _, ok := packages.Find(offers[name], installed[name].Version); ok {
+			want = append(want, name+"="+installed[name].Version)
 		}
 	}
 	if len(want) == 0 {
@@ -88,11 +86,35 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	return nil
 }
 
-// copyFile copies a file of apt's to our folder. What is too large to be read whole is left for apt to download.
-func copyFile(h host.Host, file string) error {
-	data, err := h.ReadFile(file)
-	if err != nil {
+// keepNew keeps the files of packages that were just installed in the version that the spec asks for: the next upgrade needs them for its
+// undo, and no repository may have them then. They cost no room as long as apt keeps them, too. An image needs none.
+func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error {
+	installed, names := map[string]packages.State{}, []string(nil)
+	for _, c := range packages.Due(changes) {
+		after := packages.Parse(c.After)
+		if after.Installed() && after.Held && stored(h, c.Name, after.Version) == "" {
+			installed[c.Name], names = after, append(names, c.Name)
+		}
+	}
+	if len(names) == 0 || !h.Live() {
+		return nil
+	}
+	if err := packages.Folder(h); err != nil {
 		return err
 	}
-	return h.WriteFile(path.Join(packages.Store, path.Base(file)), data, host.Attr{Mode: 0o644})
+	link(ctx, h, names, installed)
+	return nil
+}
+
+// link keeps what apt has downloaded. Where Store is on another file system apt downloads it again, once it is needed.
+func link(ctx context.Context, h host.Host, names []string, installed map[string]packages.State) {
+	argv := []string{"ln", "-f", "-t", packages.Store, "--"}
+	for _, name := range names {
+		if file := cached(h, name, installed[name].Version); file != "" {
+			argv = append(argv, file)
+		}
+	}
+	if argv[len(argv)-1] != "--" {
+		_, _ = h.Do(ctx, argv...)
+	}
 }

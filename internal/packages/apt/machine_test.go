@@ -40,6 +40,13 @@ import (
 const inside = "GPUADM_TEST_ROOT"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == HookVerb {
+		if err := Verify(os.Getenv, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if root := os.Getenv(inside); root != "" {
 		enter(root, os.Args[1:])
 	}
@@ -72,6 +79,7 @@ type machine struct {
 	t    *testing.T
 	dir  string
 	self string // this test's binary
+	hook string // what apt runs as gpuadm
 	repo *repo
 	apt  apt
 
@@ -105,6 +113,12 @@ func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	m.ran = append(m.ran, strings.Join(argv, " "))
 	m.mu.Unlock()
 	cmd := m.command(argv...)
+	self := must.Get(os.Open(m.hook))(m.t) // as a real host has it: host.Self
+	defer self.Close()
+	cmd.ExtraFiles = []*os.File{self}
+	for i, a := range cmd.Args {
+		cmd.Args[i] = strings.ReplaceAll(a, host.Self, "/proc/$PPID/fd/3")
+	}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -204,7 +218,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	self := must.Get(os.Executable())(t)
 	h := must.Get(local.Open(dir))(t)
-	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
+	m := &machine{Host: h, t: t, dir: dir, self: self, hook: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
 	key := must.Get(os.ReadFile(m.repo.key))(t)

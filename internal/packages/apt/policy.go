@@ -5,6 +5,7 @@ package apt
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if len(names) == 0 {
 		return map[string][]packages.Offer{}, nil
 	}
-	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(), []string{"policy", "--"}, names)...)
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"policy", "--"}, names)...)
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}
@@ -28,6 +29,16 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
 	return all, nil
+}
+
+// others is Offers without asking again for those that are known.
+func (a apt) others(ctx context.Context, v host.View, names []string, known map[string][]packages.Offer) (map[string][]packages.Offer, error) {
+	isKnown := func(n string) bool { return len(known[n]) > 0 }
+	all, err := a.Offers(ctx, v, slices.DeleteFunc(slices.Clone(names), isKnown))
+	if err == nil {
+		maps.Copy(all, known)
+	}
+	return all, err
 }
 
 // parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the

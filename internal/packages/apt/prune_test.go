@@ -158,6 +158,33 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	}
 }
 
+// What is installed is kept as apt has downloaded it, without room of its own: an upgrade downloads none of it again, and undo needs no
+// repository.
+func TestInstalledIsKept(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.offers("570.1-1", "580.2-1")
+	m.apply(drivers("570.1"))
+	first := m.has()
+	if links := m.must("sh", "-c", "stat -c %h "+packages.Store+"/*_570.1-1_*"); links != "2\n2\n2\n" {
+		t.Errorf("the files have %q names", links)
+	}
+	m.must("apt-get", "clean")
+	m.packagers()
+	m.apply(drivers("580.2"))
+	if ran := strings.Join(m.packagers(), "\n"); strings.Contains(ran, "download --") {
+		t.Errorf("it ran %s", ran)
+	}
+	for _, name := range members {
+		m.repo.drop(name, "570.1-1")
+	}
+	m.update()
+	if _, err := m.engine(drivers("580.2")).Undo(t.Context(), m, "", nil); err != nil {
+		t.Fatalf("undo: %s", wordsOf(err))
+	}
+	m.still(first)
+}
+
 // A repository that has lost what is about to be replaced stops neither an apply nor an undo: both say what is not kept.
 func TestKeepsWhatItCan(t *testing.T) {
 	t.Parallel()
@@ -166,7 +193,7 @@ func TestKeepsWhatItCan(t *testing.T) {
 	m.apply(drivers("570.1"))
 	first := m.has()
 	newer := m.apply(drivers("580.2"))
-	m.must("apt-get", "clean")
+	m.must("sh", "-c", "apt-get clean; rm -f "+packages.Store+"/*_580.2-1_*")
 	m.repo.drop("nvidia-kernel", "580.2-1") // the lists still name it
 
 	lost := "cannot keep nvidia-kernel 580.2-1: "
@@ -185,7 +212,7 @@ func TestKeepsWhatItCan(t *testing.T) {
 	}
 	m.converged("580.2-1")
 
-	m.must("apt-get", "clean")
+	m.must("sh", "-c", "apt-get clean; rm -f "+packages.Store+"/*_580.2-1_*")
 	m.repo.drop("nvidia-kernel", "580.2-1")
 	e, said = m.listening(drivers("*"))
 	if _, err := e.Undo(t.Context(), m, newer.Run, nil); err != nil {

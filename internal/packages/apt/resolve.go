@@ -34,7 +34,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err := a.room(ctx, v, d, r.Changes); err != nil {
 		return nil, err
 	}
-	again, err := a.Offers(ctx, v, r.Replaced())
+	again, err := a.others(ctx, v, r.Replaced(), r.Offers)
 	r.Lost(again, func(name, version string) bool { return stored(v, name, version)+cached(v, name, version) != "" })
 	return r.Changes, err
 }

@@ -27,7 +27,7 @@ func (a apt) records(ctx context.Context, v host.View, native string, what []str
 	if len(what) == 0 {
 		return nil, nil
 	}
-	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(), []string{"show", "--"}, what)...)
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"show", "--"}, what)...)
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}

@@ -31,20 +31,23 @@ func parseSimulation(out, native string) []packages.Move {
 			moves = append(moves, packages.Move{Name: strings.TrimSuffix(m[1], ":"+native)})
 		}
 	}
-	// A package may be removed to be installed in another version: the last word counts.
-	var last []packages.Move
+	return lastOf(moves)
+}
+
+// lastOf are the moves that count: a package may be removed to be installed in another version.
+func lastOf(moves []packages.Move) (list []packages.Move) {
 	for i, m := range moves {
 		if !slices.ContainsFunc(moves[i+1:], func(o packages.Move) bool { return o.Name == m.Name }) {
-			last = append(last, m)
+			list = append(list, m)
 		}
 	}
-	return last
+	return list
 }
 
 // simulate asks apt what a verb with its arguments would do. pins count before those on disk: apt reads the file preferences before the
 // folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
 func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
-	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(), a.options())
+	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(v), a.options())
 	ask := v.Ask
 	if len(pins) > 0 {
 		const file = "preferences"

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Transact makes the changes in one apt-get install. It asks apt first what that would do, and touches nothing if it
-// is anything else than what the changes say.
+// Transact makes the changes in one apt-get install, which touches nothing if it would do anything else than what the changes say: see
+// Verify.
 func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if err != nil {
@@ -39,6 +39,9 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			}
 			return err
 		}
+		if err := keepNew(ctx, h, now); err != nil {
+			return err
+		}
 	}
 	if err := a.purge(ctx, h, now); err != nil {
 		return err
@@ -52,43 +55,36 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	return packages.Proven("apt", changes, d.packages)
 }
 
-// move installs and removes, after apt has shown that it would do just that.
+// move installs and removes.
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
 	var names []string
 	for _, c := range packages.Due(changes) {
 		names = append(names, c.Name)
 	}
-	r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: solver{a, d}}
+	get, err := a.hooked(changes)
+	if err != nil {
+		return err
+	}
+	install := func(args ...string) error { return a.again(ctx, h, packages.Quiet(h, slices.Concat(get, args)...)...) }
 	if packages.Removes(changes) {
-		if err := r.Exactly(ctx, h); err != nil {
-			return err
-		}
-		return a.get(ctx, h, append(verb(changes), arguments(h, changes, nil)...)...)
+		return install(append(verb(changes), arguments(h, changes, nil)...)...)
 	}
 	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	r.Offers = offers
+	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: solver{a, d}}
 	if err := r.Check(ctx, h); err != nil {
-		return err
-	}
-	if err := r.Exactly(ctx, h); err != nil {
 		return err
 	}
 	ours, back := files(h, changes)
 	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err
 	}
-	return a.install(ctx, h, verb(changes), arguments(h, changes, offers), ours, back)
-}
-
-// install has apt do it, from the files of our own folder where no source has the versions any more.
-func (a apt) install(ctx context.Context, h host.Host, verb, what, files []string, back bool) error {
-	err := a.get(ctx, h, slices.Concat(verb, what)...)
+	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
 	if failed := (*host.CommandError)(nil); back && errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") {
-		// apt reads as its user _apt, who may not enter our folder.
-		return a.get(ctx, h, slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb, files)...)
+		// No source has the versions any more, our own folder has. apt reads as its user _apt, who may not enter that.
+		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), ours)...)
 	}
 	return err
 }

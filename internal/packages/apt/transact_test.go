@@ -430,6 +430,45 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	m.still(first)
 }
 
+// What apt announces before it starts dpkg is compared with the changes: where it would do more, or a hook cannot run, nothing is
+// touched, and the error names the difference.
+func TestAptIsHeldToTheChanges(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "1", fields: "Depends: b\n"}, deb{name: "b", version: "1"}, deb{name: "theirs", version: "1", fields: "Depends: old\n"}, deb{name: "old", version: "1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "theirs")
+	first := m.has()
+	change := func(name, before, after string) converge.Change {
+		return converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: converge.State(before), After: converge.State(after)}
+	}
+	whole := []converge.Change{change("a", "", "1"), change("b", "", "1 auto")}
+	for _, c := range []struct {
+		because string
+		changes []converge.Change
+	}{
+		{"apt would install b 1 beside it", whole[:1]},
+		{"apt would remove theirs 1, which depends on what would change", []converge.Change{change("old", "1 auto", "")}},
+	} {
+		err := m.apt.Transact(t.Context(), m, c.changes)
+		if err == nil {
+			t.Fatalf("not refused: %s", c.because)
+		}
+		contains(t, wordsOf(err), "cannot change packages: apt would not do what was planned", c.because, "nothing was touched")
+		m.still(first)
+	}
+	gpuadm := m.hook
+	m.hook = "/etc/hostname"
+	if err := m.apt.Transact(t.Context(), m, whole); err == nil {
+		t.Error("apt went on without the hook")
+	}
+	m.still(first)
+	m.hook = gpuadm
+	if err := m.apt.Transact(t.Context(), m, whole); err != nil {
+		t.Error(wordsOf(err))
+	}
+}
+
 // Members in several versions, each of which is one asked for, do not fit together.
 func TestSplitGroup(t *testing.T) {
 	t.Parallel()
