@@ -351,7 +351,11 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}
-	printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
+	if _, err := machineSpec(h); errors.Is(err, errNoSpec) { // which file an operator gave to apply is not known here
+		printf(c.stdout, "%s. Unattended applies are held until an operator applies a spec.\n", s)
+	} else {
+		printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
+	}
 	if res.Reboot != "" {
 		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
 		err = cmp.Or(err, error(exit(exitReboot)))

@@ -51,6 +51,7 @@ with 2. Without a code repair lists what it can fix.`,
 				return err
 			}
 			if a.dryRun {
+				c.planVerb = "repair --dry-run"
 				return c.planWith(cmd.Context(), e, h, false)
 			}
 			if err := c.mayTouch("repair " + e.Repair); err != nil {

@@ -117,7 +117,8 @@ func command(ts *testscript.TestScript, args []string) int {
 		},
 		stat: func(name string) (fs.FileInfo, error) { return os.Stat(ts.MkAbs(name)) },
 	}
-	if n := at(ts).node; n != nil {
+	n := at(ts).node
+	if n != nil {
 		e.open = func(root string) (host.Host, error) {
 			if root == "/" {
 				return n, nil
@@ -128,7 +129,16 @@ func command(ts *testscript.TestScript, args []string) int {
 	} else {
 		e.open = func(root string) (host.Host, error) { return local.Open(ts.MkAbs(root)) }
 	}
-	return run(context.Background(), e, args)
+	if n == nil || n.Off() || len(args) == 0 {
+		return run(context.Background(), e, args)
+	}
+	r := told{env: e, args: args, before: n.Clone(), now: n}
+	e.told = func(line string) { r.lines = append(r.lines, line) }
+	r.code = run(context.Background(), e, args)
+	if why := r.wrong(); why != "" {
+		ts.Fatalf("%s", why)
+	}
+	return r.code
 }
 
 func want(ts *testscript.TestScript, neg bool, code int) {

@@ -17,6 +17,9 @@ const (
 	restarts = "programs on the GPUs, when the driver is loaded again"
 )
 
+// planDriver shows what apply would change of the driver: it is two stages'.
+func planDriver() string { return trouble.Command("plan packages modules") }
+
 // The driver: from the sources of its module to a library that answers. driver_find.go has what each check does.
 func driverChecks() []Check {
 	return slices.Concat(moduleChecks(), answerChecks())
@@ -89,7 +92,7 @@ func moduleChecks() []Check {
 			Reads:   "Secure Boot, lockdown, sig_enforce, the keys that are trusted, the module's signer, the kernel log",
 			Meaning: noGPU + ": under Secure Boot only modules load that are signed with an enrolled key",
 			Fix:     "install modules that the distribution signed, or enrol the key that DKMS signs with and confirm it at the console",
-			Command: "mokutil --sb-state; " + trouble.Command("plan driver"), Interrupts: "the node: the firmware asks at its next boot",
+			Command: "mokutil --sb-state; " + planDriver(), Interrupts: "the node: the firmware asks at its next boot",
 			Find: refusedSignature,
 			Sources: []string{
 				"kernel_lockdown(7)", "https://docs.kernel.org/admin-guide/module-signing.html",
@@ -109,7 +112,7 @@ func moduleChecks() []Check {
 			Code: "DRV-008", Title: "the GPU needs the other kind of modules",
 			Reads:   kernel,
 			Meaning: "open modules serve Turing and newer, proprietary ones serve nothing from Blackwell on",
-			Command: trouble.Command("plan driver"), Interrupts: restarts, Find: otherFlavour,
+			Command: planDriver(), Interrupts: restarts, Find: otherFlavour,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules", "https://github.com/awslabs/amazon-eks-ami/issues/1697",
 			},
@@ -129,7 +132,7 @@ func moduleChecks() []Check {
 			Code: "DRV-009", Title: "the GSP firmware is missing",
 			Reads:      "the files that the module asks for below /lib/firmware; the kernel log",
 			Meaning:    "the GPU's own processor cannot be started",
-			Command:    trouble.Command("plan driver"),
+			Command:    planDriver(),
 			Interrupts: restarts, Find: noFirmware,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/789",
@@ -161,7 +164,7 @@ func moduleChecks() []Check {
 			Code: "DRV-013", Title: "the driver's libraries are missing",
 			Reads:   "libcuda.so.1 and libnvidia-ml.so.1",
 			Meaning: "the module is loaded, and no program can talk to it",
-			Fix:     "install the libraries of exactly the module's version", Command: trouble.Command("plan driver"),
+			Fix:     "install the libraries of exactly the module's version", Command: planDriver(),
 			Interrupts: "nothing", Find: noLibraries,
 			Sources: []string{
 				"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",

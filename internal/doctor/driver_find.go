@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -71,7 +70,7 @@ func noModule(m *Machine) []Finding {
 		}
 	}
 	if len(m.dkmsVersions()) == 0 {
-		command = trouble.Command("plan driver")
+		command = planDriver()
 	}
 	if _, installed := m.running(); !installed {
 		what, command = strings.Replace(what, " has no module nvidia", " runs, and is not installed: it has no folder in /lib/modules", 1), "reboot"

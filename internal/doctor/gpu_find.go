@@ -18,7 +18,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pci"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // offBus reads the first 64 bytes of the configuration space, as any user may: a device that is gone reads as all ones. The other
@@ -189,7 +188,7 @@ func noFabricManager(m *Machine) []Finding {
 		return nil
 	}
 	if u.Load == "not-found" {
-		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: trouble.Command("plan driver")}}
+		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: planDriver()}}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }

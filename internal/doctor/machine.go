@@ -141,7 +141,10 @@ func (m *Machine) note() string {
 	switch {
 	case len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil || f.Modules.Version != "" || len(f.Modules.Libraries) > 0:
 	case slices.ContainsFunc(f.Modules.Kernels, func(k facts.KernelModules) bool { return k.Nvidia != nil }):
-	case !slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool { return p.Driver != "" }):
+	case slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool { return p.Driver != "" }):
+	case !m.spec.Has("driver"):
+		return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes one that does"
+	default:
 		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
 	}
 	return ""

@@ -46,6 +46,11 @@ func aptGet(m *machine, args []string) error {
 		return m.download(c, args[1:])
 	}
 	s := solution{m, c, d, map[string]*pkg{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	if args[0] == "remove" {
+		for i, name := range args[1:] {
+			args[1+i] = strings.TrimSuffix(name, "-") + "-"
+		}
+	}
 	if err := s.ask(args[1:]); err != nil {
 		return err
 	}
