@@ -36,6 +36,9 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		if ref.Form == packages.FormSource {
 			return packages.NewSource(name, database), nil
 		}
+		if ref.Form == packages.FormDeclared {
+			return packages.NewDeclared(name), nil
+		}
 		merge, known := mergeOf(ref)
 		if !known {
 			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)

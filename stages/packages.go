@@ -25,7 +25,7 @@ func packageNeeds(s spec.Spec) facts.Needs {
 	if !s.Has("driver") && !s.Has("toolkit") {
 		return facts.Needs{}
 	}
-	files := []string{needrestart}
+	files := append(packages.SourceFolders(), needrestart)
 	for _, url := range []string{s.Driver.Repo.URL, s.Toolkit.Repo.URL} {
 		files = append(files, packages.LocksOf(url)...)
 	}
@@ -159,7 +159,8 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			wants = append(more, wants...)
+			system := packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}
+			wants = slices.Concat(more, database.Declared(w.manager, w.repos, system), wants)
 			for _, dir := range w.mirrors {
 				wants = append([]converge.Want{database.Mirrored(dir, w.all())}, wants...)
 			}

@@ -61,6 +61,8 @@ type Packager interface {
 	Repositories(database *Reading, repos []Repository, via host.Via) ([]converge.Want, error)
 	// Contents are the files that say where packages come from, and for apt in which version.
 	Contents(repos []Repository, via host.Via) map[string][]byte
+	// Disable edits a file about sources of another tool so that it declares none of the repositories.
+	Disable(file string, data []byte, repos []Repository, sys System) []byte
 	// Enabled wants what lacks to be enabled.
 	Enabled(database *Reading, lacks []Lack) []converge.Want
 	// Upgrades wants automatic upgrades to leave packages alone.

@@ -20,7 +20,9 @@ const (
 )
 
 // Affects says that lists are read again with new keys.
-func (apt) Affects(_ []string, by converge.Change) bool { return strings.HasPrefix(by.Name, aptKeys) }
+func (apt) Affects(_ []string, by converge.Change) bool {
+	return strings.HasPrefix(by.Name, aptKeys) || by.Form == packages.FormDeclared
+}
 
 // Stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
 //

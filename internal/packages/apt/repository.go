@@ -57,7 +57,8 @@ func (a apt) Repositories(database *packages.Reading, repos []packages.Repositor
 	if conf := aptConf(via); conf != nil {
 		wants = append(wants, things.Exact(aptProxy, conf, 0o644, "how apt reaches the network"))
 	}
-	return append(wants, packages.Lists(a, slices.Sorted(maps.Keys(a.Contents(repos, via))))), nil
+	contents := a.Contents(repos, via)
+	return append(wants, a.readable(repos, contents), packages.Lists(a, slices.Sorted(maps.Keys(contents)))), nil
 }
 
 func (apt) Contents(repos []packages.Repository, _ host.Via) map[string][]byte {

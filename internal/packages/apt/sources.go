@@ -37,7 +37,7 @@ func parseSources(file string, data []byte, arch func() string) []source {
 	var all []source
 	for line := range strings.Lines(string(data)) {
 		line, _, _ = strings.Cut(line, "#")
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kind, rest, _ := strings.Cut(strings.ReplaceAll(strings.TrimSpace(line), "\t", " "), " ")
 		if kind != "deb" && kind != "deb-src" {
 			continue
 		}

@@ -26,7 +26,7 @@ const (
 
 // Affects says that lists are read again with new keys, and with the file about a repository that a package brings.
 func (dnf) Affects(files []string, by converge.Change) bool {
-	return strings.HasPrefix(by.Name, dnfKeys) || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
+	return strings.HasPrefix(by.Name, dnfKeys) || by.Form == packages.FormDeclared || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
 }
 
 // A repository is one section of a repository file: dnf.conf(5).
@@ -38,6 +38,7 @@ type repository struct {
 }
 
 func parseRepos(file string, data []byte) (all []repository) {
+	last := "" // key
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimRight(line, "\r\n")
 		if id, is := strings.CutSuffix(strings.TrimSpace(line), "]"); is && strings.HasPrefix(id, "[") {
@@ -48,13 +49,17 @@ func parseRepos(file string, data []byte) (all []repository) {
 			continue
 		}
 		r := &all[len(all)-1]
+		if line[0] == ' ' || line[0] == '\t' { // the value goes on
+			r.lines, r.values[last] = append(r.lines, line), strings.TrimSpace(r.values[last]+" "+strings.TrimSpace(line))
+			continue
+		}
 		key, value, _ := strings.Cut(line, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		if key == "enabled" {
 			r.on = says(value)
 			continue
 		}
-		r.lines, r.values[key] = append(r.lines, line), value
+		r.lines, r.values[key], last = append(r.lines, line), value, key
 	}
 	return all
 }

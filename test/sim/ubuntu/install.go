@@ -44,6 +44,10 @@ func aptGet(m *machine, args []string) error {
 		return d.save()
 	case "download":
 		return m.download(c, args[1:])
+	case "remove": // apt-get(8)
+		for i := range args[1:] {
+			args[i+1] += "-"
+		}
 	}
 	s := solution{m, c, d, map[string]*pkg{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	if args[0] == "remove" {
