@@ -269,10 +269,9 @@ func (l *look) snap(ctx context.Context, name, args, engineUnit, kubeletUnit str
 		return nil
 	}
 	program := l.first("/snap/"+name+"/current", "/var/lib/snapd/snap/"+name+"/current")
+	variables := []string{"${SNAP}", program, "${SNAP_DATA}", "/var/snap/" + name + "/current", "${SNAP_COMMON}", "/var/snap/" + name + "/common"}
 	given := func(daemon string) []string {
-		text := strings.NewReplacer("${SNAP}", program, "${SNAP_DATA}", "/var/snap/"+name+"/current", "${SNAP_COMMON}", "/var/snap/"+name+"/common",
-			"$SNAP_DATA", "/var/snap/"+name+"/current", "$SNAP_COMMON", "/var/snap/"+name+"/common").Replace(string(l.read(args + "/" + daemon)))
-		return append([]string{daemon}, Words(text)...)
+		return append([]string{daemon}, Words(strings.NewReplacer(variables...).Replace(string(l.read(args+"/"+daemon))))...)
 	}
 	argv := given("containerd")
 	e := &Engine{
@@ -281,6 +280,7 @@ func (l *look) snap(ctx context.Context, name, args, engineUnit, kubeletUnit str
 	}
 	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
+	e.Expands = append(variables, "${RUNTIME}", "runc", "${RUNTIME_TYPE}", "io.containerd.runc.v2", "${SNAPSHOTTER}", "overlayfs")
 	e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	flags := given("kubelet")
 	k := Kubelet{Binary: l.first(program+"/kubelet", program+"/bin/kubelet"), Unit: kubeletUnit, ConfigOwner: name, Dir: option(flags, "root-dir"), Files: []File{{Path: args + "/kubelet"}}}

@@ -22,6 +22,8 @@ type Tree struct {
 	Imports []File
 	Globs   string // where relative imports with a star start, see facts.Globs
 
+	Expands []string // pairs for strings.NewReplacer: what the owner's script puts in place of variables in the files
+
 	Texts *toml.Texts // files that were parsed already
 }
 
@@ -117,6 +119,14 @@ func (t Tree) with(path string, data []byte) Tree {
 		}
 	}
 	return t
+}
+
+// expand is a file as the daemon gets it.
+func (t Tree) expand(data []byte) []byte {
+	if len(t.Expands) == 0 || data == nil {
+		return data
+	}
+	return []byte(strings.NewReplacer(t.Expands...).Replace(string(data)))
 }
 
 // withDropIn puts a file that is not there yet where the daemon will read it.

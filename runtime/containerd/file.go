@@ -34,7 +34,7 @@ func readFile(f File, t Tree) (configFile, error) {
 		return c, refuse(RefusedSize, f.Path, 0, fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
 			"move what is not containerd's configuration elsewhere")
 	}
-	tree, err := t.Texts.Values(f.Data)
+	tree, err := t.Texts.Values(t.expand(f.Data))
 	if err == nil && toml.Depth(tree) > toml.MaxDepth {
 		err = toml.ErrTooDeep
 	}

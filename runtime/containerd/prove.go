@@ -89,7 +89,7 @@ func relocate(f File, t Tree) ([]byte, error) {
 	}
 	imports, err := c.imports()
 	if err != nil || len(imports) == 0 {
-		return f.Data, err
+		return t.expand(f.Data), err
 	}
 	moved := make([]any, len(imports))
 	for i, name := range imports {

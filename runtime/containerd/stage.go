@@ -137,7 +137,7 @@ func Disabled(e facts.Engine) bool {
 }
 
 func tree(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Texts: e.Texts}
+	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Expands: e.Expands, Texts: e.Texts}
 	for _, f := range e.Files {
 		if f.Path == e.Config {
 			t.Root.Data = f.Data
