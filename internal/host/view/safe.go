@@ -32,7 +32,8 @@ func safePaths() []string {
 		"/sys/class/dmi/id/*_vendor", "/sys/class/dmi/id/*_name", "/sys/class/dmi/id/*_version", "/sys/class/dmi/id/chassis_asset_tag",
 
 		"/*/containerd/*.toml", "/*/containerd/*/*.toml", "/etc/cri/*.toml", "/etc/cri/conf.d/*.toml", "/etc/crio/*.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
-		"/var/lib/rancher/*/agent/etc/containerd/*", "/etc/nvidia-container-runtime/*", "/etc/cdi/*", "/run/cdi/*",
+		"/var/lib/rancher/*/agent/etc/containerd/*", "/etc/k0s/containerd.toml", "/etc/k0s/containerd.d/*.toml", "/run/k0s/*.toml", "/run/k0s/kubelet/config.yaml",
+		"/var/snap/*/*/args/containerd*", "/var/snap/*/*/args/kubelet", "/etc/nvidia-container-runtime/*", "/etc/cdi/*", "/run/cdi/*",
 
 		"/etc/systemd/system/**", "/run/systemd/system/**", "/usr/lib/systemd/system/**", "/lib/systemd/system/**", "/usr/local/lib/systemd/system/**",
 		"/etc/modprobe.d/*", "/usr/lib/modprobe.d/*", "/etc/modules-load.d/*", "/etc/udev/rules.d/*", "/usr/lib/udev/rules.d/*",
@@ -53,14 +54,15 @@ func kubeletFlags() []string {
 	return []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/eks/kubelet/environment"}
 }
 
-// never are names in safe places that are not safe: serial numbers, identities, environment files.
+// never are names in safe places that are not safe: serial numbers, identities, environment files. Those of K3s and RKE2, beside their
+// units, say where the data folder is; package mask keeps no value of them but that of a variable that it knows.
 func never(name string) bool {
 	if slices.Contains(kubeletFlags(), name) {
 		return false
 	}
 	base := path.Base(name)
 	return strings.Contains(base, "serial") || strings.Contains(base, "uuid") || strings.Contains(base, "environ") ||
-		base == "vpd" || strings.HasSuffix(base, ".env") || strings.HasSuffix(base, ".key")
+		base == "vpd" || strings.HasSuffix(base, ".env") && !strings.HasSuffix(base, ".service.env") || strings.HasSuffix(base, ".key")
 }
 
 // safe returns what of a file's content may be recorded.
