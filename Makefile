@@ -23,7 +23,7 @@ VERSION   ?= devel
 # The time of all files in packages: https://reproducible-builds.org/specs/source-date-epoch/.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # go-nvml calls what nvml.h marks as deprecated.
-export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+export CGO_CFLAGS := -O2 -g -fstack-protector-strong -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
 export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
@@ -38,12 +38,12 @@ LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# separate-code: only code is mapped executable, half of what would be, for at most a page of the file. Not -z now: go-nvml links
+# PIE and relro: code lies at a random place, and what the loader has relocated is read-only from then on. Partial: not -z now: go-nvml links
 # with --unresolved-symbols=ignore-in-object-files, and its symbols are bound when they are first called, by a library that is
 # opened after the start; where all had to be bound at the start, no machine without NVIDIA's driver would start gpuadm.
 # -L is a path from here, since the build ID is made of it: `make repro`.
 build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -ldflags='-s -w $(if $(filter-out devel,$(VERSION)),-X main.release=$(VERSION)) -linkmode=external -extldflags "-L$(OLDLIBC) -Wl,-z,separate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=1 $(GO) build -buildmode=pie -ldflags='-s -w $(if $(filter-out devel,$(VERSION)),-X main.release=$(VERSION)) -linkmode=external -extldflags "-L$(OLDLIBC) -pie -Wl,-z,separate-code -Wl,-z,relro"' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)

@@ -17,11 +17,11 @@ import (
 func TestTooMany(t *testing.T) {
 	for _, form := range []string{"[a.b%d]\n", "k%d = 1\n", "[[a.b%d]]\n"} {
 		var text bytes.Buffer
-		for i := range toml.MaxKeys + 1 {
+		for i := range toml.MaxKeys + 2 {
 			fmt.Fprintf(&text, form, i)
 		}
 		if _, err := toml.Values(text.Bytes()); !errors.Is(err, toml.ErrTooMany) {
-			t.Errorf("%q, %d times: %v", form, toml.MaxKeys+1, err)
+			t.Errorf("%q, %d times: %v", form, toml.MaxKeys+2, err)
 		}
 		if _, err := toml.Values(text.Bytes()[:text.Len()/2]); errors.Is(err, toml.ErrTooMany) {
 			t.Errorf("%q, half as often: %v", form, err)

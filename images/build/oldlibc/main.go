@@ -9,7 +9,7 @@
 //
 //	oldlibc assembly libc|libpthread|libdl LIBC   the library's assembly
 //	oldlibc versions libc|libpthread|libdl LIBC   its version script
-//	oldlibc check PROGRAM                         whether a program starts there
+//	oldlibc check PROGRAM                         whether a program starts there, and is hardened
 package main
 
 import (
@@ -148,6 +148,23 @@ func check(program string) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s does not start with %s: %s", program, floor, strings.Join(missing, " "))
+	}
+	return hardened(program, f, imported)
+}
+
+// hardened says what a program lacks of what a scanner of binaries asks for: a place that is random (PIE), what the loader has
+// relocated read-only (RELRO, partial: NVML's names are bound late), a stack that is not executable, and C code that guards its stack.
+func hardened(program string, f *elf.File, imported []elf.ImportedSymbol) error {
+	relro, stack := false, false
+	for _, p := range f.Progs {
+		relro = relro || p.Type == elf.PT_GNU_RELRO
+		stack = stack || p.Type == elf.PT_GNU_STACK && p.Flags&elf.PF_X == 0
+	}
+	guards := slices.ContainsFunc(imported, func(s elf.ImportedSymbol) bool { return s.Name == "__stack_chk_fail" })
+	for what, has := range map[string]bool{"PIE": f.Type == elf.ET_DYN, "RELRO": relro, "a stack without code": stack, "-fstack-protector-strong": guards} {
+		if !has {
+			return fmt.Errorf("%s is built without %s", program, what)
+		}
 	}
 	return nil
 }

@@ -80,7 +80,21 @@ func TestLink(t *testing.T) {
 	}
 	must.OK(t, os.WriteFile(file("program.c"), []byte(program), 0o644))
 	do(cc, "-o", file("new"), file("program.c"), "-lpthread", "-ldl")
-	do(cc, "-L"+dir, "-o", file("old"), file("program.c"), "-lpthread", "-ldl")
+	link := func(name string, flags ...string) {
+		do(append([]string{cc, "-L" + dir, "-o", file(name), file("program.c")}, append(flags, "-lpthread", "-ldl")...)...)
+	}
+	link("old", "-pie", "-fPIE", "-fstack-protector-all", "-Wl,-z,relro")
+	for lacks, flags := range map[string][]string{
+		"PIE":                      {"-no-pie", "-fstack-protector-all"},
+		"RELRO":                    {"-pie", "-fPIE", "-fstack-protector-all", "-Wl,-z,norelro"},
+		"a stack without code":     {"-pie", "-fPIE", "-fstack-protector-all", "-Wl,-z,execstack"},
+		"-fstack-protector-strong": {"-pie", "-fPIE", "-fno-stack-protector"},
+	} {
+		link("soft", flags...)
+		if err := check(file("soft")); err == nil || !strings.HasSuffix(err.Error(), "is built without "+lacks) {
+			t.Errorf("without %s: %v", lacks, err)
+		}
+	}
 	if err := check(file("old")); err != nil {
 		t.Error(err)
 	}
