@@ -229,7 +229,7 @@ func trusted(k KernelSide) converge.Want {
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
 }
 
-// ignoreRealtime is what NVIDIA's build wants to be told before it builds for a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
+// ignoreRealtime is the variable that lets NVIDIA's build go on for a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
 // https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
 const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
 

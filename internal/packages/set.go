@@ -50,7 +50,7 @@ func (s *Set) Of(f *Family) *Set {
 	return s
 }
 
-// Sparing says which packages are right as they are found if they are not installed, and which are left out where no source has them.
+// Sparing names packages that need not be installed (asFound), and packages that no source needs to have (ifThere).
 func (s *Set) Sparing(asFound, ifThere []string) *Set {
 	s.spared = [2][]string{asFound, ifThere}
 	return s
