@@ -106,3 +106,63 @@ func TestLabSourceMovesDnf(t *testing.T) {
 	d.Must("rm", "-rf", "/var/lib/gpuadm")
 	d.same(first, tree)
 }
+
+// TestLabDeclared: the repositories are declared already, as NVIDIA's cuda-keyring and the container toolkit's page do. gpuadm's own
+// declarations take their place until undo; in an image, too, apt can read its lists afterwards.
+func TestLabDeclared(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	const keyring = "/usr/share/keyrings/cuda-archive-keyring.gpg"
+	n.Must("cp", repos.Keyring, keyring)
+	lists := strings.SplitAfter(repos.AptSources(repos.Mirror, "bookworm", keyring), "\n")
+	for _, root := range []string{"", "/srv/image"} {
+		n.Put(root+"/etc/apt/sources.list.d/cuda-debian12-x86_64.list", lists[0], 0o644)
+		n.Put(root+"/etc/apt/sources.list.d/toolkit.sources", "Types: deb\nURIs: "+strings.Fields(lists[1])[2]+"/\nSuites: /\nSigned-By: "+keyring+"\n", 0o644)
+	}
+	n.Must("apt-get", "update")
+	first, files := n.AptState(), n.TreeOutsideCaches()
+	n.wants(0, n.spec("580.65.06", "1.18.0"))
+	n.has("580.65.06")
+	n.Must("apt-get", "update", "-o", "APT::Update::Error-Mode=any")
+	says(t, n.wants(0, n.spec("580.65.06", "1.18.0")), "Nothing to do.")
+	n.gpuadm(0, "undo", "--to", "all")
+	n.Must("apt-get", "update")
+	for _, d := range differ(n.AptState(), first) {
+		t.Errorf("after undo of all, %s", d)
+	}
+	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
+		t.Errorf("undo of all left:\n%s", diff)
+	}
+
+	n.Must("sh", "-ec", "cd /srv/image; mkdir -p var/lib/dpkg usr/lib etc/apt srv/repo usr/share/keyrings lib/modules/"+emptyKernel+`
+		cp -L /etc/os-release etc/; cp /var/lib/dpkg/status var/lib/dpkg/; cp `+repos.Key+` srv/repo/; touch etc/apt/sources.list`)
+	n.Put("/srv/image"+specFile, n.spec("580.65.06", "1.18.0"), 0o644)
+	read := []string{"apt-get", "-o", "Dir::Etc=/srv/image/etc/apt", "-o", "Dir::State::lists=/tmp", "update", "--print-uris"}
+	before := n.Must(read...)
+	n.gpuadm(0, "apply", "sources", "packages", "--root", "/srv/image")
+	if after := n.Must(read...); !strings.Contains(after, "srv/nvidia") {
+		t.Errorf("apt reads of the image:\n%s, and read before:\n%s", after, before)
+	}
+	n.gpuadm(0, "undo", "--to", "all", "--root", "/srv/image")
+	if after := n.Must(read...); after != before {
+		t.Errorf("apt reads of the image after undo:\n%s, and read before:\n%s", after, before)
+	}
+}
+
+// TestLabDeclaredDnf is the same for dnf.
+func TestLabDeclaredDnf(t *testing.T) {
+	t.Parallel()
+	d := newDnfDriver(t)
+	d.Put("/etc/yum.repos.d/cuda-rhel9.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
+	state, tree := d.RpmState(), d.TreeOutsideCaches()
+	d.spec("580.65.06")
+	d.apply(0, "file /etc/yum.repos.d/cuda-rhel9.repo")
+	d.installed("580.65.06")
+	if out := d.Must("dnf", "repolist"); strings.Contains(out, "cuda-rhel9") {
+		t.Errorf("both are enabled: %s", out)
+	}
+	d.Must("rm", "-rf", "/etc/gpuadm")
+	d.gpuadm(0, nil, "undo", "--to", "all")
+	d.Must("rm", "-rf", "/var/lib/gpuadm")
+	d.same(state, tree)
+}

@@ -18,10 +18,7 @@ import (
 // Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; of a paragraph with others too it
 // takes the URI or the suite out.
 func (apt) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
-	var ours []string
-	for _, r := range repos {
-		ours = append(ours, source{uri: withSlash(r.URL), suite: "/"}.list())
-	}
+	ours := lists(repos)
 	is := func(s source) bool { return slices.Contains(ours, s.list()) }
 	parse := func(text string) []source { return parseSources(file, []byte(text), func() string { return sys.Arch }) }
 	var out strings.Builder
@@ -37,6 +34,14 @@ func (apt) Disable(file string, data []byte, repos []packages.Repository, sys pa
 	}
 	end()
 	return []byte(out.String())
+}
+
+// lists are what apt calls the lists of repositories: two ways to write one URI and suite have one name.
+func lists(of []packages.Repository) (names []string) {
+	for _, r := range of {
+		names = append(names, source{uri: withSlash(r.URL), suite: "/"}.list())
+	}
+	return names
 }
 
 // without is a paragraph without the sources that are ours.
@@ -109,10 +114,9 @@ func (a apt) readable(repos []packages.Repository, contents map[string][]byte) c
 			is, err := v.ReadFile(name)
 			done = done && err == nil && string(is) == string(text)
 		}
-		sys := packages.System{Arch: architecture(v)}
 		first := map[string]source{}
 		for _, s := range allSources(v) {
-			if !done && len(a.Disable(s.file, []byte("deb "+s.uri+" "+s.suite+"\n"), repos, sys)) > len("deb "+s.uri+" "+s.suite+"\n") {
+			if !done && slices.Contains(lists(repos), s.list()) {
 				continue
 			}
 			o, twice := first[s.list()]
