@@ -134,7 +134,7 @@ func TestLabDeclared(t *testing.T) {
 		t.Errorf("undo of all left:\n%s", diff)
 	}
 
-	n.Must("sh", "-ec", "cd /srv/image; mkdir -p var/lib/dpkg usr/lib etc/apt srv/repo usr/share/keyrings lib/modules/"+emptyKernel+`
+	n.Must("sh", "-ec", "cd /srv/image; mkdir -p var/lib/dpkg usr/lib etc/apt/preferences.d etc/apt/apt.conf.d srv/repo usr/share/keyrings lib/modules/"+emptyKernel+`
 		cp -L /etc/os-release etc/; cp /var/lib/dpkg/status var/lib/dpkg/; cp `+repos.Key+` srv/repo/; touch etc/apt/sources.list`)
 	n.Put("/srv/image"+specFile, n.spec("580.65.06", "1.18.0"), 0o644)
 	read := []string{"apt-get", "-o", "Dir::Etc=/srv/image/etc/apt", "-o", "Dir::State::lists=/tmp", "update", "--print-uris"}
