@@ -46,6 +46,7 @@ const (
 	mirrorKey    = "key.asc"
 	mirrorBinary = "gpuadm"
 	mirrorSpec   = "mirror.toml"
+	mirrorSigned = packages.MirrorLock + ".asc"
 	mirrorWork   = ".gpuadm" // what the packager needs while the mirror is made
 )
 
@@ -102,6 +103,12 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 
 // signer reads the key, or makes one. It lies outside the folder, which is copied to nodes.
 func (m Mirror) signer(h host.Host) (things.Signer, error) {
+	if i, err := h.Stat(m.Key); err == nil && i.Mode&0o044 != 0 {
+		return things.Signer{}, &trouble.Error{
+			What: fmt.Sprintf("cannot sign with the key in %s: other users can read it, so any of them can sign what nodes install", m.Key),
+			Try:  []string{"remove it, and have gpuadm make another; or, if no other user has used this machine: chmod 600 " + host.ShellWord(m.Key)},
+		}
+	}
 	secret, err := h.ReadFile(m.Key)
 	if errors.Is(err, fs.ErrNotExist) {
 		s, secret, err := things.NewSigner()
@@ -136,6 +143,9 @@ func (m Mirror) beside(which string) string {
 // begin prepares the folder in which the mirror is made, and continues the folder of a killed run. It touches no folder that gpuadm
 // has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
+	if err := h.Trusted(m.Dir, next, m.beside("old"), m.Key); err != nil {
+		return converge.Distrust(h.Root(), err)
+	}
 	names, err := h.ReadDir(m.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -298,13 +308,20 @@ func (m Mirror) publish(
 	if err := h.WriteFile(path.Join(next, packages.MirrorLock), append(data, '\n'), host.Attr{Mode: 0o644}); err != nil {
 		return lock, false, err
 	}
+	signature, err := by.Detached(append(data, '\n'), h.Now()) // the packager's own covers the packages alone
+	if err == nil {
+		err = h.WriteFile(path.Join(next, mirrorSigned), signature, host.Attr{Mode: 0o644})
+	}
+	if err != nil {
+		return lock, false, err
+	}
 	all, err := h.ReadDir(next)
 	if err != nil {
 		return lock, false, err
 	}
 	for _, name := range all { // of a run that was killed, and had another spec
 		of := func(file string) bool { return file == name || strings.HasPrefix(file, name+"/") }
-		if name != packages.MirrorLock && !slices.ContainsFunc(names, of) {
+		if name != packages.MirrorLock && name != mirrorSigned && !slices.ContainsFunc(names, of) {
 			if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, name)); err != nil {
 				return lock, false, err
 			}

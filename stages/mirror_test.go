@@ -9,9 +9,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestMirrorsAreConfiguredOnce: apt refuses one URL with two keyrings; packages of a mirror, which its lock shows, come before those of
@@ -65,5 +68,42 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	}
 	if s.Driver.Runfile.URL != "file:///srv/mirror/NVIDIA.run" || len(w.repos) != 1 || w.repos[0].URL != "file:///srv/mirror" {
 		t.Errorf("a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
+	}
+}
+
+// TestMirrorOfOthers: what signs, and what is signed, is root's alone: a key that another user owns or reads, and a folder, or what a
+// killed run has left beside it, that another user can write to, are refused before anything is written.
+func TestMirrorOfOthers(t *testing.T) {
+	_, secret, err := things.NewSigner()
+	must.OK(t, err)
+	m := Mirror{Dir: "/srv/mirror", Key: "/srv/mirror.key"}
+	for _, c := range []struct {
+		name string
+		attr host.Attr
+		want string
+	}{
+		{m.Key, host.Attr{Mode: 0o600}, ""},
+		{m.Key, host.Attr{Mode: 0o600, UID: 7}, "user 7 owns it"},
+		{m.Key, host.Attr{Mode: 0o640}, "other users can read it"},
+		{m.Key, host.Attr{Mode: 0o604}, "other users can read it"},
+		{m.Dir, host.Attr{Mode: 0o755, UID: 7}, "user 7 owns it"},
+		{m.beside("new"), host.Attr{Mode: 0o777}, "all users can write to it"},
+		{m.beside("old"), host.Attr{Mode: 0o755, UID: 7}, "user 7 owns it"},
+		{"/srv", host.Attr{Mode: 0o777}, "all users can write to /srv"},
+	} {
+		n := must.Get(simhost.New([]byte("-- srv/other --\n")))(t)
+		for _, dir := range []string{m.Dir, m.beside("new"), m.beside("old")} {
+			must.OK(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
+		}
+		must.OK(t, n.WriteFile(m.Key, secret, host.Attr{Mode: 0o600}))
+		must.OK(t, n.SetAttr(c.name, c.attr))
+		touches := n.Touches()
+		_, err := m.signer(n)
+		if err == nil && c.want != "" {
+			err = m.begin(t.Context(), n, m.beside("new"))
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) || n.Touches() != touches {
+			t.Errorf("%s %v: %v, want %q", c.name, c.attr, err, c.want)
+		}
 	}
 }
