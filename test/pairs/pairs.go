@@ -176,10 +176,8 @@ func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 // waits says what a pair shows that is not fixed yet.
 func (j *judge) waits(a, b int) string {
 	was, is := Specs[a].Text, Specs[b].Text
-	const cuda, flavour, daemon = "cuda-toolkit-12-8", `modules = "proprietary"`, withoutRun
+	const flavour, daemon = `modules = "proprietary"`, withoutRun
 	switch one, other := source(was), source(is); {
-	case strings.Contains(was, cuda) && other != "" && !strings.Contains(is, cuda):
-		return "a package with toolkit in its name is filed under [toolkit], and stays"
 	case one != "" && strings.Contains(was, flavour) != strings.Contains(is, flavour) && other != "" && j.of[a].module != j.of[b].module:
 		return "another flavour in another version of the branch is refused"
 	case one != "" && !strings.Contains(was, daemon) && strings.Contains(is, daemon):
