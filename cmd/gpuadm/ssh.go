@@ -201,7 +201,7 @@ func newServeSSH(c *common) *cobra.Command {
 				return err
 			}
 			e := c.env
-			e.stdin, e.stat = bytes.NewReader(r.Files["-"]), nil // the operator's files have their owners on the operator's machine
+			e.stdin, e.stat, e.public = bytes.NewReader(r.Files["-"]), nil, nil // the operator has read the files on the machine where they have owners
 			e.read = func(name string) ([]byte, error) {
 				if data, carried := r.Files[name]; carried {
 					return data, nil

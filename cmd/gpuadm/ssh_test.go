@@ -147,7 +147,7 @@ func TestSSHCut(t *testing.T) {
 // The operator's file is read here, and judged there under its own name.
 func TestSSHCarriesFiles(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "my node.toml")
-	must.OK(t, os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o644))
+	must.OK(t, os.WriteFile(spec, []byte("format = 1\n[runtme]\n"), 0o600))
 	code, out, bad, _ := runSSH(t, "ssh", "one", "--", "plan", "-f", spec)
 	check.That(t, code == 2 && strings.Contains(bad, spec+":2:2: unknown section [runtme]"), "exit %d: %s%s", code, out, bad)
 }
