@@ -8,12 +8,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // gpu is how one GPU is partitioned.
@@ -161,4 +165,77 @@ func within(some, known []int) bool {
 		left = slices.Delete(left, i, i+1)
 	}
 	return true
+}
+
+// perGPU says whether a GPU that cannot change waits alone: as the spec says, else at boot.
+func perGPU(s spec.Spec, f facts.Facts) bool {
+	return s.MIG.Failure == "per-gpu" || s.MIG.Failure != "all-or-nothing" && f.Booting
+}
+
+// alone is a GPU that is in use or does not answer: it waits, and the other GPUs get their partitions.
+type alone struct {
+	gpu
+	to func(converge.State) (converge.State, error)
+}
+
+// Look lets a change wait that would take the GPU from the processes that use it.
+func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
+	found, err := a.gpu.Look(ctx, v)
+	if err != nil || found == "" {
+		return found, err
+	}
+	to, err := a.to(found)
+	if err != nil || to == found {
+		return found, nil // To says it again
+	}
+	_, clients, err := a.Breaks(ctx, v, found, to)
+	if users := clients["stop-clients"]; err == nil && len(users) > 0 {
+		return "", trouble.Wait{
+			For: fmt.Sprintf("GPU %s is in use: %s", a.address, strings.Join(trouble.Few(users, 3), ", ")),
+			Try: []string{"end what uses it, or drain the node; the other GPUs have their partitions"},
+		}
+	}
+	return found, err
+}
+
+// waits is the want for a GPU that does not answer.
+func waits(g host.GPU, why string) converge.Want {
+	return untouched("partitions of GPU "+called(g), trouble.Wait{For: "GPU " + called(g) + " does not answer: " + g.Lost}, why)
+}
+
+// mayStop says whether the spec lets a change end the processes that use a GPU.
+func mayStop(s spec.Spec) bool { return slices.Contains(s.Disruption.Allow, "stop-clients") }
+
+// withOwners adds the pods to which kubelet has assigned the GPU, or an instance that will be destroyed, and that have no process yet:
+// a pod whose image is still being pulled has none.
+func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
+	mode := changesMode(steps)
+	for _, p := range pods {
+		of := ""
+		if mode && p.Device == g.UUID {
+			of = fmt.Sprintf("GPU %d", g.Index)
+		}
+		for i, in := range g.Instances {
+			if slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.UUID == p.Device }) && (mode || goes(g, i, steps)) {
+				of = fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index)
+			}
+		}
+		if of != "" && p.Device != "" && !slices.ContainsFunc(users, func(u user) bool { return u.Pod == p.Pod }) {
+			users = append(users, user{devices.Holder{Pod: p.Pod}, fmt.Sprintf("pod %s has %s", p.Pod, of)})
+		}
+	}
+	return users
+}
+
+// partOf is an instance of a GPU as its state writes it.
+func partOf(g host.GPU, i int) Part {
+	return StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
+}
+
+// goes reports whether the steps destroy an instance of a GPU, or compute instances in it.
+func goes(g host.GPU, i int, steps []Step) bool {
+	part := partOf(g, i)
+	return slices.ContainsFunc(steps, func(s Step) bool {
+		return (s.Do == DestroyInstance || s.Do == DestroyCompute) && s.At.Start == part.Start && s.Name == part.Profile
+	})
 }

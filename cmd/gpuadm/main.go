@@ -6,12 +6,23 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
+	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/spf13/cobra"
 )
 
 func main() {
@@ -40,4 +51,158 @@ func system() env {
 
 		restartSelf: commands.Reexec,
 	}
+}
+
+// The exit codes, one per next act of the caller.
+const (
+	exitCannot  = 1                // an operator must fix the cause
+	exitUsage   = agent.ExitUsage  // fix the spec or the command line; another run does not help
+	exitPending = 3                // changes are pending: decide
+	exitReboot  = agent.ExitReboot // reboot; then gpuadm continues
+	exitAgain   = agent.ExitAgain  // run it again: sysexits' EX_TEMPFAIL
+)
+
+// usage is an error of the command line or the spec.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+// overdue is an error of a run that is over its --deadline.
+type overdue struct{ error }
+
+func (o overdue) Unwrap() error { return o.error }
+
+// exit is an exit code for which everything has been printed already.
+type exit int
+
+func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
+
+// report prints an error and returns the exit code.
+func report(e env, cmd *cobra.Command, err error) int {
+	var code exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	f := failureOf(err)
+	switch {
+	case f.Spec != nil:
+		f.Exit = exitUsage
+	case errors.As(err, new(*host.Busy)):
+		f.Exit, f.Try = exitAgain, []string{"wait until it has ended, and run the same command again"}
+	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
+		f.Exit = exitUsage
+	case errors.As(err, &overdue{}):
+		f.Try = append(f.Try, "apply again with a longer --deadline: it continues from here")
+	case errors.Is(err, converge.ErrStopped):
+		f.Exit = exitAgain
+	case trouble.Passes(err):
+		f.Exit = exitAgain
+		if len(f.Try) == 0 {
+			f.Try = []string{"wait, and run the same command again: it continues from here"}
+		}
+	default:
+		f.advise(e, err)
+	}
+	if out := cmd.Flag("output"); out == nil || out.Value.String() != "json" || printJSON(e.stdout, f) != nil {
+		f.print(e)
+	}
+	return f.Exit
+}
+
+// failure is what every verb prints when it fails; -o json prints the struct itself.
+type failure struct {
+	Format  int       `json:"format"`
+	Error   string    `json:"error"`
+	Exit    int       `json:"exit"` // the exit code
+	Because []string  `json:"because,omitempty"`
+	Undone  []string  `json:"undone,omitempty"` // what was rolled back
+	Try     []string  `json:"try,omitempty"`
+	Spec    []finding `json:"spec,omitempty"` // what is wrong in the files
+}
+
+type finding struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty"`
+	Text    string `json:"text,omitempty"` // the line
+}
+
+// failureOf is an error as it is printed.
+func failureOf(err error) failure {
+	f := failure{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
+	if t := (*trouble.Error)(nil); errors.As(err, &t) {
+		f.Error, f.Because, f.Undone, f.Try = t.Error(), slices.Clone(t.Because), t.Undone, slices.Clone(t.Try)
+	}
+	var faults trouble.Faults
+	errors.As(err, &faults)
+	for _, w := range faults {
+		f.Spec = append(f.Spec, finding{w.At.File, w.At.Line, w.At.Column, w.What, strings.Join(w.Try, "; or "), w.At.Text})
+	}
+	return f
+}
+
+// advise adds likely causes and what to do, where the machine and not the spec is at fault.
+func (f *failure) advise(e env, err error) {
+	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
+	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
+	var confined []string
+	if e.root && (readOnly || denied) && e.confined != nil {
+		confined = e.confined()
+	}
+	f.Because = append(f.Because, confined...)
+	switch {
+	case len(f.Try) > 0:
+	case len(confined) > 0:
+		f.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
+	case readOnly:
+		f.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
+	case errors.Is(err, syscall.ENOSPC):
+		f.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
+	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
+		f.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
+	case denied && !e.root:
+		f.Try = []string{"run it as root: " + e.again()}
+	}
+}
+
+// print prints a failure in words: each error of the spec with a mark under its place, or the error with its reasons and what to do.
+func (f failure) print(e env) {
+	for _, w := range f.Spec {
+		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
+		if w.Text != "" {
+			before := []rune(w.Text)
+			blank := strings.Map(func(r rune) rune {
+				if r == '\t' {
+					return r
+				}
+				return ' '
+			}, string(before[:min(len(before), w.Column-1)]))
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, blank)
+		}
+		if w.Fix != "" {
+			reasons(e.stderr, nil, nil, []string{w.Fix})
+		}
+	}
+	if n := len(f.Spec); n > 0 {
+		printf(e.stderr, "%s in the spec. Nothing was touched.\n", count(n, "error"))
+		return
+	}
+	printf(e.stderr, "gpuadm: %s\n", f.Error)
+	undone := f.Undone
+	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
+		undone = append(slices.Clone(undone[:5]), fmt.Sprintf("and %d more changes; -o json lists all", more))
+	}
+	reasons(e.stderr, f.Because, undone, f.Try)
+}
+
+// reasons prints the lines below an error.
+func reasons(w io.Writer, because, undone, try []string) {
+	rows(w, 2, 8, "because", because...)
+	rows(w, 2, 8, "undone", undone...)
+	rows(w, 2, 8, "try", try...)
 }

@@ -6,12 +6,15 @@ package main
 import (
 	"fmt"
 	"io"
-
-	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
+	"path/filepath"
+	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 )
 
 // engineHandler is the handler's name where node.toml leaves it open and the engine has none of another's.
@@ -89,4 +92,71 @@ func (c *common) manifest(of func(spec.Spec) (comment string, object map[string]
 	}
 	_, err = io.WriteString(c.stdout, comment+string(text)) // what is in it was checked when the spec was read
 	return err
+}
+
+func newDaemonSet(c *common) *cobra.Command {
+	var root string
+	p := agent.Pod{
+		Own:     func() (host.Host, error) { return c.open("/") },
+		Read:    c.read,
+		Getenv:  c.getenv,
+		Program: c.self,
+		Specs:   podSpecs,
+		Follows: c.podFollows,
+		Say:     c.say,
+		Print:   func(output []byte) { _, _ = c.stdout.Write(output) },
+	}
+	p.Machine = func() (host.Host, error) { return c.open(root) }
+	cmd := &cobra.Command{
+		Use:   "daemonset",
+		Short: "from a pod, keep its machine converged",
+		Long: `The DaemonSet in images/daemonset runs this command. It copies this program to the
+machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since /run
+may be mounted noexec, and the specs in /etc/gpuadm (a ConfigMap) to its
+/run/gpuadm. Then the machine's own systemd runs apply in a separate unit, which
+continues when the pod is killed or the container engine restarts. This command
+prints the unit's output.
+
+The unit uses the pod's ServiceAccount for the node's taints, if the policy of
+rbac.yaml limits that account: before each apply this command sends, as a dry run,
+a change of the pod's own Node that the policy must deny. If the API server does not
+deny it, or the cluster has no such policies (Kubernetes before 1.30), the command
+warns, and apply uses kubelet's identity: it sets labels and the condition, and no
+taints.
+
+With follow_label in [mig] the command reads the label nvidia.com/mig.config of its
+Node every 20 to 30 seconds, and applies at once when that has changed (Kubernetes
+1.30 or newer; before, at the next apply).
+
+With --once it ends after one apply, with its exit code: as an init container.
+Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			stop, done := onSignal(func() {})
+			defer done()
+			status, err := p.Run(cmd.Context(), stop)
+			if err == nil && status != 0 {
+				err = exit(status)
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&root, "host", "/host", "`DIR` at which the machine's / is mounted")
+	f.DurationVar(&p.Every, "every", 10*time.Minute, "time between two applies, up to a fifth more or less")
+	f.BoolVar(&p.WithoutPolicy, "without-policy", false, "use the ServiceAccount also where no policy limits it")
+	f.BoolVar(&p.Once, "once", false, "end after one apply that does not wait for anything")
+	return cmd
+}
+
+// podSpecs are the specs of the ConfigMap.
+func podSpecs() []string {
+	names, _ := filepath.Glob(specHome + "/*.toml") // the pattern is well-formed
+	return names
+}
+
+// podFollows says whether the spec that the pod's apply will read has follow_label.
+func (c *common) podFollows(machine host.View) bool {
+	s, err := c.spec(machine, podSpecs())
+	return err == nil && s.MIG.FollowLabel
 }

@@ -4,12 +4,12 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/spf13/cobra"
 )
 
 func newRepair(c *common) *cobra.Command {
@@ -125,4 +126,141 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	e, _ := c.newEngine(h)
 	e.Stages, e.Spec, e.Repair = []converge.Stage{all[i].Stage()}, s, code
 	return e, h, nil
+}
+
+type undoFlags struct {
+	to           string
+	leave, allow []string
+	dryRun, yes  bool
+}
+
+// typed are the flags for the runs of this plan, by name: by the time the operator types them, another run may be the last.
+func (u undoFlags) typed(p converge.UndoPlan) string {
+	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
+	for _, what := range u.allow {
+		line += " --allow " + what
+	}
+	return line
+}
+
+func newUndo(c *common) *cobra.Command {
+	var u undoFlags
+	cmd := &cobra.Command{
+		Use:   "undo",
+		Short: "undo what gpuadm changed",
+		Long: `Undo restores what the last run changed, byte for byte with owner and mode; with
+--to, that run and all since; with --to all, everything gpuadm ever did here. A run
+that only restarted a daemon, or read package lists, has nothing to restore: without
+--to, undo takes the last run that has. It names that run first, and asks on a
+terminal.
+
+A file that was changed outside gpuadm since is not overwritten: gpuadm's part is
+taken out of it key by key, and what stays is named. Where undo cannot
+separate gpuadm's part it touches nothing; --leave NAME undoes the rest. The next
+undo, or the next boot, finishes an undo that was cut short.
+
+Reloading the driver destroys MIG partitions. Where GPUs have some, undo of an upgrade
+needs --allow lose-partitions. The next apply creates those of node.toml again. An
+upgrade that fails is rolled back, and destroys them without asking.
+
+Afterwards unattended applies are held: the boot unit and the DaemonSet change
+nothing until an operator runs gpuadm apply. No spec is needed.`,
+		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := allowable(u.allow); err != nil {
+				return err
+			}
+			h, err := c.open(c.rootDir)
+			if err != nil {
+				return err
+			}
+			if err := c.leavable(h, u.leave); err != nil {
+				return err
+			}
+			e, _ := c.newEngine(h)
+			e.Allow = u.allow
+			if u.dryRun {
+				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
+				if err != nil {
+					return err
+				}
+				return show(c, p, func(p converge.UndoPlan) { c.undoPlanText(p, u) })
+			}
+			if err := c.mayTouch("undo"); err != nil {
+				return err
+			}
+			if u.to == "" && !u.yes && c.asks() {
+				if u.to, err = c.whichRun(cmd.Context(), e, h, u.leave); err != nil {
+					return err
+				}
+			}
+			return c.undo(cmd.Context(), e, h, u.to, u.leave)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
+	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
+	f.StringSliceVar(&u.allow, "allow", nil, allowUsage)
+	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
+	f.BoolVarP(&u.yes, "yes", "y", false, yesUsage)
+	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)
+	cmd.RegisterFlagCompletionFunc("to", c.runs)
+	return cmd
+}
+
+// whichRun returns the run that an undo without --to takes, after the operator has confirmed it.
+func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, leave []string) (to string, err error) {
+	p, err := e.PlanUndo(ctx, h, "", leave)
+	if err != nil || len(p.Runs) == 0 || p.Continues {
+		return "", err
+	}
+	printf(c.stderr, "Undo %s of run %s? [y/N] ", count(len(p.Changes), "change"), p.Runs[0])
+	var answer string
+	_, _ = fmt.Fscanln(c.stdin, &answer)
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(answer)) {
+		return "", &trouble.Error{What: "cannot undo: the answer was not yes", Because: []string{"nothing was touched"}, Try: []string{c.typed("undo") + " --dry-run    lists what undo would revert"}}
+	}
+	return p.Runs[0], nil
+}
+
+// runs completes the runs that undo can begin at, the last one first.
+func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	names := []string{"all\teverything that gpuadm ever did here"}
+	if h, err := c.open(c.rootDir); err == nil {
+		for _, r := range slices.Backward(converge.ReadJournal(h).Runs()) {
+			if !r.Undone && len(r.Undoes) == 0 {
+				names = append(names, r.ID+"\t"+count(len(r.Makes), "change"))
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+}
+
+// leavable refuses a --leave name that gpuadm has not made here: a typing error would undo what the operator wants to keep. It
+// accepts names that an earlier undo has undone, so that the same command line works again.
+func (c *common) leavable(h host.View, leave []string) error {
+	var made []string
+	named := map[string]bool{}
+	for _, run := range converge.ReadJournal(h).Runs() {
+		for _, ch := range run.Makes {
+			named[ch.Name], named[ch.String()] = true, true
+			if !run.Undone && !ch.Follows {
+				made = append(made, ch.String())
+			}
+		}
+	}
+	if len(made) == 0 {
+		return nil // all is undone already
+	}
+	for _, name := range leave {
+		if !named[name] {
+			return usage{&trouble.Error{
+				What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
+				Because: []string{"gpuadm has made " + strings.Join(trouble.Few(made, 6), ", "), "nothing was touched"},
+				Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
+			}}
+		}
+	}
+	return nil
 }

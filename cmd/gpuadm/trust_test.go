@@ -37,8 +37,10 @@ func naming(k spec.Key, value string) string {
 func TestPrivateFilesAreNotQuoted(t *testing.T) {
 	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
 	private := host.Attr{Mode: 0o640}
-	for _, secret := range []string{"root:$y$PLANTED:20000::::::\n", "PLANTED = \"PLANTED\"\n", "PLANTED = PLANTED\n[PLANTED]\n", "{\"PLANTED\": {\"PLANTED\": 1}}\n", "PLANTED:\n  - PLANTED\n",
-		"version: v1\nmig-configs:\n  PLANTED:\n  - PLANTED: PLANTED\n", "version = 2\nPLANTED = [PLANTED]\n"} {
+	for _, secret := range []string{
+		"root:$y$PLANTED:20000::::::\n", "PLANTED = \"PLANTED\"\n", "PLANTED = PLANTED\n[PLANTED]\n", "{\"PLANTED\": {\"PLANTED\": 1}}\n", "PLANTED:\n  - PLANTED\n",
+		"version: v1\nmig-configs:\n  PLANTED:\n  - PLANTED: PLANTED\n", "version = 2\nPLANTED = [PLANTED]\n",
+	} {
 		for _, k := range append(spec.Keys(), spec.Key{Name: "node.toml", File: true}, spec.Key{Name: "-f", File: true}, spec.Key{Name: "catalog.toml", File: true}) {
 			if !k.File {
 				continue
@@ -60,10 +62,12 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 			must.OK(t, n.WriteFile("/etc/gpuadm/node.toml", []byte(text), host.Attr{Mode: map[bool]fs.FileMode{true: 0o640, false: 0o644}[text == secret]}))
 			for _, args := range [][]string{{"plan"}, {"plan", "-o", "json"}, {"status"}, {"doctor"}, {"gate"}, {"mig", "fit"}, {"manifest", "device-plugin"}} {
 				var said strings.Builder
-				e := env{stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: func(string) string { return "" }, root: true,
+				e := env{
+					stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: func(string) string { return "" }, root: true,
 					open:   func(string) (host.Host, error) { return n, nil },
 					read:   func(string) ([]byte, error) { return []byte(secret), nil },
-					public: func(string) bool { return false }}
+					public: func(string) bool { return false },
+				}
 				run(t.Context(), e, append(args, flags...))
 				if strings.Contains(said.String(), "PLANTED") {
 					t.Errorf("%s, %q, %s:\n%s", k.Section+"."+k.Name, secret, args, said.String())

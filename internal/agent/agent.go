@@ -9,12 +9,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // A Run is one process that converges a machine: its engine, and what it knows of its Node and has told the cluster.
@@ -141,4 +146,104 @@ func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) err
 		r.Say(Event{What: Warning, Err: fmt.Errorf("cannot report to the cluster: %w", err)})
 	}
 	return nil
+}
+
+const (
+	Tries     = 3                // attempts of a boot's apply
+	bootPause = 10 * time.Second // before the second attempt; twice that before the third
+	busyPause = 2 * time.Second  // while another run is in progress
+	busyLimit = 10 * time.Minute // then the boot continues without that run
+	// WaitLimit is how long a boot waits: Karpenter and AKS give a node the same time to register.
+	WaitLimit = 15 * time.Minute
+	WaitPause = 5 * time.Second
+)
+
+// GaveUp is the error of a boot whose last attempt has failed.
+type GaveUp struct {
+	Err     error
+	Started bool // kubelet has been allowed to start since the boot
+}
+
+func (g *GaveUp) Error() string { return g.Err.Error() }
+func (g *GaveUp) Unwrap() error { return g.Err }
+
+// Boot calls apply until it succeeds, is stopped or has failed too often. It retries inside the process: a oneshot unit with Restart=
+// would let kubelet start between two attempts below systemd 254.
+func (r *Run) Boot(ctx context.Context, apply func(context.Context) error) error {
+	began, lastWait := time.Now(), ""
+	for try := 1; ; {
+		err := apply(ctx)
+		pause := time.Duration(try) * bootPause
+		switch {
+		case err == nil, errors.Is(err, converge.ErrStopped), ctx.Err() != nil:
+			return err
+		case errors.As(err, new(*host.Busy)) && time.Since(began) < busyLimit:
+			pause = busyPause
+		case trouble.Passes(err) && time.Since(began) < WaitLimit:
+			if lastWait != err.Error() {
+				lastWait = err.Error()
+				r.Say(Event{What: Waiting, Err: err, Until: began.Add(WaitLimit)})
+			}
+			pause = WaitPause
+		case try == Tries:
+			r.tell(ctx, node.Outcome{Stage: r.failed, Err: err, GaveUp: true})
+			return &GaveUp{err, BootSucceeded(ctx, r.Host)}
+		default:
+			r.Say(Event{What: Retrying, Err: err, Try: try, Pause: pause})
+			try++
+		}
+		if host.Pause(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+// BootSucceeded says whether this boot's apply has succeeded.
+func BootSucceeded(ctx context.Context, v host.View) bool {
+	u, err := v.Unit(ctx, stages.BootUnit)
+	return err == nil && u.Active == "active"
+}
+
+// Closed says why kubelet may not start.
+type Closed struct {
+	converge.Status
+	Cut   bool              // the last run was cut short
+	Alone []converge.Change // the GPUs' changes that wait although those of the other GPUs were made
+}
+
+// Gate says why kubelet may not start; nil if it may.
+func (r *Run) Gate(ctx context.Context) (*Closed, error) {
+	e := r.Engine
+	before := stages.BeforeKubelet()
+	if instance.Detect(r.Host).Managed == "eks" {
+		before = stages.BeforeNodeadm() // nodeadm starts kubelet, and reads its configuration then
+	}
+	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
+	e.Before = e.Stages // kubelet starts whether the API server answers or not
+	if e.Spec.Join.Gate == "open" {
+		return nil, nil // the node joins, and a taint keeps pods away
+	}
+	s, err := e.Pending(ctx, r.Host)
+	if err != nil {
+		return nil, err
+	}
+	c := &Closed{Status: s, Cut: s.Unfinished != "" && !AtWork(r.Host)}
+	for _, ch := range s.Changes {
+		if ch.Stage == mig.Stage.Name && ch.Waits != "" {
+			c.Alone = append(c.Alone, ch)
+		}
+	}
+	if !c.Cut && (s.Held != "" || s.Now() == 0 && len(c.Alone) == 0) {
+		return nil, nil
+	}
+	return c, nil
+}
+
+// AtWork says whether a run is in progress: most often the run that starts kubelet.
+func AtWork(h host.Host) bool {
+	unlock, err := h.Lock()
+	if err == nil {
+		unlock()
+	}
+	return errors.As(err, new(*host.Busy))
 }

@@ -10,10 +10,15 @@ package converge
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A State is the state of one thing, as canonical text; "" means it is not there. The engine compares, journals and prints it. Only its
@@ -147,4 +152,142 @@ type Guarded interface {
 type Disruptor interface {
 	Thing
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
+}
+
+// A Ref names a Thing, and is what builds it again.
+type Ref struct {
+	Kind  string   `json:"kind"`
+	Name  string   `json:"name"`
+	Reads []string `json:"reads,omitempty"` // files that the thing depends on beside its name
+	Form  string   `json:"form,omitempty"`  // in which form its bytes are, so that undo finds the same merger again
+}
+
+// String is the thing in two words.
+func (r Ref) String() string { return r.Kind + " " + r.Name }
+
+// key is what tells things apart, and can be compared. A thing in another form is the same thing.
+type key struct{ kind, name, reads string }
+
+func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
+
+// covers says that what is done for one is done for the other: the same thing, which reads all that the other reads.
+func (r Ref) covers(o Ref) bool {
+	return r.Kind == o.Kind && r.Name == o.Name && !slices.ContainsFunc(o.Reads, func(name string) bool { return !slices.Contains(r.Reads, name) })
+}
+
+// An Event tells what the engine does while it does it. `apply -o json` prints one a line.
+type Event struct {
+	Time   time.Time `json:"time"`
+	Run    string    `json:"run,omitempty"`
+	Stage  string    `json:"stage,omitempty"`
+	What   What      `json:"what"`
+	Change *Change   `json:"change,omitempty"`
+	Text   string    `json:"text,omitempty"`
+	Undoes []string  `json:"undoes,omitempty"` // of a run that began: the runs that it undoes, oldest first
+	Count  int       `json:"count,omitempty"`  // and how many changes it then has to make
+	Millis int64     `json:"ms,omitempty"`     // how long it took, in milliseconds
+}
+
+// What an event is about.
+type What string
+
+// The events, in the order a run has them.
+const (
+	Began        What = "began"       // a run; Text says if it continues an unfinished one
+	AllConverged What = "converged"   // a stage has nothing to do; Text counts its things
+	Making       What = "making"      // gpuadm is about to make a change
+	Made         What = "made"        // gpuadm has made the change, and has verified it
+	Waiting      What = "waiting"     // a Make waits for another process: Text names it, and says for how long
+	Deferred     What = "deferred"    // a change waits for an event that it names
+	Undone       What = "undone"      // undo has reverted a change
+	RolledBack   What = "rolled back" // a stage has failed, and gpuadm has reverted a change of it
+	Kept         What = "kept"        // a change stays: undo cannot revert it
+	Left         What = "left"        // a change stays: it was changed outside gpuadm since
+	Remains      What = "remains"     // gpuadm could not remove a file that no undo needs any more; Text says why
+	Healed       What = "healed"      // a power cut had torn the journal's last line; Text says which
+	Damaged      What = "damaged"     // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
+	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, and continues; Text says which, and why
+	Held         What = "held"        // nothing is done: an undo holds
+	Newer        What = "newer"       // nothing is done: a newer gpuadm changed the machine last; Text is its version
+	Reboots      What = "reboot"      // the machine must reboot before the run continues
+	Failed       What = "failed"      // a change could not be made
+	Ended        What = "ended"       // the run; Text is ok or failed
+	Nothing      What = "nothing"     // nothing to do
+)
+
+type listener struct{}
+
+// Listen returns a context in which Say and Warn have a listener.
+func Listen(ctx context.Context, to func(what What, text string)) context.Context {
+	return context.WithValue(ctx, listener{}, to)
+}
+
+// Say tells who watches a run what a Make that takes long is waiting for. Without a listener it says nothing.
+func Say(ctx context.Context, text string) { say(ctx, Waiting, text) }
+
+// Warn tells what a Make could not do and went on without: a terminal does not wipe it away as it does what Say has said.
+func Warn(ctx context.Context, text string) { say(ctx, Unkept, text) }
+
+func say(ctx context.Context, what What, text string) {
+	if to, ok := ctx.Value(listener{}).(func(What, string)); ok {
+		to(what, text)
+	}
+}
+
+// A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be made.
+type Reason struct {
+	Cannot   string    `json:"cannot,omitempty"`   // why it cannot be made
+	Waits    string    `json:"waits,omitempty"`    // what it waits for, which gpuadm does not make; Deferred says it shorter
+	Deferred string    `json:"deferred,omitempty"` // until when: "first boot", "once the driver answers"
+	When     host.When `json:"when,omitempty"`     // the same for a program
+	Because  []string  `json:"because,omitempty"`  // more about Cannot
+	Try      []string  `json:"try,omitempty"`      // what to do about Cannot, or Waits
+}
+
+// now says that nothing keeps the change from being made.
+func (r Reason) now() bool { return r.Cannot == "" && r.Deferred == "" }
+
+// reasonOf is what an error means for the change that met it; nil: nothing.
+func reasonOf(err error) Reason {
+	later := host.Later{}
+	switch {
+	case err == nil:
+		return Reason{}
+	case errors.As(err, &later):
+		return Reason{Deferred: later.Until, When: later.When}
+	case trouble.Passes(err):
+		r := cannot(err)
+		r.Waits, r.Cannot, r.Deferred = r.Cannot, "", "once that has happened"
+		if w := (trouble.Wait{}); errors.As(err, &w) && r.Try == nil {
+			r.Try = w.Try
+		}
+		return r
+	}
+	return cannot(err)
+}
+
+// cannot is reasonOf where waiting does not help, whatever the error is.
+func cannot(err error) Reason {
+	t := troubleOf(err)
+	return Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try}
+}
+
+// trouble is the reason as an error; nil if there is none that a person can do something about.
+func (r Reason) trouble() *trouble.Error {
+	switch {
+	case r.Cannot != "":
+		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try}
+	case r.Waits != "":
+		return &trouble.Error{What: r.Waits, Because: r.Because, Try: r.Try, Err: trouble.Wait{For: r.Waits}}
+	}
+	return nil
+}
+
+// troubleOf is an error as a trouble.Error of its own, to add to.
+func troubleOf(err error) *trouble.Error {
+	t := &trouble.Error{What: err.Error(), Err: err}
+	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
+		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
+	}
+	return t
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	goversion "github.com/hashicorp/go-version"
 )
 
 // Engine converges one machine by one spec.
@@ -153,5 +155,148 @@ func hits(what string) (why, try string, err error) {
 func (e *Engine) tell(ev Event) {
 	if e.Tell != nil {
 		e.Tell(ev)
+	}
+}
+
+// Distrust says what to do about what View.Trusted refuses on a machine whose files lie at root.
+func Distrust(root string, err error) *trouble.Error {
+	u := (*host.Untrusted)(nil)
+	if !errors.As(err, &u) {
+		return &trouble.Error{What: err.Error(), Err: err}
+	}
+	var whys, fix []string
+	for _, part := range []struct {
+		argv   string
+		faults []host.Fault
+	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
+		for _, f := range part.faults {
+			name, what := path.Join(root, f.Name), "it"
+			if f.Name != u.Name {
+				what = name
+			}
+			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+host.ShellWord(name)
+		}
+		if len(part.faults) > 0 {
+			fix = append(fix, part.argv)
+		}
+	}
+	t := &trouble.Error{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
+	const most = 4
+	for _, why := range whys[1:min(most, len(whys))] {
+		t.Because = append(t.Because, "also: "+why)
+	}
+	if more := len(whys) - most; more > 0 {
+		t.Because = append(t.Because, fmt.Sprintf("also: %d more, which the command names", more))
+	}
+	t.Because = append(t.Because, "a user who can change it decides what root does here", nothingTouched)
+	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
+	return t
+}
+
+// DriverLoads waits for a unit that loads the driver.
+func DriverLoads(unit string) trouble.Wait {
+	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
+}
+
+// unknown replaces the wants of a stage that does not know them yet, or cannot be made as a whole.
+type unknown struct {
+	stage string
+	err   error
+}
+
+func (u unknown) Ref() Ref { return Ref{Kind: "check", Name: u.stage} }
+
+func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.err }
+
+func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
+
+// standIn is the one step of a stage that knows none. One that waits is looked at again.
+func standIn(stage string, err error) (s step) {
+	u := unknown{stage, err}
+	s.Change = Change{Stage: stage, Ref: u.Ref(), Reason: reasonOf(err)}
+	if trouble.Passes(err) {
+		s.want.Thing = u
+	}
+	return s
+}
+
+// waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
+func waiting(left []Change) error {
+	var t *trouble.Error
+	for _, c := range left {
+		switch {
+		case c.Waits == "":
+		case t == nil:
+			t = c.trouble()
+		case c.Waits != t.What:
+			t.Because = also(t.Because, "also: "+c.Waits)
+		}
+	}
+	if t == nil {
+		return nil
+	}
+	if len(t.Try) == 0 {
+		t.Try = []string{"wait, and run the same command again: it continues from here"}
+	}
+	return t
+}
+
+// also adds lines, each of them once.
+func also(all []string, lines ...string) []string {
+	for _, line := range lines {
+		if !slices.Contains(all, line) {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// downgrade allows an older gpuadm to change what a newer one has changed.
+const downgrade = "downgrade-gpuadm"
+
+// NewerThan returns the version of the gpuadm that changed the machine last, where it is newer than the given one; else "". A build
+// without a release (devel, devel-COMMIT) has no order, and a compacted journal names no version: then both write. A journal of a newer
+// format is a newer gpuadm's, of whatever version.
+func (j Journal) NewerThan(version string) string {
+	if j.Newer > 0 {
+		return fmt.Sprintf("of journal format %d", j.Newer)
+	}
+	mine, err := goversion.NewVersion(version)
+	if err != nil {
+		return ""
+	}
+	for _, r := range slices.Backward(j.Records) {
+		if r.What != "begin" {
+			continue
+		}
+		if last, err := goversion.NewVersion(r.Tool); err == nil && last.GreaterThan(mine) {
+			return r.Tool
+		}
+		return ""
+	}
+	return ""
+}
+
+// LeavesTo returns the newer gpuadm that changed the machine last and to which this one leaves it; "" if this one may change it. Without
+// that an image's gpuadm and a DaemonSet's would change the machine to and fro. A run that was cut short any version finishes, since the
+// gate waits for it; but not where the journal's format is newer, since nothing can be journaled there.
+func (e *Engine) LeavesTo(j Journal) string {
+	allowed := slices.Contains(e.Spec.Disruption.Allow, downgrade) || slices.Contains(e.Allow, downgrade) || slices.Contains(e.Allow, "all")
+	if _, open := j.unfinished(); j.Newer == 0 && (open || allowed) {
+		return ""
+	}
+	return j.NewerThan(e.Version)
+}
+
+// older refuses the changes of an operator's gpuadm that is older than the one that changed the machine last.
+func (r *run) older() error {
+	newer := r.LeavesTo(r.j)
+	if newer == "" || r.j.Newer > 0 { // mayWrite refuses the newer format
+		return nil
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot change this machine: gpuadm %s changed it last, and this is the older %s", newer, r.Version),
+		Because: []string{nothingTouched},
+		Try:     []string{"use gpuadm " + newer + " or a newer one", "to return to the older one, run again with --allow " + downgrade},
 	}
 }

@@ -8,10 +8,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -180,4 +184,189 @@ func document(data []byte) settings {
 		return nil
 	}
 	return s
+}
+
+// Kubelet is what is known of the kubelet before and after it has joined.
+type Kubelet struct {
+	Binary       string   `json:"binary,omitempty"`
+	Version      string   `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
+	Unit         string   `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
+	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
+	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
+	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
+	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2, k0s, microk8s, k8s; "" = no program
+	Dir          string   `json:"dir,omitempty"`          // its --root-dir, where stated; Folder has the default
+	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
+	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
+
+	Kubeconfig string    `json:"kubeconfig,omitempty"` // as its command line states it
+	NodeName   string    `json:"nodeName,omitempty"`   // as its command line states it, else the host's name in lower case; a cloud may give another
+	Joined     bool      `json:"joined,omitempty"`     // the kubeconfig is there, and what it names as credentials too
+	Expired    time.Time `json:"expired,omitzero"`     // when its client certificate ends; zero if it has none
+
+	Labels   map[string]string `json:"labels,omitempty"` // those it registers the node with, as its command line states them
+	Taints   []Taint           `json:"taints,omitempty"` // those it registers the node with
+	LabelsAt Place             `json:"labelsAt,omitzero"`
+	TaintsAt Place             `json:"taintsAt,omitzero"`
+	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
+}
+
+// Folder is where it keeps its state: the sockets of device plugins, pods' folders.
+func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
+
+// Reads are the files that it reads at its start, each once.
+func (k Kubelet) Reads() (names []string) {
+	for _, file := range k.Files {
+		if !slices.Contains(names, file.Path) {
+			names = append(names, file.Path)
+		}
+	}
+	return names
+}
+
+// Taint is one taint of a node.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
+}
+
+// Place is where gpuadm writes its labels or taints: kubelet reads them there, and the owner of its other files keeps them.
+type Place struct {
+	// How is one of
+	//   - "env": the variable Var of the file File of KEY=VALUE lines holds an administrator's flags; the file need not exist
+	//   - "drop-in": gpuadm's file in the folder File, which need not exist: OwnConf, a KubeletConfiguration with the whole list
+	//     under Key, or OwnSettings, of K3s and RKE2, with the Key "node-label+" that adds to the list
+	//   - "": there is no such place, and Why says why
+	How  string `json:"how,omitempty"`
+	File string `json:"file,omitempty"`
+	Var  string `json:"var,omitempty"`
+	Key  string `json:"key,omitempty"`
+	Why  string `json:"why,omitempty"`
+
+	// Others are the taints that kubelet would register with if neither Var nor OwnConf named any. A list replaces those before
+	// it, so what is written to the place must repeat them.
+	Others []Taint `json:"-"`
+}
+
+// gpuadm's files beside an owner's: the daemons read both folders in the order of names, and the last file wins.
+const (
+	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
+	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml
+)
+
+// Uses says whether kubelet's endpoint is an engine's socket. Without a stated endpoint it is unknown.
+func (k Kubelet) Uses(e Engine) bool {
+	at := socketPath(k.Endpoint)
+	return at != "" && (at == socketPath(e.Socket) || at == socketPath(e.CRI))
+}
+
+// ourUnit runs apply at boot; kubelet is ordered after it.
+const ourUnit = "gpuadm.service"
+
+// node fills in what tells this machine and this boot from others.
+func (l *look) node(ctx context.Context, f *Facts) {
+	f.Hostname, f.MachineID = l.hostname(), l.machineID()
+	if !f.Live {
+		return
+	}
+	f.BootID, f.Booting = l.attr("/proc/sys/kernel/random/boot_id"), l.active(ctx, ourUnit) == "activating"
+	f.Cgroup, f.CPUs, f.Memory = l.cgroup(), l.cpus(), memory(l.attr("/proc/meminfo"))
+}
+
+// hostname is the running machine's name, or the one it will have. Source: hostname(5).
+func (l *look) hostname() string {
+	if l.v.Live() {
+		if name := l.attr("/proc/sys/kernel/hostname"); name != "" {
+			return name
+		}
+	}
+	for line := range strings.SplitSeq(l.attr("/etc/hostname"), "\n") {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return line
+		}
+	}
+	return ""
+}
+
+// machineID is 32 hex digits; "" if the machine has none yet, as an image before its first boot. Source: machine-id(5).
+func (l *look) machineID() string {
+	id := l.attr("/etc/machine-id")
+	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
+		return ""
+	}
+	return id
+}
+
+// cgroup tells version 2 as kubelet does, by what is mounted on the whole: with both, it works with version 1.
+// Source: IsCgroup2UnifiedMode in github.com/opencontainers/cgroups.
+func (l *look) cgroup() int {
+	if _, err := l.v.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return 2
+	}
+	for _, name := range [...]string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"} {
+		if _, err := l.v.Stat(name); err == nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// cpus counts the CPUs that are online.
+func (l *look) cpus() int {
+	if n := countList(l.attr("/sys/devices/system/cpu/online")); n > 0 {
+		return n
+	}
+	n := 0
+	for line := range strings.SplitSeq(l.attr("/proc/cpuinfo"), "\n") {
+		if key, _, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "processor" {
+			n++
+		}
+	}
+	return n
+}
+
+// countList counts what the kernel lists as 0-3,8,10-11; 0 if it makes no sense.
+func countList(list string) int {
+	n := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, found := strings.Cut(part, "-")
+		if !found {
+			last = first
+		}
+		a, err1 := strconv.ParseUint(first, 10, 16)
+		b, err2 := strconv.ParseUint(last, 10, 16)
+		if err1 != nil || err2 != nil || b < a {
+			return 0
+		}
+		n += int(b-a) + 1
+	}
+	return n
+}
+
+// memory reads the first line of /proc/meminfo, in bytes; 0 if it is not there.
+func memory(meminfo string) uint64 {
+	for line := range strings.SplitSeq(meminfo, "\n") {
+		if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
+			kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 53)
+			if err != nil {
+				return 0
+			}
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// active is a unit's ActiveState; "" if it is not there or no systemd runs.
+func (l *look) active(ctx context.Context, name string) string {
+	if !l.unitThere(name) {
+		return ""
+	}
+	u, err := l.v.Unit(ctx, name)
+	var later host.Later
+	if err != nil && !errors.As(err, &later) {
+		l.fail("ask systemd about", name, err)
+	}
+	return u.Active
 }

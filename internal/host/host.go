@@ -9,6 +9,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -258,3 +259,117 @@ func (e *CommandError) Error() string {
 }
 
 func (e *CommandError) Unwrap() error { return e.Cause }
+
+// FileError reports what could not be done to a file and why; errors.Is finds fs.ErrNotExist, syscall.ENOSPC and the like.
+type FileError struct {
+	Verb  string // read, write, remove, …
+	Path  string // as it was asked for
+	Leads string // where it leads, if links are on the way
+	Cause error
+	Note  string // the cause in better words than the kernel's
+}
+
+func (e *FileError) Error() string {
+	s := "cannot " + e.Verb + " " + e.Path
+	if e.Leads != "" && e.Leads != e.Path {
+		s += " (which leads to " + e.Leads + ")"
+	}
+	if e.Note != "" {
+		return s + ": " + e.Note
+	}
+	return fmt.Sprintf("%s: %v", s, e.Cause)
+}
+
+func (e *FileError) Unwrap() error { return e.Cause }
+
+// Failed words an error of a path that could not even be walked.
+func Failed(verb, name string, err error) error {
+	return &FileError{Verb: verb, Path: name, Cause: err}
+}
+
+// Kept is a session with the driver that several calls share.
+type Kept struct {
+	Session interface{ End() } // nil: none is open
+}
+
+type keptKey struct{}
+
+// KeepDriver has the calls that are made with the context, by one goroutine, share one session with the driver: each session attaches
+// GPUs that no process holds, which takes 1 to 3 seconds a GPU (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The
+// session begins with the first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID and the Share of
+// a compute instance.
+func KeepDriver(ctx context.Context) (keeping context.Context, end func()) {
+	k := &Kept{}
+	return context.WithValue(ctx, keptKey{}, k), k.End
+}
+
+// KeptOf is the session that calls with the context share, nil if they share none.
+func KeptOf(ctx context.Context) *Kept {
+	k, _ := ctx.Value(keptKey{}).(*Kept)
+	return k
+}
+
+// End ends the session, if one is open.
+func (k *Kept) End() {
+	if k != nil && k.Session != nil {
+		k.Session.End()
+		k.Session = nil
+	}
+}
+
+// Join is errors.Join, but that its text is one line.
+func Join(errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return joined{err}
+	}
+	return nil
+}
+
+type joined struct{ error }
+
+func (j joined) Error() string { return strings.ReplaceAll(j.error.Error(), "\n", "; ") }
+
+func (j joined) Unwrap() error { return j.error }
+
+// TypeName says in words what kind of file a mode is of: "a folder".
+func TypeName(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a folder"
+	case m&fs.ModeSymlink != 0:
+		return "a link"
+	case m&fs.ModeNamedPipe != 0:
+		return "a FIFO"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m.IsRegular():
+		return "a regular file"
+	}
+	return "something"
+}
+
+// NotExist says that a file, a folder or a unit does not exist.
+func NotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// ShellWord is a word as an operator types it into a shell, quoted where that is needed.
+func ShellWord(word string) string {
+	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:@./_=,+%-"
+	if word != "" && strings.Trim(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// Pause waits, or returns the context's error if that ends before.
+func Pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -4,8 +4,12 @@
 package host
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 )
 
 // ProtoFields calls see for each field of a message that holds bytes.
@@ -65,3 +69,76 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 }
 
 var errNoProto = errors.New("cannot read the answer: it is no message of protocol buffers")
+
+// ErrTouches is what a transport that only looks says of a request that would change something.
+var ErrTouches = errors.New("internal error: a request that changes something was made by what only looks")
+
+// OnlyLooks lets those requests through a transport that change nothing.
+func OnlyLooks(t http.RoundTripper) http.RoundTripper { return looking{t} }
+
+type looking struct{ through http.RoundTripper }
+
+func (l looking) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !changesNothing(r) {
+		return nil, fmt.Errorf("%w: %s %s", ErrTouches, r.Method, r.URL.Path)
+	}
+	return l.through.RoundTrip(r)
+}
+
+// changesNothing says whether a request only asks. Some protocols ask by methods that elsewhere change things.
+func changesNothing(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return true
+	case http.MethodPut: // a session token of EC2's metadata service, version 2
+		return r.URL.Path == "/latest/api/token"
+	case http.MethodPost:
+		switch r.URL.Path {
+		case "/apis/authentication.k8s.io/v1/selfsubjectreviews", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+			return true // who am I, and what may I: nothing is stored
+		}
+		return r.Context().Value(looks{}) != nil
+	}
+	return false
+}
+
+type looks struct{}
+
+// Looks marks requests that only look although their method says otherwise: EC2's query API posts everything. What the
+// machine's role may do decides the other side.
+func Looks(ctx context.Context) context.Context { return context.WithValue(ctx, looks{}, true) }
+
+// CloseIdleConnections lets http.Client close what is left open.
+func (l looking) CloseIdleConnections() {
+	if c, ok := l.through.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// AskSocket gets what a daemon of the machine says by HTTP at its Unix socket, up to 16 MiB. A Later is where no daemon runs for the
+// machine, as in a root folder.
+func AskSocket(ctx context.Context, v View, socket, path string) ([]byte, error) {
+	through, err := v.AskWeb(Web{Socket: socket})
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: through}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask at %s: %w", socket, err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("cannot ask at %s: HTTP status %s", socket, res.Status)
+	}
+	return body, err
+}
+
+// MaxAnswer is the size in bytes above which an answer to Call is refused.
+const MaxAnswer = 16 << 20

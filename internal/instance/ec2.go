@@ -6,6 +6,7 @@ package instance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/smithy-go"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // imdsDoor asks EC2's metadata service, by its version 2 alone: version 1 also answers an attacker who makes a program of the machine
@@ -169,4 +171,113 @@ func orNone(s string) string {
 		return s
 	}
 	return ""
+}
+
+// endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.
+// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html, and its page of China.
+func (a *awsAPI) endpointName(service string) string {
+	if awsDomain(a.region) != "amazonaws.com" {
+		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
+	}
+	return "com.amazonaws." + a.region + "." + service
+}
+
+// strange is what is said of an answer of AWS that lacks what it must hold.
+func (a *awsAPI) strange(call string) *trouble.Error {
+	return &trouble.Error{
+		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
+		Because: []string{"a proxy may have answered in AWS's place"},
+		Try:     []string{"[proxy] no_proxy = [\"" + awsDomain(a.region) + "\"], where the VPC has endpoints of its own"},
+	}
+}
+
+// explain says why AWS refused, and how to fix it. It shows AWS's message in one short line: that names roles and
+// resources, never keys.
+func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
+	var cause *trouble.Error
+	if errors.As(context.Cause(ctx), &cause) { // time is up: the last answer says more, if there was one
+		if f := a.outcome(); f.status == 0 {
+			return a.unreached(call, err)
+		}
+	}
+	var refusal smithy.APIError
+	code, words := "", ""
+	if errors.As(err, &refusal) {
+		code, words = refusal.ErrorCode(), clean(refusal.ErrorMessage(), 300)
+	}
+	f := a.outcome()
+	if wrong := wrongClock(f.clockOff, "AWS's"); wrong != nil && f.status >= 400 {
+		wrong.Err = err
+		return wrong
+	}
+	e := &trouble.Error{What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region), Err: err}
+	if words != "" {
+		e.Because = []string{"AWS says: " + words}
+	}
+	switch {
+	case f.status == http.StatusTooManyRequests, throttled(code):
+		e.What, e.Passing = e.What+"AWS limits the request rate", true
+		e.Because = append(e.Because, "all machines of the account share one limit")
+		e.Try = []string{"wait, and run apply again", "[join] server, ca_file and service_cidr: then EKS is not asked at all", "the same in the user data's NodeConfig"}
+		if strings.HasPrefix(call, "ec2:") {
+			e.Try = []string{"wait, and run apply again", "[join] node_name: then EC2 is not asked for it"}
+		}
+	case f.status == http.StatusNotFound, code == "ResourceNotFoundException":
+		e.What += "not found"
+		e.Try = []string{"aws eks list-clusters --region " + a.region, "[join] cluster and region: the region is " + a.region + " where none is stated, since the machine is there"}
+	case denied(code):
+		e.What += "the instance's role lacks the permission"
+		e.Try = []string{"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does", "or [join] server, ca_file, service_cidr and node_name: then AWS is not asked"}
+	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
+		e.What, e.Passing = e.What+"the keys of the instance's role have expired", true
+		e.Try = []string{"timedatectl    shows whether the clock is right", "wait: EC2 hands out new keys before the old ones end"}
+	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
+		e.What += "AWS rejects the role's signature"
+		e.Try = []string{"timedatectl    shows whether the clock is right", "aws iam get-role --role-name ROLE: a role that was deleted and created again does not accept the old keys"}
+	case f.status == 0:
+		return a.unreached(call, err)
+	case f.tooLong:
+		return a.strange(call)
+	case f.status >= 500:
+		e.What, e.Passing = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
+		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
+	default:
+		return a.strange(call)
+	}
+	return e
+}
+
+// throttled knows the words for "too often" of EKS and EC2.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+func throttled(code string) bool {
+	switch code {
+	case "ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException":
+		return true
+	}
+	return false
+}
+
+func denied(code string) bool {
+	return code == "AccessDeniedException" || code == "AccessDenied" || code == "UnauthorizedOperation"
+}
+
+// unreached is what is said where AWS's API does not answer.
+func (a *awsAPI) unreached(call string, err error) *trouble.Error {
+	f := a.outcome()
+	e := &trouble.Error{
+		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
+		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
+		Try: []string{
+			"[proxy] https = \"http://PROXY:PORT\"", "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name " + a.endpointName(call[:3]),
+			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
+		},
+		Passing: true, Err: err,
+	}
+	var name *net.DNSError
+	if errors.As(err, &name) || strings.Contains(err.Error(), "no such host") {
+		e.What = fmt.Sprintf("cannot ask %s in %s: the name %s is not known", call, a.region, f.host)
+		e.Because = []string{"there is no such region, or the machine's DNS does not answer yet"}
+		e.Try = append([]string{"[join] region = \"…\", if " + a.region + " is not where the cluster is", "getent hosts " + f.host}, e.Try...)
+	}
+	return e
 }

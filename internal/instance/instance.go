@@ -8,7 +8,15 @@
 package instance
 
 import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Cloud is where the machine runs and who set it up as a node, as far as its files tell.
@@ -64,4 +72,89 @@ type ClusterRef struct {
 	Stated bool
 	// NodeName is the node's name where it is settled already: EC2 is not asked for one then.
 	NodeName string
+}
+
+// Ask asks EC2's metadata service about the machine. It never goes through a proxy, and never lasts longer than half a minute; where the
+// service refuses, Ask returns at once. Errors are *trouble.Error, or a host.Later in a root folder.
+func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &trouble.Error{What: "cannot ask EC2's metadata service: it answers too slowly", Passing: true})
+	defer cancel()
+	e, err := openIMDS(v, c.InstanceID)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := e.text(ctx, "mac")
+	if err != nil {
+		return nil, err
+	}
+	if mac, err := net.ParseMAC(text); err == nil {
+		if text, err = e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s"); err != nil {
+			return nil, err
+		}
+		i.IPv6 = address(strings.Fields(text))
+	}
+	if i.Tags, err = e.tags(ctx); err != nil {
+		return nil, err
+	}
+	i.UserCluster, err = e.userCluster(ctx)
+	return i, err
+}
+
+// address is the first of the texts, where it is an IP address.
+func address(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	ip, err := netip.ParseAddr(texts[0])
+	if err != nil || ip.Zone() != "" {
+		return ""
+	}
+	return ip.String()
+}
+
+// interfacesOf says how many network interfaces a type of EC2 has on its default network card, and how many IPv4 addresses each:
+// by them the number of pods is worked out. It is the table that EKS's nodeadm has built in, as far as it names GPU types, so
+// that no role needs the right to ask EC2, and a node has as many pods by whichever way it joined. 0 for a type that is not
+// in it.
+//
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl of commit 81fec2e8 (23 July
+// 2026), which is made of DescribeInstanceTypes. It lacks g3, p3 but p3dn, and p6e.
+func interfacesOf(kind string) (enis, addresses int) {
+	for _, row := range interfaceRows() {
+		if slices.Contains(strings.Fields(row.names), kind) {
+			return row.enis, row.addresses
+		}
+	}
+	return 0, 0
+}
+
+// interfaceRow is some types of EC2 that have the same interfaces.
+type interfaceRow struct {
+	enis, addresses int
+	names           string
+}
+
+func interfaceRows() []interfaceRow {
+	return []interfaceRow{
+		{2, 10, "g6f.large"},
+		{2, 50, "p5.48xlarge p5e.48xlarge"},
+		{3, 10, "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge"},
+		{4, 15, "g4dn.8xlarge g4dn.16xlarge g5.xlarge g5.2xlarge g5g.xlarge g5g.2xlarge g6.xlarge g6.2xlarge g6f.xlarge g6f.2xlarge g6e.xlarge g6e.2xlarge"},
+		{4, 30, "p5.4xlarge"},
+		{4, 50, "p5en.48xlarge p6-b200.48xlarge p6-b300.48xlarge"},
+		{4, 64, "g7.2xlarge g7e.2xlarge"},
+		{7, 50, "g5.48xlarge"},
+		{8, 30, "g4dn.12xlarge g5.4xlarge g5.8xlarge g5.16xlarge g5g.4xlarge g5g.8xlarge g6.4xlarge g6.8xlarge gr6.4xlarge gr6.8xlarge g6.12xlarge g6f.4xlarge gr6f.4xlarge g6e.4xlarge g6e.8xlarge"},
+		{8, 64, "g7.4xlarge g7e.4xlarge g7e.8xlarge"},
+		{10, 30, "g6e.12xlarge"},
+		{10, 50, "g6e.24xlarge g6e.48xlarge"},
+		{10, 64, "g7.8xlarge g7e.12xlarge g7e.24xlarge g7e.48xlarge"},
+		{12, 64, "g7.12xlarge g7.48xlarge"},
+		{15, 50, "p3dn.24xlarge p4d.24xlarge p4de.24xlarge g4dn.metal g5.12xlarge g5.24xlarge g5g.16xlarge g5g.metal g6.16xlarge g6.24xlarge g6.48xlarge g6e.16xlarge"},
+		{24, 64, "g7.24xlarge"},
+	}
 }

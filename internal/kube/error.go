@@ -4,13 +4,22 @@
 package kube
 
 import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -109,4 +118,160 @@ func clean(s string, limit int) string {
 		s = strings.ToValidUTF8(s[:limit], "") + "..."
 	}
 	return s
+}
+
+// plugin is a program that gives credentials, as EKS and GKE have kubelet use:
+// https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
+type plugin struct {
+	version string // of client.authentication.k8s.io
+	argv    []string
+	env     []string
+	hint    string // how to install it
+	cluster bool   // it wants to know the cluster
+}
+
+// credential is what a plugin gave.
+type credential struct {
+	token   string
+	cert    *tls.Certificate
+	expires time.Time // zero: when we end
+}
+
+const execGroup = "client.authentication.k8s.io/"
+
+// plugin checks what a kubeconfig says of one. A command with a slash is relative to the kubeconfig.
+func (s execSetting) plugin(at func(string) string) (*plugin, error) {
+	p := &plugin{version: s.APIVersion, hint: clean(s.InstallHint, 300), cluster: s.ClusterInfo}
+	switch {
+	case s.Command == "":
+		return nil, errors.New("its exec names no command")
+	case s.APIVersion != execGroup+"v1" && s.APIVersion != execGroup+"v1beta1":
+		return nil, fmt.Errorf("its exec has apiVersion %q, and %sv1 and v1beta1 are known", clean(s.APIVersion, 60), execGroup)
+	case s.Mode == "Always":
+		return nil, errors.New("its exec wants to ask a person (interactiveMode: Always)")
+	}
+	if strings.Contains(s.Command, "/") {
+		s.Command = at(s.Command)
+	}
+	p.argv = append([]string{s.Command}, s.Args...)
+	for _, e := range s.Env {
+		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") || strings.Contains(e.Value, "\x00") {
+			return nil, errors.New("its exec has an env entry that cannot be one")
+		}
+		p.env = append(p.env, e.Name+"="+e.Value)
+	}
+	return p, nil
+}
+
+// ask returns what the plugin gives, and asks it again shortly before that runs out.
+func (l *login) ask(ctx context.Context) (*credential, *fault) {
+	l.mu.Lock()
+	got := l.got
+	l.mu.Unlock()
+	if got != nil && (got.expires.IsZero() || l.view.Now().Add(10*time.Second).Before(got.expires)) {
+		return got, nil
+	}
+	got, err := l.signed(ctx)
+	if got == nil || err != nil {
+		var out []byte
+		if out, err = l.view.Ask(commands.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...); err == nil {
+			got, err = l.exec.read(out)
+		}
+	}
+	if err != nil {
+		e := &fault{why: Unauthorized, cause: fmt.Errorf("no credentials: %w", err)}
+		if errors.Is(err, fs.ErrNotExist) && l.exec.hint != "" {
+			e.try = []string{l.exec.hint}
+		} else if !errors.As(err, new(host.Later)) {
+			e.try = []string{"run the exec command of " + cmp.Or(l.from, "the kubeconfig") + " by hand"}
+		}
+		return nil, e
+	}
+	l.mu.Lock()
+	l.got = got
+	l.mu.Unlock()
+	return got, nil
+}
+
+// signed is a token of EKS that the plugin would make by the machine's role: gpuadm makes it by itself, which takes milliseconds where
+// Python's aws takes a second of the machine's time. nil where the plugin would do, or might do, something else.
+func (l *login) signed(ctx context.Context) (*credential, error) {
+	p := l.exec
+	cluster, region := p.eks()
+	if cluster == "" || len(p.env) > 0 || instance.Detect(l.view).Name != "aws" {
+		return nil, nil
+	}
+	if _, err := l.view.Stat("/root/.aws"); !host.NotExist(err) { // keys, a profile or a role of another: the program takes those first
+		return nil, nil
+	}
+	token, expires, err := instance.Token(ctx, l.view, cluster, region)
+	return &credential{token: token, expires: expires}, err
+}
+
+// eks is the cluster and the region of a plugin that makes tokens for EKS, as EKS's own images call one; "" for any other.
+// Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before its pull 2645,
+// templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli, awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
+func (p *plugin) eks() (cluster, region string) {
+	if a := p.argv; len(a) == 7 && path.Base(a[0]) == "aws" && slices.Equal(a[1:4], []string{"eks", "get-token", "--cluster-name"}) && a[5] == "--region" {
+		return a[4], a[6]
+	} else if len(a) == 6 && path.Base(a[0]) == "aws-iam-authenticator" && slices.Equal(a[1:3], []string{"token", "-i"}) && a[4] == "--region" {
+		return a[3], a[5]
+	}
+	return "", ""
+}
+
+// forget has the plugin asked again; false where that would change nothing.
+func (l *login) forget() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	had := l.got != nil
+	l.got = nil
+	return had
+}
+
+// execInfo tells the plugin which form of answer is wanted, and of which cluster if it is to know.
+func (l *login) execInfo() string {
+	spec := map[string]any{"interactive": false}
+	if l.exec.cluster {
+		spec["cluster"] = map[string]any{"server": l.server, "certificate-authority-data": l.roots}
+	}
+	info, err := json.Marshal(map[string]any{"apiVersion": l.exec.version, "kind": "ExecCredential", "spec": spec})
+	if err != nil {
+		return "KUBERNETES_EXEC_INFO="
+	}
+	return "KUBERNETES_EXEC_INFO=" + string(info)
+}
+
+// read reads a plugin's answer. Its errors repeat nothing of it.
+func (p *plugin) read(out []byte) (*credential, error) {
+	var answer struct {
+		APIVersion, Kind string
+		Status           struct {
+			Token                 string
+			ClientCertificateData string
+			ClientKeyData         string
+			ExpirationTimestamp   *time.Time
+		}
+	}
+	s := &answer.Status
+	switch err := json.Unmarshal(out, &answer); {
+	case err != nil || answer.Kind != "ExecCredential":
+		return nil, fmt.Errorf("%s answered, but not with an ExecCredential", p.argv[0])
+	case answer.APIVersion != p.version:
+		return nil, fmt.Errorf("%s answered with another version than %s", p.argv[0], p.version)
+	case s.Token == "" && s.ClientCertificateData == "":
+		return nil, fmt.Errorf("%s answered without credentials", p.argv[0])
+	}
+	got := &credential{token: s.Token}
+	if s.ExpirationTimestamp != nil {
+		got.expires = *s.ExpirationTimestamp
+	}
+	if s.ClientCertificateData != "" || s.ClientKeyData != "" {
+		cert, err := keyPair([]byte(s.ClientCertificateData), []byte(s.ClientKeyData))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.argv[0], err)
+		}
+		got.cert = cert
+	}
+	return got, nil
 }

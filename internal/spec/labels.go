@@ -4,6 +4,7 @@
 package spec
 
 import (
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -169,4 +170,138 @@ func checkStartupTaint(v string) (string, *trouble.Error) {
 		return v, f
 	}
 	return t.String(), nil
+}
+
+// The checks of [join].
+
+// checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
+func checkCluster(v string) (string, *trouble.Error) {
+	switch {
+	case v == "":
+		return v, wrong("write the cluster's name", "the name is empty")
+	case len(v) > 100:
+		return v, wrong("write the cluster's name", "the name has %d characters; EKS takes 100", len(v))
+	case strings.HasPrefix(v, "arn:"):
+		_, name, _ := strings.Cut(v, ":cluster/")
+		return v, wrong("write the name alone: "+show(name), "this is an ARN, not a name")
+	case !matches(`^[A-Za-z0-9][A-Za-z0-9_-]*$`, v):
+		return v, wrong(`write letters, digits, - and _, the first a letter or digit: "my-cluster"`, "%s is no name of a cluster", show(v))
+	}
+	return v, nil
+}
+
+// checkRegion checks the form only, since AWS adds regions. The name becomes a part of a host's name.
+func checkRegion(v string) (string, *trouble.Error) {
+	parts := strings.Split(v, "-")
+	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
+		return v, nil
+	}
+	fix := `write it as "eu-west-1"`
+	if low := strings.ToLower(strings.TrimSpace(v)); low != v {
+		if _, f := checkRegion(low); f == nil {
+			fix = "did you mean " + show(low) + "?"
+		}
+	} else if domainLabel(v) && len(v) > 1 {
+		zone := v[:len(v)-1]
+		if _, f := checkRegion(zone); f == nil { // eu-west-1a
+			return v, wrong("did you mean "+show(zone)+"?", "%s is a zone, not a region", show(v))
+		}
+	}
+	return v, wrong(fix, "%s is no region", show(v))
+}
+
+// checkNetwork takes a network as kube-apiserver's --service-cluster-ip-range does: no bits beside the prefix.
+func checkNetwork(v string) (string, *trouble.Error) {
+	const fix = `write it as "10.100.0.0/16"`
+	p, err := netip.ParsePrefix(v)
+	switch {
+	case err != nil && strings.Contains(v, ","):
+		return v, wrong("write the first one; cluster_dns says the DNS's addresses of both families", "these are several networks")
+	case err != nil:
+		if a, err := netip.ParseAddr(v); err == nil && a.Zone() == "" {
+			return v, wrong("say how many bits are the network's: "+show(a.String()+"/…"), "%s is an address, not a network", show(v))
+		}
+		return v, wrong(fix, "%s is no network", show(v))
+	case p.Addr().Is4In6():
+		return v, wrong(fix, "%s is an IPv4 network written as one of IPv6", show(v))
+	case p != p.Masked():
+		return v, wrong("did you mean "+show(p.Masked().String())+"?", "%s has an address in the place of the network's", show(v))
+	case p.Addr().BitLen()-p.Bits() < 4: // the cluster's DNS is the tenth address
+		return v, wrong(fix, "%s has too few addresses for the services of a cluster", show(v))
+	}
+	return p.String(), nil
+}
+
+// checkPeer takes an address or a name that DNS knows: NVIDIA's IMEX takes names since driver 570.158.01.
+// Source: the feature gate IMEXDaemonsWithDNSNames in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
+func checkPeer(v string) (string, *trouble.Error) {
+	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
+		return v, nil
+	}
+	if _, err := netip.ParseAddr(v); err != nil {
+		return v, wrong(`write it as "10.0.0.11" or "gpu-1.example"`, "%s is neither an IP address nor a name in DNS", show(v))
+	}
+	return checkAddress(v)
+}
+
+func checkAddress(v string) (string, *trouble.Error) {
+	const fix = `write it as "10.100.0.10"`
+	a, err := netip.ParseAddr(v)
+	switch {
+	case err != nil:
+		return v, wrong(fix, "%s is no IP address", show(v))
+	case a.Zone() != "":
+		return v, wrong(fix, "%s has a zone, which only this machine knows", show(v))
+	case a.Is4In6():
+		return v, wrong("did you mean "+show(a.Unmap().String())+"?", "%s is an IPv4 address written as one of IPv6", show(v))
+	case a.IsUnspecified() || a.IsMulticast():
+		return v, wrong(fix, "%s is the address of no server", show(v))
+	}
+	return a.String(), nil
+}
+
+// checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes takes 253 characters, and the label
+// kubernetes.io/hostname, which kubelet gives the name to as well, takes 63.
+func checkNodeName(v string) (string, *trouble.Error) {
+	switch low := strings.ToLower(v); {
+	case len(v) > 63:
+		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 63 as a label's value, which it becomes too", len(v))
+	case domain(v):
+		return v, nil
+	case domain(low):
+		return v, wrong("did you mean "+show(low)+"?", "the name of a node is in lower case")
+	case domain(strings.ReplaceAll(low, "_", "-")):
+		return v, wrong("did you mean "+show(strings.ReplaceAll(low, "_", "-"))+"?", "the name of a node has no _")
+	}
+	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
+}
+
+// join notes keys of [join] that this method does not read: their author expects an effect that they do not have. The keys for
+// EKS may stay with method none, for the one machine of many that stays out of the cluster.
+func (d *decoder) join(j Join) {
+	if !d.ok("join.method") {
+		return
+	}
+	const scripts = "the cloud's own scripts join the node"
+	for _, k := range []struct {
+		name string
+		set  bool
+		with []string // the methods that read it
+		why  string
+	}{
+		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
+		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
+		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "only on EKS gpuadm tells kubelet where the cluster's DNS is"},
+		{"server", j.Server != "", []string{"eks", "auto", "none"}, scripts},
+		{"ca_file", j.CAFile != "", []string{"eks", "auto", "none"}, scripts},
+		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"eks", "auto", "none"}, scripts},
+		{"node_name", j.NodeName != "", []string{"eks", "auto", "none"}, scripts},
+		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
+	} {
+		key := "join." + k.name
+		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {
+			continue
+		}
+		d.blame(key, "take it out, or write as the method "+choice(k.with), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
+	}
 }

@@ -6,10 +6,17 @@
 package toolkit
 
 import (
+	"fmt"
+	"path"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // signingKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
@@ -71,4 +78,97 @@ func pattern(version string) string {
 		return version + ".*"
 	}
 	return version
+}
+
+// Config is what nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A key that it
+// lacks has its default. Its packages make it after they are unpacked, and leave what is set in it.
+// Sources: api/config/v1/config.go and toml.go, and nvidia-container-toolkit-base.postinst, of
+// https://github.com/NVIDIA/nvidia-container-toolkit (v1.20.1);
+// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
+const Config = "/etc/nvidia-container-runtime/config.toml"
+
+// Keys of it. With the first one true, which is the default, any pod takes all GPUs by NVIDIA_VISIBLE_DEVICES=all in its image.
+// Bottlerocket sets both as gpuadm does. Sources: README of https://github.com/NVIDIA/k8s-device-plugin on deviceListStrategy;
+// https://bottlerocket.dev/en/os/1.57.x/api/settings/nvidia-container-runtime.
+const (
+	acceptEnvvar = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+	acceptMounts = "accept-nvidia-visible-devices-as-volume-mounts"
+)
+
+// configWants has what [toolkit] says in the toolkit's file, and nothing else touched: its mode and no-cgroups are its owner's.
+func configWants(s spec.Spec) []converge.Want {
+	set := keys(s.Toolkit)
+	if !s.Has("toolkit") || len(set) == 0 {
+		return nil
+	}
+	edit := func(found []byte) ([]byte, error) { return editConfig(found, set) }
+	var why []string
+	if !s.Toolkit.AcceptEnvvarUnprivileged {
+		why = append(why, "pods get GPUs from the device plugin alone")
+	}
+	if len(s.Toolkit.Runtimes) > 0 {
+		why = append(why, "the runtime runs "+strings.Join(s.Toolkit.Runtimes, " or "))
+	}
+	wants := things.Folders(path.Dir(Config), "holds the toolkit's configuration")
+	return append(wants, things.Edited(things.NewFile(Config, engine.TakeOut).Formed(engine.FormTOML), edit, strings.Join(why, ", and ")))
+}
+
+// keys are the keys that a spec sets.
+func keys(t spec.Toolkit) (set []toml.Op) {
+	if !t.AcceptEnvvarUnprivileged {
+		set = append(set, toml.Set([]string{acceptEnvvar}, false), toml.Set([]string{acceptMounts}, true))
+	}
+	if len(t.Runtimes) > 0 {
+		var list []any
+		for _, name := range t.Runtimes {
+			list = append(list, name)
+		}
+		set = append(set, toml.Set([]string{"nvidia-container-runtime", "runtimes"}, list))
+	}
+	return set
+}
+
+// editConfig sets those keys that say something else.
+func editConfig(found []byte, set []toml.Op) ([]byte, error) {
+	tree, err := toml.Values(found)
+	if err != nil {
+		line, _ := toml.ErrorPlace(err)
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s:%d: it is not valid TOML: %s", Config, line, strings.TrimPrefix(err.Error(), "toml: ")),
+			Try:  []string{"correct that line: nvidia-container-runtime cannot read the file either", "or move the file away: nvidia-ctk config --in-place makes another"},
+		}
+	}
+	var ops []toml.Op
+	for _, op := range set {
+		at := tree
+		for _, name := range op.Path[:len(op.Path)-1] {
+			at, _ = at[name].(map[string]any)
+		}
+		if is, there := at[op.Path[len(op.Path)-1]]; !there || !toml.Equal(is, op.Value) {
+			ops = append(ops, op)
+		}
+	}
+	if len(ops) == 0 {
+		return found, nil
+	}
+	out, err := toml.Edit(found, ops)
+	if err != nil {
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot edit %s: %v", Config, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(keysOf(ops), ", ")}}
+	}
+	return out, nil
+}
+
+func keysOf(ops []toml.Op) (names []string) {
+	for _, op := range ops {
+		names = append(names, toml.ShowPath(op.Path))
+	}
+	return names
+}
+
+// configNotes says what the device plugin has to do differently.
+func configNotes(s spec.Spec) []string {
+	if !s.Has("toolkit") || s.Toolkit.AcceptEnvvarUnprivileged {
+		return nil
+	}
+	return []string{"with accept_envvar_unprivileged = false a device plugin that hands out GPUs by the environment, which is its default, gives pods without privileges none: give it deviceListStrategy volume-mounts or cdi-cri"}
 }

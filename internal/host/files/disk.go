@@ -4,9 +4,15 @@
 package files
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
+	"path"
+	"strings"
+	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"golang.org/x/sys/unix"
 )
 
 // Disk is the few operations all file work is made of: just what the kernel offers, each one call, none following a link.
@@ -82,4 +88,172 @@ type File interface {
 	// Sync makes content and attributes durable. The name is durable only by the folder's Sync.
 	Sync() error
 	Close() error
+}
+
+// OpenRoot opens the folder that is "/" for the machine, by its absolute path, once and for all.
+//
+// Where it lies is the user's word, links on the way included, but only the user's and root's: who may write in a folder on the
+// way could put a link there that leads to any other tree. The kernel refuses such links in sticky folders only
+// (fs.protected_symlinks: proc_sys_fs(5), may_follow_link in fs/namei.c). What else lies in a folder where others may write is
+// theirs to name; to refuse that as well would refuse "sudo gpuadm --root image" in a home.
+func OpenRoot(abs string) (RealDisk, error) {
+	fd, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	w := rootWalk{at: realFolder(fd), path: "/", rest: Parts(abs)}
+	for len(w.rest) > 0 {
+		if err := w.step(); err != nil {
+			w.at.Close()
+			return -1, err
+		}
+	}
+	return RealDisk(w.at), nil
+}
+
+// rootWalk is the way to a root folder, so far.
+type rootWalk struct {
+	at   realFolder
+	path string   // where that is
+	rest []string // the parts that are left to go
+	hops int      // links so far
+}
+
+// step goes over one part: a folder or a link.
+func (w *rootWalk) step() error {
+	part := w.rest[0]
+	w.rest = w.rest[1:]
+	next, err := w.at.Folder(part)
+	if err == unix.ENOTDIR {
+		return w.link(part)
+	}
+	if err != nil {
+		return err
+	}
+	w.enter(next.(realFolder), part)
+	return nil
+}
+
+func (w *rootWalk) enter(next realFolder, part string) {
+	w.at.Close()
+	w.at, w.path = next, path.Join(w.path, part)
+}
+
+// link goes over a link. It is opened, so that what is asked for its owner is what is followed: fstat(2) and readlinkat(2) with
+// an empty name take such a descriptor (open(2), O_PATH; Linux 2.6.39, commit 65cfc6722361).
+func (w *rootWalk) link(part string) error {
+	fd, err := OpenAt(int(w.at), part, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	link := realFolder(fd)
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR { // exchanged meanwhile
+		w.enter(link, part)
+		return nil
+	}
+	defer link.Close()
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return unix.ENOTDIR
+	}
+	if w.hops++; w.hops > MaxHops {
+		return unix.ELOOP
+	}
+	if uid := int(st.Uid); uid != 0 && uid != unix.Geteuid() {
+		name := path.Join(w.path, part)
+		return fmt.Errorf("user %d owns the link %s, and could make it lead elsewhere: name the folder that you mean", uid, name)
+	}
+	var fs unix.Statfs_t
+	if err := RetryEINTR(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
+		return err
+	}
+	if fs.Type == unix.PROC_SUPER_MAGIC {
+		// /proc/1/root and /proc/self/fd/3 lead to more than their text says, and only the kernel swaps names there: proc(5).
+		next, err := OpenAt(int(w.at), part, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err == nil {
+			w.enter(realFolder(next), part)
+		}
+		return err
+	}
+	target, err := link.Readlink("")
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(target, "/") {
+		top, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		w.at.Close()
+		w.at, w.path = realFolder(top), "/"
+	}
+	w.rest = append(Parts(target), w.rest...)
+	return nil
+}
+
+// fail words an error at a place. The kernel says "operation not permitted" for several things a person must know apart.
+func (at place) fail(verb, name string, err error) error {
+	if at.of != nil && !errors.Is(err, fs.ErrNotExist) { // most of what is not there is no error
+		if leads, err := at.of.Resolve(name); err == nil {
+			at.path = leads
+		}
+	}
+	e := &host.FileError{Verb: verb, Path: name, Leads: at.path, Cause: err}
+	switch {
+	case errors.Is(err, syscall.EBUSY):
+		e.Note = "it is a mount point of its own"
+	case errors.Is(err, syscall.EPERM) && verb != "read":
+		e.Note = at.chattr()
+	}
+	return e
+}
+
+// chattr names the attribute that keeps even root from changing a file or its folder: chattr(1).
+func (at place) chattr() string {
+	it, _ := at.dir.Lstat(at.name)
+	folder, _ := at.dir.Lstat(".")
+	for _, at := range []struct{ what, flag string }{{"it", it.Chattr}, {"its folder", folder.Chattr}} {
+		switch at.flag {
+		case "i":
+			return at.what + " is immutable (chattr +i)"
+		case "a":
+			return at.what + " is append-only (chattr +a)"
+		}
+	}
+	return ""
+}
+
+// notRegular says why a file is not read or replaced.
+type notRegular fs.FileMode
+
+func (m notRegular) Error() string {
+	return "it is " + host.TypeName(fs.FileMode(m)) + ", not a regular file"
+}
+
+// Is makes a folder answer to syscall.EISDIR and all else to fs.ErrInvalid.
+func (m notRegular) Is(target error) bool {
+	return target == fs.ErrInvalid || target == syscall.EISDIR && fs.FileMode(m).IsDir()
+}
+
+// place is where a path leads: a name in an open folder.
+type place struct {
+	dir  Folder
+	name string // one part; "." for the root itself; of reach a path
+	path string // the whole path, free of links; of reach as it was asked for
+	of   *Files // of reach, to find for an error where the path led
+
+	looked bool // Lstat has been asked already, and said this
+	info   host.Info
+	err    error
+}
+
+// lstat is the folder's Lstat of the name.
+func (p place) lstat() (host.Info, error) {
+	if p.looked {
+		return p.info, p.err
+	}
+	return p.dir.Lstat(p.name)
 }

@@ -6,12 +6,17 @@ package local
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
 	"github.com/gpuadm/gpuadm/internal/host/web"
 )
@@ -102,3 +107,101 @@ func (f *folder) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error)
 func (f *folder) AskWeb(host.Web) (http.RoundTripper, error) { return nil, host.FirstBoot }
 
 func (f *folder) DoWeb(host.Web) (http.RoundTripper, error) { return nil, host.FirstBoot }
+
+// live is the running machine.
+type live struct {
+	*files.Files
+	web.Client
+	*nvml.NVML
+	runner commands.Runner
+	units  *systemd.Manager
+	lock   runLock
+	cuda   *nvml.CUDA
+}
+
+func newLive(disk files.RealDisk) *live {
+	files := files.NewLive(disk)
+	return &live{Files: files, Client: web.NewClient(files), runner: commands.New(), units: systemd.New(files), NVML: nvml.New(files), cuda: nvml.NewCUDA(files)}
+}
+
+func (l *live) Root() string   { return "/" }
+func (l *live) Live() bool     { return true }
+func (l *live) Runs() bool     { return true }
+func (l *live) Now() time.Time { return time.Now() }
+
+func (l *live) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return l.runner.Ask(ctx, argv)
+}
+
+func (l *live) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	return l.runner.Do(ctx, argv, l.lock.file())
+}
+
+func (l *live) Unit(ctx context.Context, name string) (host.Unit, error) {
+	return l.units.Unit(ctx, name)
+}
+
+func (l *live) SetUnit(ctx context.Context, name string, to host.UnitChange) error {
+	return l.units.Set(ctx, name, to)
+}
+
+func (l *live) Terminate(pid int) error {
+	if pid <= 1 { // kill(2): 0 and less are groups of processes
+		return fmt.Errorf("cannot end process %d: it is no process of a program", pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("cannot end process %d: %w", pid, err)
+	}
+	return nil
+}
+
+func (l *live) Lock() (func(), error) {
+	unlock, err := l.lock.take(lockFile)
+	if err == nil {
+		commands.SweepScratch(commands.ScratchParent)
+	}
+	return unlock, err
+}
+
+// CUDA is View's.
+func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]host.CUDA, error) {
+	return l.cuda.Ask(ctx, of, shown)
+}
+
+// ResetGPUs is Host's. All of them go in one call: GPUs joined by NVLink can only be reset together.
+func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
+	return nvml.Reset(ctx, l.Do, gpus)
+}
+
+// AskAbout is View's.
+func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	dir, drop, err := commands.LayScratch(commands.ScratchFolder(), "", files)
+	if err != nil {
+		return nil, host.Failed("make a scratch folder for", argv[0], err)
+	}
+	defer drop()
+	return l.runner.Ask(ctx, commands.InScratch(argv, dir))
+}
+
+// AskWeb is View's.
+func (l *live) AskWeb(w host.Web) (http.RoundTripper, error) {
+	t, err := l.Transport(w)
+	if err != nil {
+		return nil, err
+	}
+	return host.OnlyLooks(t), nil
+}
+
+// DoWeb is Host's.
+func (l *live) DoWeb(w host.Web) (http.RoundTripper, error) { return l.Transport(w) }
+
+// Call is View's. A unary gRPC call is one HTTP/2 POST with a five-byte frame before the message
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can do over a socket:
+// google.golang.org/grpc would add 4.5 MiB to the binary.
+func (l *live) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	answer, err := web.Call(ctx, socket, method, request)
+	if err != nil {
+		return nil, host.Failed("call", socket, err)
+	}
+	return answer, nil
+}

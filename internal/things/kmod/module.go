@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // module is NVIDIA's kernel module as it runs: loaded as it lies on disk, with the parameters and the companions that its
@@ -324,4 +325,58 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 	}
 	_, err = h.Do(ctx, "rmmod", name)
 	return err
+}
+
+// moduleFile is the module nvidia on disk for one kernel, brought by a package. Its state is "580.95.05 open", with what
+// is wrong with it after a comma. It is not made: it is proven to have come, before anything is loaded or rebooted.
+type moduleFile struct {
+	kernel string
+	proof  ModuleFileFunc
+}
+
+// A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what is wrong with it.
+type ModuleFileFunc func(v host.View, kernel string) (converge.State, error)
+
+// ModuleFile wants a kernel to have the module of a version and flavour. What brings it comes before it in the stage.
+func ModuleFile(kernel, version, flavour string, proof ModuleFileFunc, why string) converge.Want {
+	return converge.Want{Thing: moduleFile{kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
+		return converge.State(version + " " + flavour), nil
+	}}
+}
+
+// NewModuleFile builds the thing again from its name.
+func NewModuleFile(name string, proof ModuleFileFunc) converge.Thing {
+	return moduleFile{strings.TrimPrefix(name, "nvidia for "), proof}
+}
+
+// moduleIn is the module that a state says is on disk, without what is wrong with it.
+func moduleIn(state converge.State) string {
+	module, _, _ := strings.Cut(string(state), ",")
+	return module
+}
+
+func (m moduleFile) Ref() converge.Ref {
+	return converge.Ref{Kind: "module-file", Name: "nvidia for " + m.kernel}
+}
+
+func (m moduleFile) Look(_ context.Context, v host.View) (converge.State, error) {
+	return m.proof(v, m.kernel)
+}
+
+// Make always fails: here the packages did not bring the module that they promise.
+func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) error {
+	found, err := m.proof(h, m.kernel)
+	if err != nil {
+		return err
+	}
+	if found == "" {
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot use kernel %s: no package has brought a module nvidia %s for it", m.kernel, to),
+			Try:  []string{"build = \"dkms\" in [driver], which builds it here", "hold the kernel back until there is a package for it"},
+		}
+	}
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to),
+		Try:  []string{"modinfo -k " + m.kernel + " nvidia, which says where that lies: another package may have brought it, or a build by hand", "build = \"dkms\" in [driver], which builds it here"},
+	}
 }
