@@ -105,6 +105,18 @@ func TestVerify(t *testing.T) {
 	})
 }
 
+// TestDriftIsSandboxed: a unit that only reads is exposed as little as its reading allows, by systemd's own count (tenths).
+func TestDriftIsSandboxed(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "gpuadm-drift.service")
+	must.OK(t, os.WriteFile(at, systemd.Drift, 0o644))
+	if exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=100", at).Run() != nil {
+		t.Skip("systemd-analyze security --offline is not there: systemd 250 has it")
+	}
+	if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=55", at).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // verify is what systemd-analyze says of multi-user.target on a machine of these units, without what it says of programs that are
 // not on this machine. service is in the place of gpuadm.service.
 func verify(t *testing.T, program string, units cloudInit, service []byte) string {

@@ -86,6 +86,8 @@ func TestLabBootUnit(t *testing.T) {
 		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
 	}
 
+	n.Must("systemctl", "start", "gpuadm-drift.service") // in its sandbox
+
 	pid := n.MainPID("kubelet.service")
 	n.Must("systemctl", "restart", bootUnit)
 	check.That(t, n.MainPID("kubelet.service") == pid, "restarting the boot unit restarted kubelet")
