@@ -76,7 +76,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	err = r.stages(ctx)
-	r.Restores = r.mine().restores()
+	r.Restores = r.journalled().restores()
 	if err != nil || !r.newProcess() {
 		if result, err := r.end(err); err != nil {
 			return result, err
@@ -97,8 +97,8 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 		r.tell(Event{Time: r.h.Now(), What: Held, Text: held})
 		return Result{Undone: undone.Made, Held: held}, true, nil
 	}
-	// No failure, and before the plan, which may fail on what the newer one made: the gate opens by it, and the newer one may be a
-	// DaemonSet's, which comes after kubelet.
+	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which comes after kubelet. It is before the
+	// plan, which may fail on what the newer one made.
 	if newer := r.LeavesTo(r.j); newer != "" {
 		r.tell(Event{Time: r.h.Now(), What: Newer, Text: newer})
 		return Result{Undone: undone.Made, Newer: newer}, true, nil
@@ -145,7 +145,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	var steps []step
 	mine := present(r.j.Runs())
 	if err == nil {
-		steps, err = r.look(ctx, r.h, st, f, mine)
+		steps, err = r.planStage(ctx, r.h, st, f, mine)
 	}
 	if err == nil && st.Whole && !allDeferred(steps) && !cannotItself(steps) {
 		var o open
@@ -166,7 +166,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if !slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id && o.What == "make" }) {
 		return err
 	}
-	return r.rollBack(ctx, err, r.proved(st)) // which says too what earlier stages have changed
+	return r.rollBack(ctx, err, r.verifiedBy(st)) // which also names the earlier stages whose changes remain
 }
 
 // gathered returns the machine's facts. They are gathered again once this run has changed something.
@@ -181,8 +181,8 @@ func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	return f, err
 }
 
-// proved says which stages are rolled back with this one: those that this stage verifies.
-func (r *run) proved(st Stage) func(stage string) bool {
+// verifiedBy says which stages are rolled back with one: itself, and those that it verifies.
+func (r *run) verifiedBy(st Stage) func(stage string) bool {
 	names := []string{st.Name}
 	for st.Verifies != "" {
 		names = append(names, st.Verifies)
@@ -195,7 +195,7 @@ func (r *run) proved(st Stage) func(stage string) bool {
 	return func(stage string) bool { return slices.Contains(names, stage) }
 }
 
-// refuse returns what cannot be made, before anything is touched.
+// refuse returns an error that names the changes that cannot be made; nil if all can.
 func refuse(p Plan) error {
 	cannot := p.Cannot()
 	if len(cannot) == 0 {

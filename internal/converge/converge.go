@@ -25,7 +25,7 @@ import (
 // own kind takes it apart.
 type State string
 
-// A Thing is one part of a machine whose state can be looked at and made: the smallest that is owned, undone, left and told alone.
+// A Thing is one part of a machine whose state can be looked at and made: the smallest that gpuadm owns, undoes and reports alone.
 type Thing interface {
 	Ref() Ref                                       // its kind and name, and what else builds the Thing again
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where the state cannot be known yet
@@ -55,8 +55,8 @@ type Stage struct {
 	Wants    func(spec.Spec, facts.Facts) ([]Want, error)
 	Needs    func(spec.Spec) facts.Needs                      // facts that cost more, for its wants; nil: none
 	Notes    func(host.View, spec.Spec, facts.Facts) []string // what no want says, in sentences without a full stop; nil: nothing
-	Verifies string                                           // an earlier stage that only this one verifies: rolled back with it, and in its undo this one's Followers settle again
-	Whole    bool                                             // it speaks for the whole machine: made only where all stages before it are converged
+	Verifies string                                           // an earlier stage that only this one verifies: it is rolled back with this one, and its undo makes this one's Followers current
+	Whole    bool                                             // gpuadm makes it only where all stages before it are converged
 	Holds    bool                                             // an apply makes nothing after it while something in it waits
 }
 
@@ -77,7 +77,7 @@ type Change struct {
 	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, since they were changed outside gpuadm
 	Dependency bool                `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
 	Follows    bool                `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
-	Affects    []Ref               `json:"affects,omitempty"`    // what must settle after this, and after its undo
+	Affects    []Ref               `json:"affects,omitempty"`    // the Followers that the change affects, and its undo too
 	Unsure     bool                `json:"unsure,omitempty"`     // of a run that was cut short, which may not have made it
 	Diff       string              `json:"diff,omitempty"`       // unified diff of the bytes, secrets masked; not journalled
 	Reason                         // why it is not made now; the zero Reason: it is
@@ -86,7 +86,7 @@ type Change struct {
 // Home is the folder that holds the journal and the blobs.
 const Home = "/var/lib/gpuadm"
 
-// What follows a kind implements where it has more to say.
+// A kind implements those of the interfaces below that apply to it.
 
 // A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
 type Stored interface {
@@ -111,15 +111,15 @@ type Resolver interface {
 	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
-// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Both are pure.
+// A Follower comes after all other things of its stage, in undo too, and has no Before: a daemon whose files have changed. Its methods are pure.
 type Follower interface {
 	Thing
 	Affected(found State, by Change) State // its state after another change
 	Current(found State) State             // its desired state
 }
 
-// A Supplier is a Follower that a Resolver gets its answers from: the lists of what repositories hold. On the way back what it follows is
-// restored before what a Resolver draws from it.
+// A Supplier is a Follower that a Resolver gets its answers from: the lists of what repositories hold. Undo restores the files that
+// affect it first, and then what a Resolver takes from it.
 type Supplier interface {
 	Follower
 	Supplies()
@@ -162,7 +162,7 @@ type Ref struct {
 	Form  string   `json:"form,omitempty"`  // in which form its bytes are, so that undo finds the same merger again
 }
 
-// String is the thing in two words.
+// String is the thing's kind and name.
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 
 // key is what tells things apart, and can be compared. A thing in another form is the same thing.

@@ -22,7 +22,7 @@ import (
 // Engine converges one machine by one spec.
 type Engine struct {
 	Stages  []Stage                                            // the whole sequence, or the part asked for
-	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
+	Before  []Stage                                            // the whole sequence, where Stages is a part of it; nil: Stages
 	Spec    spec.Spec                                          //
 	ThingOf func(Ref) (Thing, error)                           // builds a thing again from the journal
 	Clients func(context.Context, host.View) ([]string, error) // processes that hold a GPU, for the breaks that would kill them

@@ -58,12 +58,12 @@ type Record struct {
 // A Journal is what the journal file says.
 type Journal struct {
 	Records []Record
-	Torn    int    // the last line, from 1, if a power cut has torn it: before its touch, since that waits for the sync; else 0
+	Torn    int    // the number of the last line if a power cut has torn it, else 0: its change was not made, since the touch waits for the sync
 	Damaged []int  // other lines that cannot be read
 	Newer   int    // the format of a newer gpuadm that has written here; this one reads nothing of it, and writes nothing
 	Problem string // why the file as a whole cannot be read; it counts as empty then
-	// Refused says that another user could have written it. It counts as empty then, so that a look goes by the machine alone, and
-	// no run begins: neither what it says nor that it is replaced may be another user's choice.
+	// Refused says why the file is not trusted: another user could have written it. A look takes it for empty, and no run begins:
+	// another user must decide neither what the journal says nor that gpuadm replaces it.
 	Refused *trouble.Error
 
 	raw [][]byte // the damaged lines: a compacted journal keeps them
@@ -74,7 +74,7 @@ func ParseJournal(data []byte) Journal {
 	var j Journal
 	lines := bytes.Split(data, []byte("\n"))
 	j.Records = slices.Grow(j.Records, min(len(lines)-1, compactAbove))
-	var r Record // one for all: json has each take memory
+	var r Record // one for all lines: json would allocate each
 	for n, line := range lines {
 		if len(line) == 0 {
 			continue
@@ -134,7 +134,7 @@ func ReadJournal(v host.View) Journal {
 // write adds a record, on disk when it returns.
 func (j *Journal) write(h host.Host, r Record) error { return j.add(h, r, h.Append) }
 
-// note adds a record that a power cut may take as long as none is written after it: then it is as if power had failed before it.
+// note adds a record without a sync: a power cut may lose it until the next write, which is the same as a power cut before it.
 func (j *Journal) note(h host.Host, r Record) error { return j.add(h, r, h.Note) }
 
 func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) error) error {
@@ -176,8 +176,8 @@ func makeHome(h host.Host) error {
 	return nil
 }
 
-// compact rewrites a journal that has grown: runs of which nothing is left to undo go, and those before the newest become one run,
-// with the name of the oldest. The records of a run that was cut short stay. A full disk is no reason to stop.
+// compact rewrites a journal that has grown: it drops runs that have nothing left to undo, and joins all but the newest into one run
+// with the id of the oldest. It keeps the records of a run that was cut short. A full disk does not stop the run.
 func (j *Journal) compact(h host.Host) {
 	if len(j.Records) <= compactAbove || j.Newer > 0 || j.Problem != "" {
 		return
@@ -220,7 +220,7 @@ func (j *Journal) compact(h host.Host) {
 	_ = j.rewrite(h, kept)
 }
 
-// joined has changes that follow each other as one. One that may not have been made stays alone, and so does the one before it.
+// joined joins changes where one begins at the other's After. A change that may not have been made stays alone, as does the one before.
 func joined(makes []Change) (list []Change) {
 	for i, c := range makes {
 		if n := len(list); n > 0 && list[n-1].After == c.Before && !list[n-1].Unsure && !c.Unsure && i < len(makes)-1 {

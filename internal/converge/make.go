@@ -22,7 +22,7 @@ type Stays struct{ Why string }
 
 func (s Stays) Error() string { return s.Why }
 
-// walk makes steps in their order, those that are made as one together, each looked at again when its turn comes.
+// walk makes steps in their order, a Batch in one go, and looks at each again when its turn comes.
 func (r *run) walk(ctx context.Context, steps []step) error {
 	for group := range groups(steps) {
 		if r.stopped() {
@@ -43,7 +43,7 @@ func (r *run) walk(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// groups are the steps in their order, those beside each other that are made as one together.
+// groups yields the steps in their order: those of one Batch that are beside each other as one group, others alone.
 func groups(steps []step) iter.Seq[[]step] {
 	return func(yield func([]step) bool) {
 		for len(steps) > 0 {
@@ -72,7 +72,7 @@ func changes(steps []step) (list []Change) {
 // superfluous.
 func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	for _, s := range steps {
-		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Deferred != "") { // what a Resolver could not answer, To alone does not say
+		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Deferred != "") { // what a Resolver could not answer, To cannot either
 			r.lookAt(ctx, r.h, &s)
 		}
 		switch {
@@ -85,7 +85,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		case !s.converged():
 			due = append(due, s)
 		case r.rolling() && !s.Follows && s.Before == s.mine[0].Before:
-			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
+			// The journal announced it, and it was not made: the journal must say so, or undo would take the run to have changed it.
 			s.Before = s.mine[len(s.mine)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
 		}
@@ -125,7 +125,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*trouble.Error)(nil); errors.As(err, &t) && t.Error() == err.Error() {
-			return err // it names what cannot be done
+			return err // it says what cannot be done
 		}
 		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
 	}
@@ -194,7 +194,7 @@ func (r *run) leave(c Change, why string) {
 }
 
 // remember journals the state in which a failed make has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
-// where they are others, another process wrote them. What could not be rolled back stays for the next undo to take back.
+// where they are others, another process wrote them. The next undo reverts what could not be rolled back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
@@ -286,16 +286,16 @@ func (r *run) rebootBudget(c Change) error {
 	}
 }
 
-// rollBack takes back what this run has changed in some stages, last first, and says so. It goes on past what cannot be.
+// rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It continues past what it cannot revert.
 func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
 	ctx = context.WithoutCancel(ctx) // also a run that is over its deadline leaves nothing half done
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
 	t := troubleOf(cause)
-	back, rest := r.mine().split(of)
+	back, rest := r.journalled().split(of)
 	if last := len(back.Makes) - 1; last >= 0 && slices.Contains(r.unmade, back.Makes[last].key()) {
 		back.Makes[last].Affects = nil
 	}
-	undone, failed := r.takeBack(ctx, r.backwards(fold([]Run{back})))
+	undone, failed := r.revert(ctx, r.backwards(fold([]Run{back})))
 	for _, err := range failed {
 		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
 	}
@@ -310,8 +310,8 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	return t
 }
 
-// takeBack makes the steps of a roll-back, and leaves the run as it was but for what it needs: a reboot.
-func (r *run) takeBack(ctx context.Context, steps []step) (undone []Change, failed []error) {
+// revert makes the steps of a roll-back. The run's Result keeps nothing of it but a reboot that it needs.
+func (r *run) revert(ctx context.Context, steps []step) (undone []Change, failed []error) {
 	at, doing, made, reboot := r.at, r.doing, r.Made, r.Reboot
 	r.doing, r.Made, r.Reboot = RolledBack, nil, ""
 	var due []step
@@ -332,12 +332,12 @@ func (r *run) takeBack(ctx context.Context, steps []step) (undone []Change, fail
 	return undone, failed
 }
 
-// mine is what the journal says of this run.
-func (r *run) mine() (mine Run) {
+// journalled is what the journal says of this run.
+func (r *run) journalled() (of Run) {
 	for _, run := range r.j.Runs() {
 		if run.ID == r.id {
-			mine = run
+			of = run
 		}
 	}
-	return mine
+	return of
 }

@@ -96,13 +96,13 @@ func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Fact
 	return p, nil
 }
 
-// plan plans all stages, and says nothing of the host; show makes what is shown of a step that is not converged.
+// plan plans all stages, and leaves Host empty; show makes the plan's Change of a step that is not converged.
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts, show func(step, host.View) Change) (Plan, error) {
 	p := Plan{Format: PlanFormat, Changes: []Change{}}
 	mine := present(j.Runs())
 	var asked open
 	for _, st := range e.Stages {
-		steps, err := e.look(ctx, v, st, f, mine)
+		steps, err := e.planStage(ctx, v, st, f, mine)
 		if err == nil && st.Whole {
 			steps, err = e.wholly(ctx, v, st, f, mine, steps, asked)
 		}
@@ -153,10 +153,10 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.makes[0].Lost != "" || o.Dependency {
 			continue
 		}
-		if o.back() && !o.unsure() {
-			continue // it was rolled back, and its Followers settled then
+		if o.restored() && !o.unsure() {
+			continue // it was rolled back, and its Followers were made current then
 		}
-		s, err := e.without(o)
+		s, err := e.takingOut(o)
 		if err != nil {
 			continue // a kind of another gpuadm version: only its undo is lost
 		}
@@ -179,20 +179,20 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	steps := together(append(unwanted, wanted...))
 	followersLast(steps)
-	proven := e.followersIn(st, f)
+	verifiers := e.followersOfVerifiers(st, f)
 	for i := range steps {
-		steps[i].unfollows(steps, proven)
+		steps[i].noteFollowers(steps, verifiers)
 	}
 	return steps, nil
 }
 
-// without is the step that takes out all that gpuadm made of a thing.
-func (e *Engine) without(o ours) (step, error) {
+// takingOut is the step that takes out all that gpuadm made of a thing.
+func (e *Engine) takingOut(o ours) (step, error) {
 	t, err := e.ThingOf(o.Ref)
 	c := o.Change
 	c.Why, c.Reason, c.Unsure, c.Lost = "", Reason{}, false, o.makes[0].Lost
 	same := func(found State) (State, error) { return found, nil }
-	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, goes: 1}, err
+	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: 1}, err
 }
 
 // wantCurrent wants a Follower current.
@@ -200,21 +200,20 @@ func wantCurrent(t Follower) Want {
 	return Want{Thing: t, To: func(found State) (State, error) { return t.Current(found), nil }}
 }
 
-// followers builds again what must settle after a journalled change is undone.
+// followers builds the Followers again that the undo of a journalled change affects.
 func (e *Engine) followers(c Change) (list []Follower) {
 	for _, ref := range c.Affects {
 		if t, err := e.ThingOf(ref); err == nil {
-			if st, ok := t.(Follower); ok {
-				list = append(list, st)
+			if follower, ok := t.(Follower); ok {
+				list = append(list, follower)
 			}
 		}
 	}
 	return list
 }
 
-// together has what a stage makes in one go made in one, where the last of it was: packages that are no longer asked for are removed in
-// the transaction that installs those that replace them, and one that a later run has drawn along does not go alone, while others of
-// them need it.
+// together puts the steps of each Batch beside each other, at the place of the last: one transaction removes packages that the spec no
+// longer asks for and installs those that replace them, and removes no dependency while another package needs it.
 func together(steps []step) (list []step) {
 	for i, s := range steps {
 		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
@@ -222,8 +221,8 @@ func together(steps []step) (list []step) {
 			list = append(list, s)
 		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
 			mates := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })
-			if _, draws := s.want.Thing.(Resolver); draws { // what is asked for decides what else changes
-				slices.SortStableFunc(mates, func(a, b step) int { return a.goes - b.goes })
+			if _, resolves := s.want.Thing.(Resolver); resolves { // what is asked for decides what else changes
+				slices.SortStableFunc(mates, func(a, b step) int { return a.unwanted - b.unwanted })
 			}
 			list = append(list, mates...)
 		}
@@ -231,14 +230,13 @@ func together(steps []step) (list []step) {
 	return list
 }
 
-// followersIn returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
-// nothing.
-func (e *Engine) followersIn(st Stage, f facts.Facts) (list []step) {
-	for _, prover := range e.Stages {
-		if prover.Verifies != st.Name {
+// followersOfVerifiers returns the Followers of the stages that verify this one. A stage that cannot say yet what it wants has none.
+func (e *Engine) followersOfVerifiers(st Stage, f facts.Facts) (list []step) {
+	for _, verifier := range e.Stages {
+		if verifier.Verifies != st.Name {
 			continue
 		}
-		wants, err := prover.Wants(e.Spec, f)
+		wants, err := verifier.Wants(e.Spec, f)
 		if err != nil {
 			continue
 		}
@@ -251,13 +249,13 @@ func (e *Engine) followersIn(st Stage, f facts.Facts) (list []step) {
 	return list
 }
 
-// affects notes which of the stage's things, and of those that prove it, must settle after this one.
-func (s *step) unfollows(steps, proven []step) {
+// noteFollowers notes which Followers of the stage, and of the stages that verify it, the step's change affects.
+func (s *step) noteFollowers(steps, verifiers []step) {
 	if s.Follows = follows(s.want.Thing) == 1; s.Follows {
 		return
 	}
 	s.Affects = nil
-	for _, all := range [][]step{steps, proven} {
+	for _, all := range [][]step{steps, verifiers} {
 		for i := range all {
 			if t, ok := all[i].want.Thing.(Follower); ok && t.Affected("", s.Change) != "" {
 				s.Affects = append(s.Affects, t.Ref())
@@ -273,8 +271,8 @@ func (c Change) section() string {
 	return c.Stage
 }
 
-// look plans one stage.
-func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
+// planStage returns the steps of one stage, looked at.
+func (e *Engine) planStage(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	steps, err := e.wants(st, f, mine)
 	if err != nil {
 		return nil, err

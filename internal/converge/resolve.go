@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// resolve has the pending changes of each kind that can draw others along resolved, and adds those.
+// resolve asks the Resolver of each kind what its pending changes bring, and adds these dependencies.
 func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	for i := 0; i < len(steps); i++ {
 		r, ok := steps[i].want.Thing.(Resolver)
@@ -21,7 +21,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []
 		}
 		same := func(s step) bool { return s.Kind == r.Ref().Kind }
 		if slices.ContainsFunc(steps, func(s step) bool { return same(s) && s.Cannot != "" }) {
-			continue // it will be refused; what the others would draw along changes nothing about that
+			continue // the plan will be refused, whatever the others bring
 		}
 		var pending []Change
 		for j := range steps {
@@ -45,19 +45,19 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []
 	return steps, nil
 }
 
-// unresolved marks what could not be resolved: all of it as deferred, or the first with the reason, which is all there is
-// to say about the others too.
+// unresolved marks what could not be resolved: all of it as deferred; or the first with the reason, and it drops the others, which
+// have the same reason.
 func unresolved(steps []step, pending []Change, err error) []step {
 	waits := errors.As(err, new(host.Later))
 	var out []step
 	for _, s := range steps {
-		isOne := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
+		asked := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
 		switch {
-		case isOne && waits:
+		case asked && waits:
 			s.Before, s.After, s.Reason = "", "", reasonOf(err)
-		case isOne && s.key() == pending[0].key():
+		case asked && s.key() == pending[0].key():
 			s.Reason, s.stuck = cannot(err), true
-		case isOne:
+		case asked:
 			continue
 		}
 		out = append(out, s)
@@ -65,7 +65,7 @@ func unresolved(steps []step, pending []Change, err error) []step {
 	return out
 }
 
-// dependencies fills what was found out into the steps, and adds those that are drawn along behind the last of their kind.
+// dependencies writes what a Resolver found into the steps, and adds the dependencies behind the last step of their kind.
 func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []ours) ([]step, error) {
 	last := 0
 	for i, s := range steps {
@@ -82,7 +82,7 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []
 				return nil, err
 			}
 			c.Stage, c.Section, c.Dependency = like.Stage, like.Section, true
-			s := step{Change: c, want: Want{Thing: t, To: asFound(c)}, resolved: true, left: leftOf(makesOf(mine, c.key()))}
+			s := step{Change: c, want: Want{Thing: t, To: unlessChanged(c)}, resolved: true, left: leftOf(makesOf(mine, c.key()))}
 			s.guard()
 			extra = append(extra, s)
 			continue
@@ -93,14 +93,14 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []
 			continue
 		}
 		s.Before, s.After, s.Why, s.Lost, s.Brings, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Lost, c.Brings, c.Dependency, nil
-		s.want.To = asFound(c)
+		s.want.To = unlessChanged(c)
 		s.guard()
 	}
 	return slices.Insert(steps, last+1, extra...), nil
 }
 
-// accepts says how the thing of a converged step is wanted once a change that others draw has been made to it: the same, where
-// the spec leaves its version open or no longer asks for it.
+// accepts returns the desired state of a converged step's thing after others' change c to it: c.After, where the spec leaves the
+// version open or no longer asks for the thing.
 func (s step) accepts(c Change) (State, error) {
 	if s.want.To == nil || !s.converged() {
 		return c.After, nil
@@ -108,8 +108,8 @@ func (s step) accepts(c Change) (State, error) {
 	return s.want.To(c.After)
 }
 
-// asFound holds a resolved change to what it was resolved from: between then and the touch no other process may have changed it.
-func asFound(c Change) func(State) (State, error) {
+// unlessChanged is the To of a resolved change: it fails where another process has changed the thing since Resolve.
+func unlessChanged(c Change) func(State) (State, error) {
 	return func(found State) (State, error) {
 		if found != c.Before && found != c.After {
 			return "", fmt.Errorf("cannot make %s: it was %q in the plan and is %q now; run the same command again", c, c.Before, found)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// ErrStopped reports that a run was asked to stop between two changes. The next run goes on.
+// ErrStopped reports that a run was asked to stop between two changes. The next run continues it.
 var ErrStopped = errors.New("stopped as asked; the same command continues from here")
 
 // Result is how an apply or undo ended.
@@ -46,24 +46,24 @@ type run struct {
 	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does not stop at a full disk.
 	doing  What
 	unsure bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
-	first  string // what the next record of a change says of those before it
-	unmade []key  // what could not be written: it is as it was, so nothing has to settle for it
+	first  string // resumed, until the first change of a run that continues one cut short is journalled; then ""
+	unmade []key  // files that could not be written: each has its Before, so its Followers are not affected
 	cut    Run    // the last run, if it has no end
-	open   bool   // and there is one
+	open   bool   // whether there is such a run
 	boot   string
 	facts  *facts.Facts // gathered since this run last changed something; nil: not yet
 	Result
 }
 
-// resume takes the machine's run lock, reads its journal, removes what a killed run left half made, and says which run was cut
-// short. Every run begins here, and ends with what it returns, which names what of the journal cannot be read: said at first, it
-// would be out of sight at the end. Without the lock nothing is touched.
+// resume takes the machine's run lock, reads its journal, removes what a killed run left half made, and notes which run was cut
+// short. Every run begins here, and calls the returned function last: it reports what of the journal cannot be read, at the end of the
+// output where an operator sees it, and unlocks. Without the lock nothing is touched.
 func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	unlock, err := h.Lock()
 	if err != nil {
 		return nil, nil, err
 	}
-	e.validated.Clear() // a prover that did not answer in the last run may answer now
+	e.validated.Clear() // a Validator that did not answer in the last run may answer now
 	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h), doing: Made}
 	if r.j.Refused != nil {
 		unlock()
@@ -172,7 +172,7 @@ func (r *run) covers(cut Run) bool {
 	return !slices.ContainsFunc(cut.Makes, func(c Change) bool { return r.order(c.Stage) < 0 })
 }
 
-// end closes the run in the journal. What was stopped or waits for a reboot stays open, and the next run goes on with it.
+// end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and the next run continues it.
 func (r *run) end(err error) (Result, error) {
 	r.cache.Keep(r.h)
 	if err != nil {
@@ -201,7 +201,7 @@ func (r *run) end(err error) (Result, error) {
 	return r.Result, err
 }
 
-// unsureRollBack says whether this run goes on with one that was cut short in a roll-back, and the journal does not say so yet.
+// unsureRollBack says whether this run continues a run that was cut short in a roll-back, and the journal does not say so yet.
 func (r *run) unsureRollBack() bool { return r.first == resumed && r.cut.rollingBack() }
 
 // unclosed says that a run has made all changes, and could not journal its end: the next run ends it.
@@ -211,7 +211,7 @@ func unclosed(err error) error {
 	return t
 }
 
-// newProcess says that a new process continues: the run stays open, and its changes belong to it.
+// newProcess says that a new process must continue this run, which stays open for it.
 func (r *run) newProcess() bool {
 	return slices.ContainsFunc(r.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
 }
@@ -247,7 +247,7 @@ func (r *run) journal(t Thing, c Change) (err error) {
 		return err
 	}
 	c.Diff, c.Left = "", nil
-	for _, rec := range slices.Backward(r.j.Records) { // a change that waits for its reboot is tried again and again
+	for _, rec := range slices.Backward(r.j.Records) { // a change that waits for its reboot is made again and again
 		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
 			if rec.Change.Before == c.Before && rec.Change.After == c.After && !r.unsureRollBack() {
 				return nil

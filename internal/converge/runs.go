@@ -97,15 +97,15 @@ func (r Run) settled() bool {
 
 // changed says whether a run has left anything that could be undone.
 func (r Run) changed() bool {
-	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.back() })
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.restored() })
 }
 
 // restores says whether undo would restore anything of it.
 func (r Run) restores() bool {
-	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.Keeps == "" && (o.unsure() || !o.back()) })
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.Keeps == "" && (o.unsure() || !o.restored()) })
 }
 
-// split parts a run's changes by their stages.
+// split divides a run's changes by their stages.
 func (r Run) split(of func(stage string) bool) (in, out Run) {
 	in, out = r, r
 	in.Makes, out.Makes = nil, nil
@@ -119,10 +119,10 @@ func (r Run) split(of func(stage string) bool) (in, out Run) {
 	return in, out
 }
 
-// stages are those that the run has left changes of.
+// stages are those whose changes of this run remain.
 func (r Run) stages() (list []string) {
 	for _, o := range fold([]Run{r}) {
-		if !o.back() {
+		if !o.restored() {
 			list = also(list, o.Stage)
 		}
 	}
@@ -169,8 +169,8 @@ func leftOf(makes []Change) State {
 	return makes[len(makes)-1].After
 }
 
-// fold joins the runs' changes to each thing, in the order of the first touch: what was made upon another thing came after it, and
-// has to go before it, however often that was changed since. What settles leaves nothing to undo.
+// fold groups the runs' changes by thing, in the order of the first touch. A thing that needs another was touched after it, and undo
+// reverts it before the other, however often that was changed since. A Follower has nothing to undo.
 func fold(runs []Run) []ours {
 	most := 0
 	for i := range runs {
@@ -190,7 +190,7 @@ func fold(runs []Run) []ours {
 				i, at[is] = len(list), len(list)
 				list = append(list, ours{is: is, first: run})
 			}
-			if len(c.Brings) == 0 { // only a mark was changed then
+			if len(c.Brings) == 0 { // the change was to the package's mark alone
 				c.Brings = list[i].Brings
 			}
 			list[i].Change, list[i].last = c, run
@@ -204,8 +204,8 @@ func fold(runs []Run) []ours {
 // unsure says that the last change may not have been made.
 func (o *ours) unsure() bool { return o.makes[len(o.makes)-1].Unsure }
 
-// back says that the thing has its first Before again, as far as the journal knows.
-func (o *ours) back() bool {
+// restored says that the thing has its first Before again, as far as the journal knows.
+func (o *ours) restored() bool {
 	s := o.After
 	for _, c := range slices.Backward(o.makes) {
 		switch s {
@@ -277,7 +277,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		return s, err
 	}
 	for _, o := range present(s.Runs) {
-		if o.back() {
+		if o.restored() {
 			continue
 		}
 		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Left: o.last.Ended}

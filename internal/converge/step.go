@@ -19,17 +19,17 @@ import (
 type step struct {
 	Change
 	want     Want
-	mine     []Change // our changes to the thing: To decides without them
-	older    []State  // an undo: states of the thing before them that gpuadm knows
-	base     State    // the found state without them
+	mine     []Change // gpuadm's changes to the thing: To gets the state without them
+	older    []State  // in an undo: states of the thing before mine that the journal names
+	base     State    // the found state without mine, which To gets
 	resolved bool     // a Resolver has answered for it
 	stuck    bool     // a Resolver had no answer
-	strict   bool     // an undo: what gpuadm made must be taken out, or it is an error
-	idle     bool     // a settler that is not running, and that nothing pending affects
+	strict   bool     // an undo: where gpuadm's changes cannot be taken out, that is an error
+	idle     bool     // a Follower whose state is deferred, and that no pending change affects
 	err      error    // why it cannot be made, or waits
-	goes     int      // 1: it is taken out, and the spec does not ask for it
-	left     State    // that gpuadm last left the thing in; "" if it did not
-	unseen   bool     // because the thing could not be looked at
+	unwanted int      // 1: the spec does not ask for it, and gpuadm takes its changes out; else 0: sorted by it
+	left     State    // the state in which gpuadm last left the thing; "" if it did not change it
+	unseen   bool     // Look failed: err says why
 	supplies bool     // a Supplier follows it
 }
 
@@ -54,7 +54,7 @@ func supplies(t Thing) bool {
 	return is
 }
 
-// followersLast orders steps for their making: what settles comes after all else.
+// followersLast moves the Followers behind all other steps.
 func followersLast(steps []step) {
 	slices.SortStableFunc(steps, func(a, b step) int { return follows(a.want.Thing) - follows(b.want.Thing) })
 }
@@ -63,8 +63,8 @@ func followersLast(steps []step) {
 // all, and its stack has grown already.
 const sideBySide = 8
 
-// lookAll looks at all steps, side by side where they wait, has changes resolved that need others, and says of what settles what the
-// pending changes will do to it.
+// lookAll looks at all steps, side by side where they wait, has Resolvers add the dependencies, and foresees how the pending changes
+// affect each Follower.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -133,7 +133,7 @@ func (s *step) breaks(ctx context.Context, v host.View) {
 	}
 }
 
-// guard asks what an operator has to allow, since another tool protects the thing.
+// guard asks a Guarded thing what an operator has to allow.
 func (s *step) guard() {
 	g, ok := s.want.Thing.(Guarded)
 	if !ok {
@@ -162,15 +162,15 @@ func (s *step) look(ctx context.Context, v host.View) {
 	}
 }
 
-// to says what a found state shall become. What gpuadm made is taken out first, so that a changed spec ends as on a fresh machine;
-// unless the thing was changed around what gpuadm made, and the spec still asks for just that.
+// to returns the desired state. It takes gpuadm's changes out of the found state first, so that a changed spec ends as on a new machine.
+// Where others changed the thing, and the spec still asks for just what gpuadm made of it, the found state stays.
 func (s *step) to(v host.View, found State) (State, error) {
 	s.base = found
 	if len(s.mine) == 0 || s.want.AsFound {
 		return s.want.To(found)
 	}
 	if found != "" && slices.Contains(s.older, found) && !knows(s.mine, found) {
-		return found, nil // an undo of more that was cut short, or failed, has taken them out already
+		return found, nil // an undo of more runs, cut short or failed, has taken them out already
 	}
 	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *step) foresee(t Follower, pending []Change) {
 	}
 }
 
-// show adds the diff.
+// show returns the change with its diff.
 func (s step) show(v host.View) Change {
 	c := s.Change
 	st, ok := s.want.Thing.(Stored)

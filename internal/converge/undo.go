@@ -20,12 +20,12 @@ type UndoPlan struct {
 	Format    int      `json:"format"`
 	Runs      []string `json:"runs"`                // which runs are undone, oldest first
 	Continues bool     `json:"continues,omitempty"` // an undo of them that was cut short continues
-	Changes   []Change `json:"changes"`             // in order: last touched first, what is made as one together, then those that settle
+	Changes   []Change `json:"changes"`             // in order: last touched first, a Batch in one go, then the Followers
 	Kept      []Change `json:"kept,omitempty"`
 	Left      []Change `json:"left,omitempty"`
 
 	steps []step
-	half  []string // the runs of an undo of these and of others that was cut short
+	half  []string // the runs of an interrupted undo of these and of others
 }
 
 // due counts what is to be made.
@@ -89,7 +89,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
 	switch {
-	case trouble.Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
+	case trouble.Passes(err): // a roll-back would wait for the same: the run stays open, and the next undo continues it
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
@@ -111,12 +111,12 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	return result, err
 }
 
-// pauses says that a run stays open after an error: it goes on after a reboot, or with the next command.
+// pauses says that a run stays open after an error: it continues after a reboot, or with the next command.
 func pauses(err error) bool {
 	return errors.Is(err, ErrStopped) || trouble.Passes(err) || errors.As(err, new(host.Reboot))
 }
 
-// waits says how far an undo has come that waits for another party.
+// waits adds to an error that passes how many changes the undo has made so far.
 func (r *run) waits(err error) error {
 	t := troubleOf(err)
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
@@ -126,19 +126,19 @@ func (r *run) waits(err error) error {
 	return t
 }
 
-// A scope is what an undo takes back.
+// A scope is what an undo reverts.
 type scope struct {
 	ids   []string // the runs, oldest first
 	runs  []Run    // they, and the undos of them that were cut short or failed
 	older []Run    // those before them
-	half  []string // the runs of an undo of these and of others that was cut short
-	leave []string // things that stay, as asked now and of the undo that goes on
-	on    bool     // an undo that was cut short goes on
+	half  []string // the runs of an interrupted undo of these and of others
+	leave []string // things that stay, as asked now and when the undo that continues began
+	cut   bool     // an undo that was cut short continues
 }
 
 func (j Journal) scope(to string, leave []string) (of scope, err error) {
 	last, open := j.unfinished()
-	of.leave, of.on = leave, open && len(last.Undoes) > 0
+	of.leave, of.cut = leave, open && len(last.Undoes) > 0
 	if of.ids, err = j.undoes(to); err != nil || len(of.ids) == 0 {
 		return of, err
 	}
@@ -211,7 +211,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, &trouble.Error{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}
 	of, err := j.scope(to, leave)
-	if p.Runs, p.half, p.Continues = of.ids, of.half, of.on; err != nil || len(of.ids) == 0 {
+	if p.Runs, p.half, p.Continues = of.ids, of.half, of.cut; err != nil || len(of.ids) == 0 {
 		return p, err
 	}
 	var steps []step
@@ -224,7 +224,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	if p.steps, err = e.lookAll(ctx, v, steps, nil); err != nil {
 		return p, err
 	}
-	if of.on { // it was about to load another driver, which ends what the loaded one holds
+	if of.cut { // it was about to load another driver, and what the loaded one held is gone with that one
 		p.steps = slices.DeleteFunc(p.steps, func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) })
 	}
 	if err := e.lacks(ctx, v, p.steps); err != nil {
@@ -280,7 +280,7 @@ func (e *Engine) lacks(ctx context.Context, v host.View, steps []step) error {
 	return nil
 }
 
-// remains notes what of a step this undo cannot take back, here and elsewhere, and what it interrupts.
+// remains notes what this undo cannot revert of a step, here and elsewhere, and what it interrupts.
 func (p *UndoPlan) remains(s *step, runs []Run) {
 	for _, left := range s.Left {
 		c := s.Change
@@ -323,11 +323,11 @@ func (p UndoPlan) overHalf(err error, leave []string, because ...string) error {
 	}
 }
 
-// backwards returns the steps that take changes back, the last touched thing first, then what settles after them.
+// backwards returns the steps that revert changes, the last touched thing first, then the Followers that these affect.
 func (e *Engine) backwards(all []ours) (steps []step) {
-	var settle []step
+	var last []step // the Followers
 	for _, o := range slices.Backward(all) {
-		s, err := e.without(o)
+		s, err := e.takingOut(o)
 		s.strict, s.resolved = true, true
 		if err != nil {
 			s.Cannot, s.err = err.Error(), err
@@ -337,25 +337,25 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		for _, t := range e.followers(o.Change) {
 			steps[at].supplies = steps[at].supplies || supplies(t)
 			c := Change{Stage: o.Stage, Ref: t.Ref(), Follows: true}
-			settle = slices.DeleteFunc(settle, func(s step) bool { return c.Ref.covers(s.Ref) })
-			if !slices.ContainsFunc(settle, func(s step) bool { return s.Ref.covers(c.Ref) }) {
-				settle = append(settle, step{Change: c, want: wantCurrent(t), strict: true})
+			last = slices.DeleteFunc(last, func(s step) bool { return c.Ref.covers(s.Ref) })
+			if !slices.ContainsFunc(last, func(s step) bool { return s.Ref.covers(c.Ref) }) {
+				last = append(last, step{Change: c, want: wantCurrent(t), strict: true})
 			}
 		}
 	}
-	return append(suppliersFirst(together(steps)), settle...)
+	return append(suppliersFirst(together(steps)), last...)
 }
 
-// suppliersFirst has what supplies a Resolver restored before what is drawn from it.
+// suppliersFirst moves the steps that affect a Supplier before those of a Resolver, which asks it.
 func suppliersFirst(steps []step) []step {
-	draws := func(s step) bool { _, is := s.want.Thing.(Resolver); return is }
-	at := slices.IndexFunc(steps, draws)
+	resolves := func(s step) bool { _, is := s.want.Thing.(Resolver); return is }
+	at := slices.IndexFunc(steps, resolves)
 	if at < 0 {
 		return steps
 	}
 	var first, rest []step
 	for _, s := range steps[at:] {
-		if s.supplies && !draws(s) {
+		if s.supplies && !resolves(s) {
 			first = append(first, s)
 		} else {
 			rest = append(rest, s)
@@ -364,7 +364,7 @@ func suppliersFirst(steps []step) []step {
 	return slices.Concat(steps[:at], first, rest)
 }
 
-// broke is what a thing that settles interrupted when the runs made it: it does so again.
+// broke is what a Follower interrupted when the runs made it: it does so again.
 func broke(runs []Run, c Change) []string {
 	for _, run := range slices.Backward(runs) {
 		for _, m := range run.Makes {

@@ -33,7 +33,7 @@ func (o *open) note(stage string, steps []step) {
 	}
 }
 
-// before plans all stages of the sequence before one, except those named.
+// before plans the stages of the sequence before st, except those in but, and returns the first that is not converged.
 func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o open, err error) {
 	all := e.Before
 	if all == nil {
@@ -46,7 +46,7 @@ func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Fact
 		if slices.ContainsFunc(but, func(b Stage) bool { return b.Name == earlier.Name }) {
 			continue
 		}
-		steps, err := e.look(ctx, v, earlier, f, mine)
+		steps, err := e.planStage(ctx, v, earlier, f, mine)
 		if err != nil {
 			return o, err
 		}
@@ -80,12 +80,12 @@ func allDeferred(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool { return s.Deferred == "" || s.Waits != "" })
 }
 
-// cannotItself says that a stage itself has a change that cannot be made: that is nearer to the cause than an earlier stage.
+// cannotItself says that a stage has a change of its own that cannot be made: its reason is nearer to the cause than an earlier stage.
 func cannotItself(steps []step) bool {
 	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
 }
 
-// wholly plans a stage that speaks for the whole machine. The stage is deferred while an earlier stage of the same apply is not
+// wholly plans a stage that is Whole. The stage is deferred while an earlier stage of the same apply is not
 // converged; it cannot be made while any other stage is not converged.
 func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked open) ([]step, error) {
 	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
@@ -132,20 +132,20 @@ func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, lef
 	return rest, left, nil
 }
 
-// strip is takeOut without what earlier runs left. A state that gpuadm found or made is without gpuadm's changes what that one was;
-// any other was changed outside gpuadm since, and a Merger knows what to make of it.
+// strip is takeOut that does not name what earlier runs left. Where found is a Before or After in makes, strip takes out the changes up
+// to that one, and asks no Merger. Any other state was changed outside gpuadm since: a Merger takes gpuadm's part out of it.
 func strip(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
-	last, m, merges := makes[len(makes)-1], Merger(nil), false
+	last := makes[len(makes)-1]
 	for i, c := range slices.Backward(makes) {
 		if found == c.After || found == c.Before {
 			rest, err = without(v, t, makes[:i+1])
 			return rest, nil, err
 		}
 		if found == "" && i > 0 && makes[i-1].After != c.Before {
-			break // what is missing now is not what was missing before it was made outside gpuadm
+			break // between these two it was made outside gpuadm: it is not missing for the reason it was missing before
 		}
 	}
-	m, merges = t.(Merger)
+	m, merges := t.(Merger)
 	if found == "" && (merges || !last.Unsure) { // else a make that was cut short may have left nothing
 		return "", nil, nil
 	}
@@ -161,7 +161,7 @@ func strip(v host.View, t Thing, found State, makes []Change) (rest State, left 
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
 }
 
-// merged takes what gpuadm made of base out of found. A change that may not have been made takes the one before it along.
+// merged takes what gpuadm made of base out of found. Where the last change may not have been made, it takes out the one before it too.
 func merged(v host.View, m Merger, found, base State, last Change) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, last.After)
 	if err != nil || !last.Unsure || last.Before == base {
@@ -178,7 +178,7 @@ func merged(v host.View, m Merger, found, base State, last Change) (rest State, 
 	return rest, left, err
 }
 
-// without is the state that the last change found, without the changes before it.
+// without is the Before of the last change, without the changes before that.
 func without(v host.View, t Thing, makes []Change) (State, error) {
 	n := len(makes) - 1
 	if n == 0 {
