@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
-// what that leads to is the engine's business.
+// Package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
+// the engine, internal/converge, decides which and when.
 package things
 
 import (
@@ -20,10 +20,10 @@ import (
 // A FileThing is a regular file, or a link, which is kept when its target is written.
 // Its state is "MODE UID:GID SHA256 SIZE", then its extended attributes, then "via TARGET" if the name is a link.
 type FileThing struct {
-	name  string
-	merge MergeFunc
-	form  string
-	prove ProveFunc
+	name     string
+	merge    MergeFunc
+	form     string
+	validate ValidateFunc
 
 	last lastLook
 	mu   sync.Mutex
@@ -34,8 +34,8 @@ type FileThing struct {
 // changed outside gpuadm since. It fails only where it cannot separate the parts. nil bytes mean no file.
 type MergeFunc func(before, after, found []byte) (rest []byte, left []string, err error)
 
-// A ProveFunc says what is wrong with a file's bytes to be, before they are written.
-type ProveFunc func(ctx context.Context, v host.View, before, after []byte) error
+// A ValidateFunc says what is wrong with the bytes that a file will have, before they are written.
+type ValidateFunc func(ctx context.Context, v host.View, before, after []byte) error
 
 // NewFile names a file. merge may be nil: then gpuadm cannot tell its parts apart.
 func NewFile(name string, merge MergeFunc) *FileThing {
@@ -46,9 +46,9 @@ func NewFile(name string, merge MergeFunc) *FileThing {
 	return f
 }
 
-// Validated has every change to the file judged.
-func (f *FileThing) Validated(prove ProveFunc) *FileThing {
-	f.prove = prove
+// Validated has each change to the file judged.
+func (f *FileThing) Validated(by ValidateFunc) *FileThing {
+	f.validate = by
 	return f
 }
 
@@ -130,7 +130,7 @@ func leadsNowhere(name, to string) bool {
 	return path.Clean(to) == nowhere
 }
 
-// parse takes the state of a file apart that is to be written.
+// parse takes a state apart; it refuses a link to /dev/null, which gpuadm does not write to.
 func (f *FileThing) parse(found converge.State) (fileState, error) {
 	if found == maskedFile {
 		return fileState{}, fmt.Errorf("cannot use %s as a file: it is a link to %s", f.name, nowhere)
@@ -180,10 +180,10 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 	if err != nil {
 		return "", err
 	}
-	return f.with(s.like(info.Attr()), data), nil
+	return f.with(s.withAttr(info.Attr()), data), nil
 }
 
-// Make writes the state's bytes with its owner and mode, or removes the file, if it is as the last look found it.
+// Make writes the state's bytes with its owner and mode, or removes the file. It refuses where the file changed since the last look.
 func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	s, err := parseFile(to)
 	if err != nil {
@@ -254,7 +254,7 @@ func (f *FileThing) Digest(state converge.State) string {
 
 // Validate has a change judged by the program that will read the file.
 func (f *FileThing) Validate(ctx context.Context, v host.View, before, after converge.State) error {
-	if f.prove == nil {
+	if f.validate == nil {
 		return nil
 	}
 	b, err := f.Bytes(v, before)
@@ -265,11 +265,11 @@ func (f *FileThing) Validate(ctx context.Context, v host.View, before, after con
 	if err != nil {
 		return err
 	}
-	return f.prove(ctx, v, b, a)
+	return f.validate(ctx, v, b, a)
 }
 
 func (f *FileThing) with(s fileState, data []byte) converge.State {
-	s = s.of(data)
+	s = s.withBytes(data)
 	f.remember(s.sha, data)
 	return s.State()
 }

@@ -47,15 +47,15 @@ func (s fileState) State() converge.State {
 	return converge.State(strings.Join(words, " "))
 }
 
-// of is the state with these bytes.
-func (s fileState) of(data []byte) fileState {
+// withBytes is the state with these bytes.
+func (s fileState) withBytes(data []byte) fileState {
 	sum := sha256.Sum256(data)
 	s.sha, s.size = hex.EncodeToString(sum[:]), len(data)
 	return s
 }
 
-// like is the state of a file that is there with these attributes.
-func (s fileState) like(a host.Attr) fileState {
+// withAttr is the state of a file that is there with these attributes.
+func (s fileState) withAttr(a host.Attr) fileState {
 	s.there, s.mode, s.uid, s.gid, s.xattrs = true, a.Mode, a.UID, a.GID, a.Xattrs
 	return s
 }
@@ -68,7 +68,7 @@ func (s fileState) is(found *host.Entry) bool {
 	case found.Link != "":
 		return found.Link == s.via
 	}
-	return fileState{}.like(found.Attr).of(found.Data).State() == s.State()
+	return fileState{}.withAttr(found.Attr).withBytes(found.Data).State() == s.State()
 }
 
 func parseFile(state converge.State) (s fileState, err error) {
@@ -142,8 +142,8 @@ func parseMode(text string) (fs.FileMode, error) {
 	return m, err
 }
 
-// TakeOut takes our change out of a file that was changed outside gpuadm since: its bytes, mode, owner, attributes and link each by
-// themselves.
+// TakeOut takes gpuadm's change out of a file that was changed outside gpuadm since: bytes, mode, owner, attributes and link, each
+// independently.
 func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]fileState
 	for i, state := range []converge.State{found, before, after} {

@@ -149,15 +149,15 @@ func Settled(t converge.Follower, why string) converge.Want {
 	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
 }
 
-// lastLook is the state in which a thing's last look found it, or what tells more than the state. Make replaces that and nothing
-// else, so that what another process writes between the look and the rename is not lost.
+// lastLook remembers what a thing's last look found: its state, or a digest that tells more. Make replaces that and nothing else, so
+// that what another process writes between the look and the rename is not lost.
 type lastLook struct {
 	mu     sync.Mutex
 	looked bool
 	state  converge.State
 }
 
-// keep remembers what a look says.
+// keep remembers what a look returns.
 func (l *lastLook) keep(s converge.State, err error) (converge.State, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +165,8 @@ func (l *lastLook) keep(s converge.State, err error) (converge.State, error) {
 	return s, err
 }
 
-// found is what the last look kept. A thing that was not looked at yet is looked at now: the engine always looks first, so what
-// is found then is what there is to keep.
+// found is what the last look kept. Where nothing has looked since the last replace, found looks now: the
+// engine always looks first.
 func (l *lastLook) found(ctx context.Context, h host.Host, t converge.Thing) (converge.State, error) {
 	l.mu.Lock()
 	looked := l.looked
