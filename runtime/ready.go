@@ -19,8 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Ready waits until the daemon behind a restart thing answers CRI again. What a restart thing reads starts with the
-// daemon's configuration, which says where it listens.
+// Ready waits until the engine that runs in a unit answers CRI again. files[0] is the engine's configuration file: Ready finds the
+// engine by it.
 func Ready(ctx context.Context, v host.View, unit string, files []string) error {
 	if len(files) == 0 {
 		return nil
@@ -41,7 +41,7 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	return nil
 }
 
-// Answers says whether the container engine that pods run on answers now, and has loaded the handler that the spec asks for.
+// Answers returns an error unless the engine that pods run on answers now, and has loaded the handler that the spec asks for.
 func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error {
 	if !s.Has("runtime") {
 		return nil
@@ -77,8 +77,8 @@ func NoNetwork(ctx context.Context, v host.View, e facts.Engine) string {
 	return containerd.NoNetwork(ctx, v, at)
 }
 
-// injected wants CDI on in the engine, where something in the cluster names CDI devices and no handler is wanted. Its configuration
-// stays, also what gpuadm wrote into it earlier: its cdi key may be ours.
+// injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no
+// handler. It leaves the configuration alone, its own earlier edits too: enable_cdi may be one of them.
 // Sources: gpu-operator/cdi.rst of NVIDIA/cloud-native-docs; README of https://github.com/NVIDIA/k8s-device-plugin (cdi-cri).
 func injected(e facts.Engine) converge.Want {
 	look := func(context.Context, host.View) (string, error) {
@@ -140,7 +140,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 // ForPods is the engine that pods run on.
 func ForPods(f facts.Facts) (facts.Engine, error) { return chosen(spec.Runtime{Engine: "auto"}, f) }
 
-// NeedsHandler says whether containers get the GPUs by a handler on this machine: GKE's device plugin needs none.
+// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device plugin they do not.
 func NeedsHandler(f facts.Facts) bool {
 	h, err := HandlerOwner(spec.Spec{}, f)
 	return err == nil && h.Name != ""

@@ -56,14 +56,14 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// chosen returns the container engine that kubelet talks to, or the one asked for.
+// chosen returns the container engine that kubelet uses, or else the engine that the spec names.
 func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	var found []string
 	pick := -1
 	for i, e := range f.Engines {
 		found = append(found, e.Name)
 		switch {
-		case r.Engine != "auto" && e.Name != r.Engine, r.Engine == "auto" && f.Kubelet.Endpoint == "" && dockers(e, f.Engines):
+		case r.Engine != "auto" && e.Name != r.Engine, r.Engine == "auto" && f.Kubelet.Endpoint == "" && onlyDockers(e, f.Engines):
 		case pick < 0, f.Kubelet.Uses(e):
 			pick = i
 		}
@@ -80,7 +80,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	}
 	e := f.Engines[pick]
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
-		return e, notKubelets(k.Endpoint, f.Engines)
+		return e, unknownEndpoint(k.Endpoint, f.Engines)
 	}
 	if e.Wrapper != "" && r.Config != e.Config {
 		return e, &trouble.Error{
@@ -100,17 +100,17 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	return e, nil
 }
 
-// dockers says whether a containerd is Docker's alone: Docker is there, and the CRI plugin is switched off, as Docker's package of
-// containerd has it. Kubernetes cannot use it, and containers that Docker starts do not depend on its configuration.
-func dockers(e facts.Engine, all []facts.Engine) bool {
+// onlyDockers says whether a containerd serves Docker alone: Docker is installed, and the CRI plugin is disabled, as in Docker's
+// package of containerd. Kubernetes cannot use it, and containers that Docker starts do not depend on its configuration.
+func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
 	}
 	return containerd.Disabled(e)
 }
 
-// notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
-func notKubelets(endpoint string, engines []facts.Engine) error {
+// unknownEndpoint says that kubelet talks to an engine that was not found: to edit another one would do nothing for its pods.
+func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 	var at []string
 	for _, e := range engines {
 		at = append(at, fmt.Sprintf("%s at %s", e.Name, containerd.Socket(e)))
@@ -124,7 +124,7 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 	}
 }
 
-// notes say what is missing, and what the engine does not do.
+// notes say which program is missing, and what the engine does not do.
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
 	if e, err := chosen(s.Runtime, f); s.Has("runtime") && err == nil && e.Name == "docker" {
@@ -133,7 +133,7 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	return list
 }
 
-// keepsCDI notes that a configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+// keepsCDI notes that containerd's configuration disables CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
 func keepsCDI(s spec.Spec, f facts.Facts) []string {
 	e, err := chosen(s.Runtime, f)
 	if !s.Has("runtime") || err != nil || e.Name != "containerd" {

@@ -50,7 +50,7 @@ func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	return c.targetPath(h)
 }
 
-// targetPath is Target of a configuration that has been read.
+// targetPath is Target for a tree that is parsed already.
 func (c *criTree) targetPath(h engine.Handler) (string, error) {
 	if err := validHandler(h); err != nil {
 		return "", err
@@ -58,7 +58,7 @@ func (c *criTree) targetPath(h engine.Handler) (string, error) {
 	if i := c.target(h); i >= 0 {
 		return c.files[i].path, nil
 	}
-	path, _ := c.dropIn()
+	path, _ := c.dropInPath()
 	return path, nil
 }
 
@@ -121,7 +121,7 @@ func (t Tree) with(path string, data []byte) Tree {
 	return t
 }
 
-// expand is a file as the daemon gets it.
+// expand returns what the daemon reads of a file: the owner's script has replaced the variables in it.
 func (t Tree) expand(data []byte) []byte {
 	if len(t.Expands) == 0 || data == nil {
 		return data
@@ -129,9 +129,9 @@ func (t Tree) expand(data []byte) []byte {
 	return []byte(strings.NewReplacer(t.Expands...).Replace(string(data)))
 }
 
-// withDropIn puts a file that is not there yet where the daemon will read it.
+// withDropIn adds gpuadm's drop-in, which does not exist yet, at its place in the order in which the daemon reads.
 func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, error) {
-	own, at := c.dropIn()
+	own, at := c.dropInPath()
 	if own != path {
 		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
 	}
@@ -144,7 +144,7 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 	return t, at, nil
 }
 
-// proveEffect compares what the daemon made of the tree with what it will make of it.
+// proveEffect compares how the daemon reads the tree before and after the edit.
 func proveEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error {
 	if i := after.target(h); i >= 0 {
 		left, err := after.ops(i, h)
@@ -155,15 +155,15 @@ func proveEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error 
 			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
-	if at := beside(h, ops, before.whole, after.whole, nil); at != nil {
+	if at := sideEffect(h, ops, before.whole, after.whole, nil); at != nil {
 		return fmt.Errorf("internal error: the daemon would see %s changed", toml.ShowPath(at))
 	}
 	return nil
 }
 
-// beside is a path at which two configurations differ, nil if there is none, beside what the edit is about: the version, the handler, and
-// the keys of its ops, in any case of their letters. In the CRI plugin a table that holds nothing counts as none.
-func beside(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
+// sideEffect is a path at which two configurations differ though the edit does not mean it; nil if there is none. The edit means the
+// version, the handler, and the keys of its ops, in any case of their letters. In the CRI plugin an empty table counts as none.
+func sideEffect(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
 	x, isTable := a.(map[string]any)
 	y, isTableToo := b.(map[string]any)
 	cri := len(at) > 1 && at[0] == "plugins" && slices.Contains([]string{criV2, criV3}, at[1])
@@ -182,7 +182,7 @@ func beside(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
 			cri && slices.ContainsFunc(ops, func(op toml.Op) bool { return len(op.Path) > 2 && samePlace(at[2:], op.Path[2:]) }):
 			return nil
 		}
-		return beside(h, ops, x[key], y[key], at)
+		return sideEffect(h, ops, x[key], y[key], at)
 	}
 	for key := range x {
 		if at := differs(key); at != nil {
@@ -199,7 +199,7 @@ func beside(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
 	return nil
 }
 
-// samePlace says whether two paths in the CRI plugin's table lead to the same. Names of handlers are not the daemon's: they are spelt exactly.
+// samePlace says whether two paths in the CRI plugin's table lead to the same. Names of handlers are compared exactly, other keys in any case.
 func samePlace(a, b []string) bool {
 	if len(a) != len(b) {
 		return false
@@ -234,7 +234,7 @@ func (f configFile) imports() ([]string, error) {
 	return facts.Absolute(f.path, out, f.globs), nil
 }
 
-// validHandler says what is wrong with a handler before anything is read.
+// validHandler says what is wrong with a handler.
 func validHandler(h engine.Handler) error {
 	if h.Name == "" || h.Binary == "" || !utf8.ValidString(h.Name+h.Binary) {
 		return fmt.Errorf("cannot edit containerd's configuration: a handler needs a name and a binary, not %q and %q", h.Name, h.Binary)

@@ -100,15 +100,6 @@ func read(t testing.TB, name string) []byte {
 	return b
 }
 
-func (t Tree) data(p string) []byte {
-	for _, f := range append([]File{t.Root}, t.Imports...) {
-		if f.Path == p {
-			return f.Data
-		}
-	}
-	return nil
-}
-
 // withFile is the tree as the daemon finds it once data is at p.
 func (t Tree) withFile(tb testing.TB, p string, data []byte) Tree {
 	files := map[string][]byte{}

@@ -155,7 +155,7 @@ func knows(config, handler string) error {
 		} `json:"containerd"`
 	}
 	if err := json.Unmarshal([]byte(config), &loaded); err != nil || len(loaded.Containerd.Runtimes) == 0 {
-		return nil // it tells nothing of its runtimes: its configuration was proven before
+		return nil // the status lists no runtimes: Prove has judged the configuration
 	}
 	if loaded.Containerd.Runtimes[handler] == nil {
 		return fmt.Errorf("containerd has loaded its configuration without the handler %s", handler)
@@ -238,7 +238,7 @@ func refuse(code Refused, file string, line int, reason, fix string) error {
 	return &trouble.Error{What: fmt.Sprintf("cannot edit %s: %s", file, reason), Try: []string{fix}, Err: code}
 }
 
-// refuse points at the thing at path in a file that has been read.
+// refuse names the line of the key at path.
 func (f configFile) refuse(code Refused, path []string, reason, fix string) error {
 	line := 0
 	if d, err := toml.Parse(f.data); err == nil && len(path) > 0 {

@@ -25,7 +25,7 @@ type configFile struct {
 	tree    map[string]any
 	version int64 // as stated; 0 when it is not
 	stated  bool
-	fresh   bool // holds no key at all: what we write into it begins with a version
+	empty   bool // holds no key at all: what we write into it begins with a version
 }
 
 func readFile(f File, t Tree) (configFile, error) {
@@ -41,7 +41,7 @@ func readFile(f File, t Tree) (configFile, error) {
 	if err != nil {
 		return c, syntaxRefusal(f, err)
 	}
-	c.tree, c.fresh = tree, len(tree) == 0
+	c.tree, c.empty = tree, len(tree) == 0
 	return c, c.readVersion()
 }
 
@@ -78,7 +78,7 @@ func (f *configFile) readVersion() error {
 	return nil
 }
 
-// checkShape refuses tables that are none. The daemon would not start with such a file.
+// checkShape refuses other values in the place of tables. The daemon would not start with such a file.
 func (f configFile) checkShape(criReader) error {
 	key, v := toml.Field(f.tree, "plugins")
 	plugins, err := f.table(v, []string{key})
@@ -125,7 +125,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err != nil {
 		return err
 	}
-	var first string // in order, of those that are wrong
+	var first string // the first name, in order, of those that are wrong
 	var wrong error
 	for name, entry := range runtimes {
 		if wrong != nil && name > first {
@@ -203,15 +203,15 @@ func (f configFile) checkDisabled(r criReader) error {
 	return nil
 }
 
-// checkVersion refuses a file that this daemon does not read, and version 1, which a root without a version is of. An imported file
-// without a version is read as the root is, but for what it says of [plugins.cri].
+// checkVersion refuses a version that this daemon does not read, and version 1, which a root without a version has. The daemon reads an
+// imported file without a version as it reads the root, except for [plugins.cri].
 func (f configFile) checkVersion(r criReader, root bool) error {
 	key, _ := toml.Field(f.tree, "version")
 	switch _, short := toml.Sub(f.tree, "plugins")[criV1]; {
 	case f.version > r.max:
 		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")
-	case f.version < 2 && !f.fresh && (root || f.stated || short):
+	case f.version < 2 && !f.empty && (root || f.stated || short):
 		fix := "write version = 2 as the first line"
 		if short {
 			fix += fmt.Sprintf(", and [plugins.%q] for [plugins.cri]", criV2)

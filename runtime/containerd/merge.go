@@ -70,7 +70,7 @@ func newReader(d Daemon, files []configFile) criReader {
 	return r
 }
 
-// unknownReader takes the daemon for one that the file was written for, and does what is right for all of those.
+// unknownReader is for a daemon of unknown version: it assumes a version that the files were written for, and does what is right for all such.
 func unknownReader(files []configFile) criReader {
 	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
 	v3, older := false, false
@@ -86,7 +86,7 @@ func unknownReader(files []configFile) criReader {
 	return r
 }
 
-// mergeAll returns the merged tree, the plugins in it before migration, and the version that counted in the end.
+// mergeAll returns the merged tree, its plugins before migration, and the version by which the daemon reads it.
 func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, version int64) {
 	whole, plugins := map[string]any{}, map[string]any{}
 	if r.merge != mergeWhole {
@@ -210,7 +210,7 @@ func migrateCRI(plugins map[string]any) {
 	}
 }
 
-// movedElsewhere lists the keys that became the image plugin's and the server's.
+// movedElsewhere lists the keys that containerd 2.x moved to the image plugin and the server plugin.
 func movedElsewhere() []string {
 	return []string{
 		"sandbox_image", "registry", "image_decryption", "max_concurrent_downloads", "image_pull_progress_timeout",

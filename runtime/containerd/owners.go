@@ -17,9 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// An owner writes containerd's configuration on its machines.
+// An owner is a program or a cloud that writes containerd's configuration.
 type owner struct {
-	handler func(facts.Engine, []string) string // the name that "auto" means, of the programs that are there; "" = it needs none
+	handler func(facts.Engine, []string) string // the handler that "auto" means, by the programs that are installed; "" = it needs none
 	wants   func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
 }
 
@@ -33,7 +33,7 @@ func owners() map[string]owner {
 		"k0s":           {itsNvidia, addition},  // its folder of additions has the handler, and it starts the daemon again
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":           {itsNone, none},        //
-		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
+		"nodeadm":       {itsEntry, byNodeadm},  // nodeadm writes the file after gpuadm in a boot
 		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, ours is added once its scripts have ended
 		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
 		"bottlerocket":  {itsEntry, verifyOnly}, //
@@ -146,9 +146,9 @@ func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ engine.Handler) ([]
 	}
 }
 
-// byNodeadm is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that
-// is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
-// it has the handler, before pods come.
+// byNodeadm verifies a file that nodeadm writes. In a boot nodeadm runs after gpuadm and waits for it, so gpuadm does not wait for a
+// handler that is missing here. Stage join tells nodeadm to write it, and stage ready asks the engine whether it has the handler,
+// before pods come.
 func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	w := engine.Verify(e, h, lacking(e, h))
 	if (s.Join.Method == "eks" || s.Join.Method == "auto") && lacking(e, h) != "" {

@@ -36,7 +36,7 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
 				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
 				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
-				out := must.Get(Edit(tree(e), Daemon{version}, HandlerFor(s, f, e), e.Config, found))(t)
+				out := must.Get(Edit(treeOf(e), Daemon{version}, HandlerFor(s, f, e), e.Config, found))(t)
 				key := version != "1.6.36" && version != "2.4.2"
 				off := says == "" && version == "1.7.24"
 				want := says
@@ -135,7 +135,7 @@ func TestBeside(t *testing.T) {
 		b, err := toml.Values([]byte(c.after))
 		must.That(t, err == nil, "%v: %v", what, err)
 		for _, pair := range [][2]map[string]any{{a, b}, {b, a}} {
-			check.Equal(t, toml.ShowPath(beside(engine.Handler{Name: "nvidia"}, ops, pair[0], pair[1], nil)), c.at, "%s:", what)
+			check.Equal(t, toml.ShowPath(sideEffect(engine.Handler{Name: "nvidia"}, ops, pair[0], pair[1], nil)), c.at, "%s:", what)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Validate asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
-// That it takes the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
+// Prove asks the machine's own daemon for the configuration that it would have with the edited file, and judges the answer.
+// That the daemon accepts the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
 // then the CRI plugin does not load and the node is down.
 func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
 	was, err := dump(ctx, v, binary, t.with(target, before))
@@ -36,7 +36,7 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Han
 		}
 	}
 	candidate := t.with(target, after)
-	if data(candidate, target) == nil {
+	if candidate.data(target) == nil {
 		candidate.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: after})
 	}
 	is, err := dump(ctx, v, binary, candidate)
@@ -60,7 +60,7 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Han
 // errUnread is why a daemon does not have what a file says: it passes over the part of the file that the handler is in.
 var errUnread = errors.New("the daemon does not read its part of the file")
 
-// dump asks the daemon for its effective configuration, were the tree the machine's.
+// dump asks the daemon for the configuration that it would have with the files of a tree.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
 	files := map[string][]byte{}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
@@ -121,7 +121,7 @@ func judge(was, is map[string]any, h engine.Handler) error {
 	return judgeEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
 }
 
-// judgeEntry looks at the handler's own table: it runs our binary, and has what the default runtime had if it is new.
+// judgeEntry verifies the handler's own table: it runs the program and, if it is new, has the options of the default runtime.
 func judgeEntry(was, is map[string]any, h engine.Handler) error {
 	entry := toml.Sub(is, "runtimes", h.Name)
 	if entry == nil {
@@ -165,7 +165,7 @@ func serves(cri map[string]any) bool {
 	return toml.Sub(containerd, "runtimes", toml.String(containerd, "default_runtime_name")) != nil
 }
 
-// meant says whether a difference between the dumps is what was asked for.
+// meant says whether the edit means a difference between the dumps.
 func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
 	if c.Path[0] == "imports" {
 		return true // they name the copy's own files
@@ -179,7 +179,7 @@ func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
 	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
 		return true
 	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
-		return true // the built-in runc, once stated, prints its zeros otherwise; or the change fixes a node that was down
+		return true // config dump prints the zeros of runc differently once a file states it; or the change fixes a node that was down
 	case in == "containerd/default_runtime_name":
 		return h.Default && c.New == h.Name
 	case in == "enable_cdi":

@@ -30,13 +30,13 @@ import (
 func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	there := slices.Contains(h.Programs, h.Binary) || s.Has("toolkit")
 	switch dropIn := rancherDropIn(e, h); {
-	case len(tree(e).Root.Data) == 0 && e.Unit != "" && f.Kubelet.Unit == e.Unit && f.Kubelet.Active == "active":
+	case len(treeOf(e).Root.Data) == 0 && e.Unit != "" && f.Kubelet.Unit == e.Unit && f.Kubelet.Active == "active":
 		return nil, &trouble.Error{
 			What:    fmt.Sprintf("cannot find the configuration that %s has made for containerd: %s is not there, and %s runs", e.Owner, e.Config, e.Unit),
 			Because: []string{"gpuadm takes the data folder from the unit, its environment files and the config files"},
 			Try:     []string{"systemctl show --property=ExecStart,EnvironmentFiles " + e.Unit + ", and look for its data folder", `write config = "PATH/agent/etc/containerd/config.toml" into [runtime]`},
 		}
-	case e.Unit == "" || len(tree(e).Root.Data) == 0:
+	case e.Unit == "" || len(treeOf(e).Root.Data) == 0:
 		return nil, nil // it has not started yet: it looks for the program when it does
 	case bytes.HasPrefix(template(e).Data, []byte(templateHead)):
 		return templated(f, e, h)
@@ -72,7 +72,7 @@ func rancherDropIn(e facts.Engine, h engine.Handler) string {
 	if err != nil {
 		return ""
 	}
-	name, _ := c.dropIn()
+	name, _ := c.dropInPath()
 	return name
 }
 
@@ -129,7 +129,7 @@ func templateTable(name string, h engine.Handler) string {
 // template returns the template that the handler goes into: the one of the generated file's version.
 func template(e facts.Engine) facts.File {
 	v3 := false
-	t := tree(e)
+	t := treeOf(e)
 	if c, err := readFile(t.Root, t); err == nil {
 		v3 = c.version >= 3
 	}

@@ -232,7 +232,7 @@ func TestTextsStayAsParsed(t *testing.T) {
 					results["refused"]++
 					continue
 				}
-				found := data(c.tree, target)
+				found := c.tree.data(target)
 				want, werr := Edit(c.tree, d, h, target, found)
 				other := append(bytes.Clone(want), "\n# changed outside gpuadm\n"...)
 				for range 2 {

@@ -26,10 +26,10 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
 }
 
-// edits wants the handler in one file, in place or as a drop-in, and the daemon to run with it.
+// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler there and in the running daemon.
 func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
-		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
+		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // both are missing: to replace the operator's by gpuadm's gains nothing
 	}
 	c, err := asRead(e)
 	if err != nil {
@@ -45,13 +45,13 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 
 // editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
 func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) []converge.Want {
-	tree, daemon := tree(e), Daemon{Version: e.Version}
+	tree, daemon := treeOf(e), Daemon{Version: e.Version}
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
-	judge := func(ctx context.Context, v host.View, before, after []byte) error {
+	prove := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(judge), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(prove), edit, h.Why()))
 	return append(wants, restarted(f, e, h, reads, target, edit))
 }
 
@@ -63,16 +63,16 @@ func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, 
 			found = nil
 		}
 		if out, err := edit(found); err != nil || found == nil || !bytes.Equal(out, found) {
-			return Answers(ctx, v, Socket(e), "") // the old bytes are back: they need not have the handler
+			return Answers(ctx, v, Socket(e), "") // undo has restored the file, which need not have the handler
 		}
 		return Answers(ctx, v, Socket(e), h.Name)
 	}
 	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
 }
 
-// Reads lists what the daemon reads at its start: its file, and the folders and files that it and what it imports import.
+// Reads lists what the daemon reads when it starts: the root file, and each file that a file of the tree imports; of a pattern the folder.
 func Reads(e facts.Engine) []string {
-	t := tree(e)
+	t := treeOf(e)
 	names := []string{t.Root.Path}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
 		tree, err := t.Texts.Values(f.Data)
@@ -92,7 +92,7 @@ func Reads(e facts.Engine) []string {
 	return names
 }
 
-// Notes notes that the configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+// Notes says that the configuration disables CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
 func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
 	if h := HandlerFor(s, f, e); !h.CDI || h.Overrides {
 		return nil
@@ -136,7 +136,7 @@ func Disabled(e facts.Engine) bool {
 	return errors.Is(err, RefusedDisabled)
 }
 
-func tree(e facts.Engine) Tree {
+func treeOf(e facts.Engine) Tree {
 	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Expands: e.Expands, Texts: e.Texts}
 	for _, f := range e.Files {
 		if f.Path == e.Config {
@@ -148,7 +148,7 @@ func tree(e facts.Engine) Tree {
 	return t
 }
 
-func data(t Tree, name string) []byte {
+func (t Tree) data(name string) []byte {
 	for _, f := range append([]File{t.Root}, t.Imports...) {
 		if f.Path == name {
 			return f.Data

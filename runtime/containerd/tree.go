@@ -14,11 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// criTree is a configuration read with the eyes of one daemon.
+// criTree is a configuration as one daemon reads it.
 type criTree struct {
 	files   []configFile // the root first, then what it imports
 	reader  criReader
-	whole   map[string]any // what the daemon ends with
+	whole   map[string]any // all files, merged and migrated
 	raw     map[string]any // its plugins before migration
 	version int64
 	cri     map[string]any // the CRI plugin's table in whole
@@ -52,20 +52,20 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 }
 
 // asRead is an engine's configuration as the engine reads it.
-func asRead(e facts.Engine) (*criTree, error) { return readCRI(tree(e), Daemon{Version: e.Version}) }
+func asRead(e facts.Engine) (*criTree, error) { return readCRI(treeOf(e), Daemon{Version: e.Version}) }
 
 func readCRI(t Tree, d Daemon) (*criTree, error) {
 	files, r, err := readAll(t, d)
 	if err != nil {
 		return nil, err
 	}
-	if files[0].fresh {
+	if files[0].empty {
 		files[0].version = r.create
 	}
 	c := &criTree{files: files, reader: r}
 	c.whole, c.raw, c.version = r.mergeAll(files)
 	for i := range files[1:] {
-		if f := &files[i+1]; f.fresh {
+		if f := &files[i+1]; f.empty {
 			f.version = files[0].version
 		}
 	}
@@ -135,7 +135,7 @@ func (f configFile) plugin(name string) map[string]any {
 	return t
 }
 
-// has says whether a file states a thing below one of the plugin's names.
+// has says whether a file states a setting of the CRI plugin, by any plugin name that the daemon reads.
 func (c *criTree) has(f configFile, names ...string) bool {
 	for _, plugin := range c.namesIn(f) {
 		at := toml.Sub(f.plugin(plugin), names[:len(names)-1]...)
@@ -159,8 +159,8 @@ func (c *criTree) index(path string) int {
 	return slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
 }
 
-// target is the file to be edited, -1 for the drop-in that is not there yet. It depends on where the settings are, and never on
-// what is wrong with them: so the answer is the same once all is right.
+// target is the index of the file to be edited, -1 for a drop-in that does not exist yet. It depends on where the settings are, and
+// not on their values: so the edit does not change which file it is.
 func (c *criTree) target(h engine.Handler) int {
 	at := -1
 	for i, f := range c.files {
@@ -175,7 +175,7 @@ func (c *criTree) target(h engine.Handler) int {
 			at = i // the last one that states it wins
 		}
 	}
-	path, place := c.dropIn()
+	path, place := c.dropInPath()
 	entry := slices.IndexFunc(c.files, func(f configFile) bool { return f.path != path && c.hasEntry(f, h.Name) })
 	if path == "" || entry >= 0 {
 		return max(at, 0) // an entry that an operator wrote is fixed in its own file
@@ -188,12 +188,12 @@ func (c *criTree) target(h engine.Handler) int {
 	return max(at, 0)
 }
 
-// dropIn is the path of our file in the last folder the root imports whole, and its place in the order of reading.
-// Only a daemon that merges key by key can be given one (2.0 on, measured), and only where the root asks for it:
-// no version reads conf.d by itself.
-func (c *criTree) dropIn() (path string, place int) {
+// dropInPath is where gpuadm's drop-in belongs, and its place in the order of reading: in the last folder of which the root imports
+// all files. "" where there is none, since no version reads conf.d unless the root imports it, and where the daemon does not merge key
+// by key (before 2.0, measured).
+func (c *criTree) dropInPath() (path string, place int) {
 	root := c.files[0]
-	if c.reader.merge == mergeWhole || !c.reader.known || root.fresh {
+	if c.reader.merge == mergeWhole || !c.reader.known || root.empty {
 		return "", 0
 	}
 	patterns, err := root.imports()

@@ -47,7 +47,7 @@ func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 func (c *criTree) versionFor(i int) (int64, bool) {
 	root := c.files[0]
 	switch {
-	case !c.files[i].fresh:
+	case !c.files[i].empty:
 		return 0, false
 	case i == 0:
 		return c.reader.create, true
@@ -62,8 +62,8 @@ func (c *criTree) newEntry(f configFile, h engine.Handler) []toml.Op {
 	return []toml.Op{toml.Set(append(at, h.Name), c.inherit(h, at[1]))}
 }
 
-// builtinOps write the built-in runc where 1.x would go without: there, naming any runtime drops it, and the CRI plugin
-// does not load when its default runtime is not named. nvidia-ctk leaves nodes down that way
+// builtinOps add an entry for the built-in runc on 1.x, which drops it once a file names another runtime: the CRI plugin does
+// not load without its default runtime. nvidia-ctk leaves nodes down that way
 // (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
 func (c *criTree) builtinOps(f configFile, h engine.Handler) []toml.Op {
 	containerd := toml.Sub(c.cri, "containerd")
@@ -99,8 +99,8 @@ func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any)
 	return append(ops, c.binaryOps(at, stated, entry, h)...)
 }
 
-// binaryOps sets options.BinaryName. The daemon takes it in any case of its letters and, of several, one that differs
-// by version: so one is left where that can be, else the one that wins is set.
+// binaryOps sets options.BinaryName. The daemon ignores the case of its letters; of several spellings its version decides which one
+// counts. So binaryOps leaves one of them where the file has them all, else it sets what counts.
 func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h engine.Handler) []toml.Op {
 	key, _ := toml.Field(entry, "options")
 	at = append(slices.Clone(at), key)
@@ -145,7 +145,7 @@ func (c *criTree) defaultOps(f configFile, h engine.Handler) []toml.Op {
 	return ops
 }
 
-// cdiOps switches CDI on where it is off by the daemon's default, and where the configuration says so only if the spec overrides it.
+// cdiOps enables CDI where the daemon's default disables it. Where the configuration disables it, only a spec that overrides that counts.
 func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	_, v := toml.Field(c.cri, "enable_cdi")
 	if v == false && !h.Overrides {
@@ -157,7 +157,7 @@ func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	return nil
 }
 
-// at is the path in a file of something in the CRI plugin, by the name and in the letters that are there.
+// at is the path of a setting of the CRI plugin in a file, spelt as the file spells it.
 func (c *criTree) at(f configFile, names ...string) []string {
 	path := []string{"plugins", c.nameFor(f, names)}
 	path[0], _ = toml.Field(f.tree, "plugins")
@@ -170,7 +170,7 @@ func (c *criTree) at(f configFile, names ...string) []string {
 	return path
 }
 
-// nameFor is the plugin name under which something takes effect when it is written into a file.
+// nameFor is the plugin name under which a setting takes effect when it is written into a file.
 func (c *criTree) nameFor(f configFile, names []string) string {
 	read := c.namesIn(f)
 	scopes := []map[string]any{toml.Sub(f.tree, "plugins")}
@@ -192,7 +192,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	if names[0] == "containerd" && len(names) == 2 && names[1] != "runtimes" {
 		return c.nameFor(f, []string{"containerd", "runtimes"})
 	}
-	if names[0] == "containerd" && read[0] == criV3 && sleeps(scopes[0]) {
+	if names[0] == "containerd" && read[0] == criV3 && ignoresImages(scopes[0]) {
 		return criV3
 	}
 	for _, plugins := range scopes {
@@ -209,10 +209,10 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	return read[0]
 }
 
-// sleeps says whether containerd 2.x passes over settings of images under an older name, and would not with a table of runtimes beside
-// them: a handler there would switch the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
+// ignoresImages says whether containerd 2.x ignores settings of images under the older plugin name, and would apply them with a table of
+// runtimes beside them: a handler there would change the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
 // migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
-func sleeps(plugins map[string]any) bool {
+func ignoresImages(plugins map[string]any) bool {
 	cri, _ := plugins[criV2].(map[string]any)
 	containerd := toml.Sub(cri, "containerd")
 	for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
@@ -240,7 +240,7 @@ func programOf(entry map[string]any) string {
 	return toml.String(entry, "runtime_engine")
 }
 
-// lacking says what a configuration lacks of a handler, "" if nothing.
+// lacking says what an engine's configuration lacks of a handler, "" if nothing.
 func lacking(e facts.Engine, h engine.Handler) string {
 	c, err := asRead(e)
 	if err != nil {
@@ -249,7 +249,7 @@ func lacking(e facts.Engine, h engine.Handler) string {
 	return c.lacks(h)
 }
 
-// lacks is lacking of a configuration that has been read.
+// lacks is lacking for a tree that is parsed already.
 func (c *criTree) lacks(h engine.Handler) string {
 	config := c.files[0].path
 	runtimes := toml.Sub(c.cri, "containerd", "runtimes")

@@ -32,16 +32,16 @@ type Handler struct {
 	Default bool   // make it default_runtime_name; false leaves the default alone
 	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
 
-	Overrides bool // CDI counts more than an enable_cdi = false that is there
+	Overrides bool // CDI overrides an enable_cdi = false in the configuration
 
-	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
-	// GPU Operator's.
+	// Programs are the NVIDIA runtimes that are installed. An entry that runs one of them is right: another program, such as the GPU
+	// Operator, may have written it.
 	Programs []string
 
 	// Systemd says that kubelet has systemd manage cgroups. A new entry follows it where no other entry says how.
 	Systemd bool
 
-	// Owned says that the file's owner has the handler: where that works, nothing is added to it.
+	// Owned says that the handler is one of the file's owner: where its program is installed, gpuadm adds nothing.
 	Owned bool
 }
 
@@ -73,7 +73,7 @@ func OthersWrite(r spec.Runtime, e facts.Engine) bool {
 	return e.Owner != "" && r.Owner != "gpuadm" || r.Owner == "other"
 }
 
-// Verify wants a configuration that another owner writes again to have the handler. lacks says what it lacks, "" if nothing.
+// Verify wants the handler in a configuration that another owner writes, and edits nothing. lacks says what it lacks, "" if nothing.
 func Verify(e facts.Engine, h Handler, lacks string) converge.Want {
 	owner, because := e.Owner, ""
 	if owner == "" {
@@ -206,11 +206,11 @@ const (
 	// patience is how long a daemon has to answer CRI after its restart. Starting takes well under a second; a node
 	// with thousands of containers to look over has been seen to take many.
 	patience = 60 * time.Second
-	// AnswerPatience is how long a daemon has that was not touched.
+	// AnswerPatience is how long a daemon has to answer CRI where gpuadm has not restarted it.
 	AnswerPatience = 3 * time.Second
 )
 
-// Restart wants an engine to have started after its files were changed. It says where kubelet restarts with it.
+// Restart wants an engine to have started after its files were changed. Where kubelet restarts with it, the want says so.
 func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {
 	unit := UnitOf(e)
 	w := things.Restart(unit, files, ready, why)
@@ -220,7 +220,7 @@ func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFu
 	return w
 }
 
-// UntilDone tries until it is done or a daemon's patience is over. A Later is done, too.
+// UntilDone calls try until it succeeds, returns a host.Later, or has failed for as long as patience.
 func UntilDone(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

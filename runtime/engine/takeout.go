@@ -19,7 +19,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	return TakeOutOf(nil)(before, after, found)
 }
 
-// TakeOutOf is TakeOut of texts of which some were parsed already.
+// TakeOutOf is TakeOut that does not parse the given texts again.
 func TakeOutOf(texts *toml.Texts) func(before, after, found []byte) (rest []byte, left []string, err error) {
 	return func(before, after, found []byte) (rest []byte, left []string, err error) {
 		return texts.TakeOut(before, after, found, toml.Rules{
@@ -29,8 +29,8 @@ func TakeOutOf(texts *toml.Texts) func(before, after, found []byte) (rest []byte
 	}
 }
 
-// broughtEntries are the paths in the found file of the runtimes that gpuadm's edit added.
-func broughtEntries(u *toml.TakingOut) (paths [][]string) {
+// addedEntries are the paths in the found file of the runtimes that gpuadm's edit added.
+func addedEntries(u *toml.TakingOut) (paths [][]string) {
 	for _, path := range u.Made {
 		if _, there := toml.ValueAt(u.Is, path).(map[string]any); there && len(path) > 2 && path[len(path)-2] == "runtimes" {
 			paths = append(paths, path)
@@ -42,7 +42,7 @@ func broughtEntries(u *toml.TakingOut) (paths [][]string) {
 // changedEntries are the runtimes that gpuadm added and others have added keys to. Half a runtime is worse than one too many, so
 // such an entry stays whole.
 func changedEntries(u *toml.TakingOut) (kept [][]string) {
-	for _, path := range broughtEntries(u) {
+	for _, path := range addedEntries(u) {
 		ours, _ := toml.ValueAt(u.Became, path).(map[string]any)
 		for _, d := range toml.Diff(ours, toml.ValueAt(u.Is, path).(map[string]any), nil) {
 			if d.New == nil {
@@ -60,9 +60,9 @@ func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	return kept
 }
 
-// keepDefault keeps a runtime that gpuadm added and that is the default of what stays: without it the CRI plugin would not load.
+// keepDefault keeps a runtime that gpuadm added and that the rest of the file makes the default: without it the CRI plugin would not load.
 func keepDefault(u *toml.TakingOut) {
-	for _, path := range broughtEntries(u) {
+	for _, path := range addedEntries(u) {
 		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
 		rest, err := u.Want()
 		if err != nil || !lacksDefault(rest, path) || lacksDefault(u.Was, path) || !slices.ContainsFunc(u.Due, inside) {
@@ -73,7 +73,7 @@ func keepDefault(u *toml.TakingOut) {
 	}
 }
 
-// lacksDefault says whether a runtime is the default one and not there: because it is named, or is runc beside others.
+// lacksDefault says whether the file has no entry for a runtime that it makes the default: by name, or runc where it names none.
 func lacksDefault(tree map[string]any, entry []string) bool {
 	name, at := entry[len(entry)-1], entry[:len(entry)-2]
 	containerd, _ := toml.ValueAt(tree, at).(map[string]any)
