@@ -26,7 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// thingOf builds a thing again, for undo.
+// thingOf builds a thing again from its line in the journal, for undo.
 func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	if slices.Contains([]string{"file", "folder", "secret", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
 		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)
@@ -43,7 +43,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		if !known {
 			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)
 		}
-		return eks.NewFile(name, merge, ref.Form), nil
+		return eks.NewFile(name, merge, ref.Form), nil // any file: kubelet's kubeconfig says more of itself
 	case "folder":
 		return things.NewFolder(name), nil
 	case "mig":

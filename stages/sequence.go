@@ -19,19 +19,19 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
-// Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
+// Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
 func Sequence() []converge.Stage { return sequence(new(node.Session), packagers()) }
 
-// Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
+// Run returns the bootstrap for one run, and the function that builds its things again from the journal. They share the Node object.
 func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
 	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(session, database, ref) }
 }
 
-// packagers are those that gpuadm knows, with one reading of the machine's package database for all who share it.
+// packagers returns one reading of the machine's package database, by the packagers that gpuadm knows, for all stages.
 func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
 
-// sequence is the bootstrap; session is the Node object, as the stages of one run know it.
+// sequence is the bootstrap; session holds the Node object for the stages of one run.
 func sequence(session *node.Session, database *packages.Reading) []converge.Stage {
 	driver := drivers.New()
 	return []converge.Stage{
@@ -39,16 +39,16 @@ func sequence(session *node.Session, database *packages.Reading) []converge.Stag
 		preflight(),                             // what must hold before the first touch
 		sources(driver, database),               // where packages come from, and whose key signs them
 		packageStage(driver, database),          // driver and toolkit, each in its one version: one transaction
-		driver.Modules(database),                // for every kernel that may boot; the running one has it loaded
-		driver.Services(),                       // what keeps the GPUs ready, and joins them over NVSwitch
-		mig.Stage,                               // partitioned, before anything can hold them
-		toolkit.Stage,                           // what containers get them by follows the partitions
-		runtime.Stage,                           // the container engine runs the NVIDIA runtime
-		node.Stage(),                            // labels and taints, where kubelet takes them from when it registers
+		driver.Modules(database),                // the driver for every kernel that may boot; the running one loads it
+		driver.Services(),                       // the daemons that keep the GPUs ready and connect them over NVSwitch
+		mig.Stage,                               // partitions the GPUs before a process can hold them
+		toolkit.Stage,                           // the toolkit and its CDI spec, which names the partitions
+		runtime.Stage,                           // the container engine has a handler that runs the NVIDIA runtime
+		node.Stage(),                            // labels and taints, in files that kubelet reads when it registers
 		node.GPUs(),                             // the GPUs answer: verified before kubelet may start
 		cloud.Join(session),                     // EKS, GKE, AKS, or a token
 		cloud.Joined(session),                   // the cluster has the node
-		node.NewReady(session, runtime.Answers), // all of it verified once more; only then pods may come
+		node.NewReady(session, runtime.Answers), // everything is verified once more; only then may pods come
 	}
 }
 

@@ -16,7 +16,7 @@ func (d *decoder) ok(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return d.places[k].bad })
 }
 
-// blame notes a finding where a key is said.
+// blame notes a fault at the place of a key.
 func (d *decoder) blame(key, fix, format string, args ...any) {
 	if p := d.places[key]; p.src != nil {
 		p.src.addf(p.at, fix, format, args...)
@@ -129,7 +129,7 @@ func (d *decoder) migGPU(v *value) {
 	}
 }
 
-// inject: without a handler there is none to be the default, and CDI is what is left.
+// inject: inject = "cdi" configures no handler that could be the default, and needs CDI.
 func (d *decoder) inject(r Runtime) {
 	if r.Inject != "cdi" || !d.ok("runtime.inject", "runtime.set_as_default", "runtime.cdi") {
 		return

@@ -14,11 +14,11 @@ import (
 
 const format = 1 // of the files we read
 
-// A place is where something is said.
+// A place is where a file states a key.
 type place struct {
 	src *source
 	at  int
-	bad bool // and is wrong there: what depends on it is not judged
+	bad bool // the value is wrong: what depends on it is not checked
 }
 
 // A decoder puts trees into a Spec, row by row of the table, and notes what does not fit.
@@ -26,7 +26,7 @@ type decoder struct {
 	rows   []row
 	spec   Spec
 	src    *source          // the file at hand
-	places map[string]place // by "driver.version", "node.labels.example.com/a": where the value that counts is said
+	places map[string]place // by "driver.version", "node.labels.example.com/a": where the value that counts is
 }
 
 // Defaults is the Spec of a file without sections.
@@ -73,7 +73,7 @@ func (d *decoder) file(src *source, root *value, first bool) bool {
 	default:
 		if n, _ := parseInt(f.text); n > format {
 			src.addf(f.at, "use a newer gpuadm, or write format = 1", "this gpuadm reads format %d", format)
-			return false // whatever else is unknown in it may be right
+			return false // keys that are unknown here may be right there
 		} else if n != format {
 			src.addf(f.at, "write format = 1", "this gpuadm reads format %d", format)
 		}

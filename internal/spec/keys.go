@@ -74,7 +74,7 @@ type row struct {
 	Key
 	ref    func(*Spec) any                       // a pointer into the Spec, for arrays of tables into the last one; nil for format
 	check  func(string) (string, *trouble.Error) // of a string that is not empty or not the default; returns its canonical form
-	stated func(*Spec) *bool                     // where it is kept that a file states the key, for keys that mean more then; nil for all others
+	stated func(*Spec) *bool                     // the field that says that a file states the key, where that means more than the default; else nil
 }
 
 // table is the single place that knows the keys. It is a function, so that no caller can change it.

@@ -18,7 +18,7 @@ const (
 	maxFiles    = 100
 	maxSize     = 1 << 20 // bytes of a file
 	maxKeys     = 4000    // keys and tables of a file: the time grows with their square
-	maxFindings = 200     // of a file: more help no reader, and a hostile file would take minutes
+	maxFindings = 200     // of a file: a reader needs no more, and a hostile file would take minutes
 	maxText     = 200     // characters of a source line that are shown
 )
 
@@ -54,14 +54,14 @@ func (s *source) add(offset int, f *trouble.Error) {
 	if s.full = len(s.errors) == maxFindings; s.full {
 		return
 	}
-	// The text waits until all secrets are known.
+	// finish adds the line's text, once all secrets are known.
 	line, column := s.position(offset)
 	f.At = trouble.Position{File: s.name, Line: line, Column: column}
 	s.errors = append(s.errors, f)
 }
 
 func (s *source) addf(offset int, fix, format string, args ...any) {
-	if !s.full { // words have their price
+	if !s.full { // formatting takes time
 		s.add(offset, wrong(fix, format, args...))
 	}
 }

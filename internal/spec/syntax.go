@@ -108,7 +108,7 @@ func Parse(files ...File) (Spec, error) {
 	return s, err
 }
 
-// Read is Parse, and also returns where the files state each key, for faults that only the machine shows: a driver that fits no GPU.
+// Read is Parse. It also returns where the files state each key, for faults that only the machine shows: a driver that fits no GPU.
 func Read(files ...File) (Spec, Places, error) {
 	rows := table()
 	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
@@ -153,7 +153,7 @@ type Places struct {
 	first *source
 }
 
-// Error blames the first of some keys, such as "driver.version" or "mig.gpu", that a file states; else the first file.
+// Error is a fault at the first of some keys, such as "driver.version" or "mig.gpu", that a file states; else of the first file.
 func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	src, at := p.first, 0
 	for _, key := range slices.Backward(keys) {
@@ -170,7 +170,7 @@ func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 func (s *source) read(rows []row) *value {
 	if len(s.data) > maxSize {
 		s.addf(0, "split it, or take out what is not a spec", "the file has %d bytes; at most %d are read", len(s.data), maxSize)
-		s.data, s.lines = nil, []int{0} // do not look at it, not even for the line to show
+		s.data, s.lines = nil, []int{0} // parse nothing of it, not even the line to show
 		return nil
 	}
 	if n := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n[")); n > maxKeys {

@@ -34,7 +34,7 @@ const (
 type value struct {
 	kind    kind
 	header  bool   // a table or list of tables with a header of its own
-	dots    bool   // a, of a.b = 1
+	dots    bool   // the a of a.b = 1
 	closed  bool   // a scalar, [ … ] or { … }
 	name    string // the key's last part
 	key     int    // offset of that part; of an element, of the element
