@@ -69,7 +69,7 @@ type Facts struct {
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
 	NoCluster  *trouble.Error     `json:"noCluster,omitempty"`  // why it could not be found out
 
-	// DriverAgain: a driver would answer a new process; this one has loaded the library of one that was replaced since.
+	// DriverAgain: a driver would answer a new process; this process has loaded the library of a driver that was replaced since.
 	DriverAgain bool `json:"driverAgain,omitempty"`
 }
 

@@ -23,7 +23,7 @@ type Trust struct {
 	BuildCert  string   `json:"-"`                   // the file with its certificate, there or where DKMS would make it
 	Waiting    bool     `json:"waiting,omitempty"`   // mokutil has handed it to the firmware: a person confirms it at the next boot
 	BuildKey   string   `json:"buildKey,omitempty"`  // the file with its private half, where there is one
-	Generated  bool     `json:"generated,omitempty"` // DKMS made that key by itself: no administrator asked for it
+	Generated  bool     `json:"generated,omitempty"` // DKMS made that key, and no administrator asked for it
 }
 
 // Demands says whether the kernel refuses modules that are not signed by a key it trusts. Distributions' kernels lock

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// takeOut takes gpuadm's changes to a thing out of a found state. A part that is missing counts as taken out. left names gpuadm's parts
+// that stay, because they were changed outside gpuadm since, also where gpuadm left them in an earlier run.
+func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
+	rest, left, err = strip(v, t, found, makes)
+	m, merges := t.(Merger)
+	if err != nil || rest == "" || !merges {
+		return rest, left, err
+	}
+	for i, c := range makes[1:] {
+		if _, before, err := strip(v, t, c.Before, makes[:i+1]); err == nil && len(before) > 0 {
+			if _, still, err := m.TakeOut(v, rest, makes[i].Before, makes[i].After); err == nil {
+				left = also(left, still...)
+			}
+		}
+	}
+	return rest, left, nil
+}
+
+// strip is takeOut without what earlier runs left. A state that gpuadm found or made is without gpuadm's changes what that one was;
+// any other was changed outside gpuadm since, and a Merger knows what to make of it.
+func strip(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
+	last, m, merges := makes[len(makes)-1], Merger(nil), false
+	for i, c := range slices.Backward(makes) {
+		if found == c.After || found == c.Before {
+			rest, err = without(v, t, makes[:i+1])
+			return rest, nil, err
+		}
+		if found == "" && i > 0 && makes[i-1].After != c.Before {
+			break // what is missing now is not what was missing before it was made outside gpuadm
+		}
+	}
+	m, merges = t.(Merger)
+	if found == "" && (merges || !last.Unsure) { // else a make that was cut short may have left nothing
+		return "", nil, nil
+	}
+	base, err := without(v, t, makes)
+	switch {
+	case err != nil, found == "":
+		return base, nil, err
+	case merges:
+		return merged(v, m, found, base, last)
+	case base == last.After && !last.Unsure:
+		return found, nil, nil // it contains nothing of gpuadm's
+	}
+	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
+}
+
+// merged takes what gpuadm made of base out of found. A change that may not have been made takes the one before it along.
+func merged(v host.View, m Merger, found, base State, last Change) (rest State, left []string, err error) {
+	rest, left, err = m.TakeOut(v, found, base, last.After)
+	if err != nil || !last.Unsure || last.Before == base {
+		return rest, left, err
+	}
+	if rest, _, err = m.TakeOut(v, rest, base, last.Before); err != nil {
+		return "", nil, err
+	}
+	for _, made := range []State{last.After, last.Before} {
+		if _, left, err = m.TakeOut(v, rest, base, made); err != nil || len(left) > 0 {
+			break
+		}
+	}
+	return rest, left, err
+}
+
+// without is the state that the last change found, without the changes before it.
+func without(v host.View, t Thing, makes []Change) (State, error) {
+	n := len(makes) - 1
+	if n == 0 {
+		return makes[0].Before, nil
+	}
+	base, _, err := strip(v, t, makes[n].Before, makes[:n])
+	return base, err
+}
+
+// knows says whether a state is one that gpuadm found or made.
+func knows(makes []Change, s State) bool {
+	return slices.ContainsFunc(makes, func(c Change) bool { return c.Before == s || c.After == s })
+}
