@@ -63,7 +63,7 @@ WantedBy=multi-user.target
 }
 
 // ServiceWants are what must run once the module is loaded: the daemons that serve it. They belong to a stage of their
-// own behind the driver's, since the module settles last in its stage and the daemons need it loaded.
+// own behind the driver's, since the module is a Follower, made last in its stage, and the daemons need it loaded.
 func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	var wants []converge.Want
 	run := things.Running

@@ -52,7 +52,8 @@ func (n File) Want(why string) converge.Want {
 // confTaints is the key of a KubeletConfiguration that holds the taints to register with.
 const confTaints = "registerWithTaints"
 
-// FileFor returns the file that the labels and taints go into. Both have the same place, or only one of the two has any.
+// FileFor returns the file that the labels and taints go into. internal/facts/kubeletflags.go decides which one: both go into the
+// same file, or only one of the two has a file.
 func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) File {
 	switch l, t := k.LabelsAt, k.TaintsAt; {
 	case cmp.Or(l.How, t.How) == "env":
@@ -64,7 +65,7 @@ func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) Fil
 	}
 }
 
-// flagsFile adds our flags to an administrator's file.
+// flagsFile adds gpuadm's flags to an administrator's file.
 func flagsFile(variable, name string, others []facts.Taint, labels map[string]string, taints []spec.Taint) File {
 	return File{Name: name, edit: func(found []byte) ([]byte, error) {
 		out, err := withFlag(found, variable, labelFlag, Pairs(labels), nil)
@@ -82,7 +83,7 @@ func specTaints(list []facts.Taint) (taints []spec.Taint) {
 	return taints
 }
 
-// confFile is our file in the folder of kubelet's --config-dir. Its list replaces those of the files before it, so it repeats them.
+// confFile is gpuadm's drop-in in the folder of kubelet's --config-dir. Its list replaces those of the files before it, so it repeats them.
 // Sources: https://kubernetes.io/docs/reference/node/kubelet-config-directory-merging/; mergeKubeletConfigurations in kubernetes,
 // cmd/kubelet/app/server.go.
 func confFile(at facts.Place, taints []spec.Taint) File {
@@ -96,7 +97,7 @@ func confFile(at facts.Place, taints []spec.Taint) File {
 	return File{Name: path.Join(at.File, facts.OwnConf), data: []byte(text)}
 }
 
-// rancherFile is our file beside K3s's or RKE2's config. A key that ends in + adds to the list of the files before it.
+// rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list of the files before it.
 // Source: https://docs.k3s.io/installation/configuration#multiple-config-files, readConfigFile in k3s's
 // pkg/configfilearg/parser.go.
 func rancherFile(dir string, labels map[string]string, taints []spec.Taint) File {

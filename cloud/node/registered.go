@@ -152,7 +152,7 @@ func (r registered) Make(ctx context.Context, h host.Host, to converge.State) er
 }
 
 // joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
-// An undo restores nothing: it settles.
+// It is a Follower, so an undo restores nothing.
 type joined struct{ nodeAsk }
 
 const isReady = "ready"

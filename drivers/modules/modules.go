@@ -66,7 +66,7 @@ func Settings(k KernelSide) ([]converge.Want, error) {
 
 // Wants are what must be there once the driver's packages are there: modules of the one version for every kernel,
 // proven by their files, the initial file systems without nouveau, and the module loaded. The order of
-// what settles matters: a module that waits for a reboot must not keep the initial file system from being made first.
+// the Followers matters: a module that waits for a reboot must not keep the initial file system from being made first.
 func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
 		return nil, &trouble.Error{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package devices says what device nodes NVIDIA's driver has, and which processes and pods use them.
+// Package devices says what device nodes NVIDIA's driver has, and which processes and pods use them.
 package devices
 
 import (

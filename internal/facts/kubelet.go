@@ -81,7 +81,7 @@ type kubeletCommand struct {
 	from []string // the variable that each came from; "" = the unit's own text
 }
 
-// kubeletConfig reads the config file, then the folder of files that are merged over it.
+// kubeletConfig reads the config file, then the drop-ins that kubelet merges over it: the folder that --config-dir names.
 func (l *look) kubeletConfig(k *Kubelet, argv []string) {
 	k.Config = option(argv, "config")
 	if k.Config == "" {
@@ -124,7 +124,7 @@ func nodeName(override, hostname string) string {
 	return strings.ToLower(cmp.Or(strings.TrimSpace(override), hostname))
 }
 
-// mergeDir reads a folder of config files by name, those that end in .conf.
+// mergeDir reads the drop-ins of a folder in the order of their names, those that end in .conf.
 func (l *look) mergeDir(k *Kubelet, dir string) {
 	for _, f := range l.walk(dir, 0) {
 		if strings.HasSuffix(f, ".conf") {
@@ -148,7 +148,7 @@ func (k *Kubelet) merge(f File) {
 // taintsKey is where a KubeletConfiguration has the taints that the node registers with.
 const taintsKey = "registerWithTaints"
 
-// configTaints notes what a config file says of taints. What kubelet would refuse are no taints.
+// configTaints notes the taints that a config file names. It leaves out those that kubelet would refuse.
 func (k *Kubelet) configTaints(file string, said any) {
 	list, _ := said.([]any)
 	k.Taints = nil
@@ -172,7 +172,7 @@ func (s settings) text(key string) string {
 	return text
 }
 
-// document reads a config file in JSON or YAML; a broken one says nothing, as its reader refuses it.
+// document reads a config file in JSON or YAML; a broken one says nothing, since kubelet refuses it.
 func document(data []byte) settings {
 	data = bytes.TrimSpace(data)
 	var s map[string]any // YAML gives tables within the type of this one

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// flags reads the labels and taints from the command line and finds out where ours must go.
+// flags reads the labels and taints from the command line, and decides where gpuadm writes its own: LabelsAt and TaintsAt.
 func (k *Kubelet) flags(c kubeletCommand) {
 	k.Labels = labels(Options(c.argv, "node-labels", "node_labels"))
 	k.LabelsAt = c.flagPlace()
@@ -55,7 +55,8 @@ func (c kubeletCommand) taintsAfter(name string) bool {
 	return len(taintFlags(after)) > 0
 }
 
-// flagPlace says where one more flag must go: into the packages' files for administrators, which come last on the command line.
+// flagPlace says where one more flag goes: into the file that the packages keep for administrators, whose flags come last on the
+// command line.
 // Sources: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubeadm/10-kubeadm.conf;
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/kubelet-integration/
 func (c kubeletCommand) flagPlace() Place {
@@ -121,9 +122,9 @@ func taints(list string) []Taint {
 	return all
 }
 
-// credentials says whether a kubeconfig is there with what it names to prove who we are, and until when that holds. Its
-// bytes, a key may be among them, are kept nowhere. What is there and cannot be read, by who is not root, counts as good:
-// to join once more would be worse. It returns the node's name where a certificate says it.
+// credentials says whether the kubeconfig, and the files that it names as kubelet's credentials, are there, and until when they are
+// valid. gpuadm keeps none of their bytes: a key may be among them. A file that is there and that gpuadm, without root, cannot read
+// counts as valid: to join a second time would be worse. It returns the node's name where a certificate has it.
 func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 	k.Kubeconfig = kubeconfig
 	if kubeconfig == "" {
@@ -166,7 +167,7 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 	return node
 }
 
-// peek returns a file's bytes, nil if they cannot be had, and whether the file is there.
+// peek returns a file's bytes, nil if they cannot be read, and whether the file is there.
 func (l *look) peek(name string) (data []byte, there bool) {
 	data, err := l.v.ReadFile(name)
 	switch {

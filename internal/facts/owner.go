@@ -18,9 +18,9 @@ import (
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh and cse_main.sh.
 const AKSProvisioned = "/opt/azure/containers/provision.complete"
 
-// owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned:
-// other changes to it do not last. It returns the sign seen.
-// Flatcar and plain distributions rewrite nothing; nor does eks-hybrid, but when its administrator calls it.
+// owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned: that
+// program overwrites other changes. It returns the owner and the sign seen.
+// Flatcar and plain distributions rewrite nothing; eks-hybrid does so only when its administrator calls it.
 func (l *look) owner(os OS) (owner, why string) {
 	why = l.cloud.ManagedWhy
 	switch l.cloud.Managed {
@@ -116,7 +116,8 @@ type DriverOwner struct {
 	Why  string `json:"why"`  // by which sign
 }
 
-// driverOwner says who else brings the driver. What an os-release says is for who knows the distributions.
+// driverOwner says who else brings the driver, by signs on the machine. For distributions that bring one os-release is the sign:
+// owners in drivers/catalog/repositories.toml. What an operator can do about an owner is in takeOver (drivers/choose.go).
 func (l *look) driverOwner() *DriverOwner {
 	if !l.v.Live() {
 		return l.eksImage() // what is in /run is this boot's
@@ -151,7 +152,7 @@ func (l *look) driverOwner() *DriverOwner {
 	return l.eksImage()
 }
 
-// eksImage goes by the images' own units; NVIDIA's packages have none of these names.
+// eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these names.
 func (l *look) eksImage() *DriverOwner {
 	for _, name := range eksLoaders() {
 		if at := "/etc/systemd/system/" + name; l.has(at) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package faults knows what lines of the kernel's log mean for a GPU, Xids among them, and what to do about it.
+// Package faults knows what lines of the kernel's log mean for a GPU, Xids among them, and what to do about it.
 package faults
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Fault is one that shows in the kernel's log or on the PCI bus. Its Fix is what apply, preflight and doctor advise.
+// Fault is a fault of a GPU that shows in the kernel's log or on the PCI bus. Apply, preflight and doctor advise its Fix.
 type Fault struct {
 	Code  string   // of doctor's check
 	Says  []string // what a line of the kernel's log has of it
@@ -81,7 +81,7 @@ func (f Fault) In(line string) bool {
 	return slices.ContainsFunc(f.Says, func(text string) bool { return strings.Contains(line, text) })
 }
 
-// KernelWords are the kernel's last lines about NVIDIA's modules, before them what some of them mean.
+// KernelWords are the kernel's last three lines about NVIDIA's modules, after the meanings that gpuadm knows.
 func KernelWords(ctx context.Context, v host.View) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
 	if err != nil {
@@ -107,7 +107,7 @@ func KernelSays(ctx context.Context, v host.View) string {
 
 const kernelMeans = "the kernel's log: "
 
-// Meanings says in words what lines of the kernel's log mean, the latest first, each thing once and three at most.
+// Meanings says what lines of the kernel's log mean, the latest first, each meaning once, three at most.
 func Meanings(lines []string) (found []string) {
 	const most = 3
 	for _, line := range slices.Backward(lines) {
@@ -168,9 +168,9 @@ func (x Xid) String() string { return x.Means + ": " + x.Action() }
 // XidCatalogue is where NVIDIA says what an Xid means and what to do.
 const XidCatalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
-// Xids are the Xids that say what is wrong with a GPU, or that nothing is, the root causes first, with the immediate and then the
-// investigatory action for A100 and newer. 61 is of older GPUs. A remapped row (63) needs no action until a reset is due anyway, which the
-// drain prepares.
+// Xids are the Xids that say that a GPU has a fault, or that it has none; root causes come first. Each row has NVIDIA's immediate and
+// then its investigatory action for A100 and newer. 61 is of older GPUs. A remapped row (63) needs no action before the next reset, which
+// the drain prepares. docs/doctor.md has the same table: make update writes it.
 // Sources: XidCatalogue; the same table in https://github.com/leptonai/gpud,
 // components/accelerator/nvidia/xid/catalog_generated.go; of 48 and 46 as well
 // https://docs.nvidia.com/health-validation/reference/checks/xid.md (drain, reset, service); of 63, 64, 94 and 95

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.
+// Package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.
 //
 // A View reads and cannot write: planning gets a View and changes nothing, and the compiler proves it.
 // The same door opens the running machine ("/"), a root folder (an image, a mounted disk) and a simulated node.

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// lists are the packager's own of what repositories hold. They settle: once our files about repositories have changed,
-// they are read again. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
+// lists are the packager's own of what repositories hold. They are a Follower: once gpuadm's files about repositories have
+// changed, they are read again. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
 type lists struct {
 	of    Packager // nil where the program does not know it
 	name  string   // apt, dnf

@@ -144,7 +144,7 @@ func (c check) Make(context.Context, host.Host, converge.State) error {
 	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
 }
 
-// Settled wants a thing in the state that it settles in.
+// Settled wants a Follower in its current state.
 func Settled(t converge.Follower, why string) converge.Want {
 	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
 }

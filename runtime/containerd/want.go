@@ -21,7 +21,9 @@ const (
 	runcV1 = "io.containerd.runc.v1" // gone in 2.0
 )
 
-// ops lists what must change in file i so that the tree has the handler; none if it has it.
+// ops lists what must change in file i so that the tree has the handler; none if it has it. How each version of containerd reads its
+// files is in merge.go (newReader), and which keys a new handler takes over from the default one in inherit.go (inheritable).
+// A key outside the handler's table that ops sets needs a case in meant (prove.go) as well.
 func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)

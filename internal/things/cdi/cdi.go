@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package cdi holds the things by which containers get GPUs: the CDI spec that NVIDIA's toolkit writes, and the links to device nodes that
+// Package cdi holds the things by which containers get GPUs: the CDI spec that NVIDIA's toolkit writes, and the links to device nodes that
 // systemd looks for.
 package cdi
 

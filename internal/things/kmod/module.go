@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// package kmod holds the things that make NVIDIA's kernel modules run: built by DKMS or brought by a package, in the initramfs, loaded as
+// Package kmod holds the things that make NVIDIA's kernel modules run: built by DKMS or brought by a package, in the initramfs, loaded as
 // they lie on disk, and, where there is an NVSwitch, registered with its fabric.
 package kmod
 
