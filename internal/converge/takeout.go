@@ -28,20 +28,20 @@ func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, lef
 	return rest, left, nil
 }
 
-// strip is takeOut without what earlier runs left. A state that gpuadm found or made is without gpuadm's changes what that one was;
-// any other was changed outside gpuadm since, and a Merger knows what to make of it.
+// strip is takeOut that does not name what earlier runs left. Where found is a Before or After in makes, strip takes out the changes up
+// to that one, and asks no Merger. Any other state was changed outside gpuadm since: a Merger takes gpuadm's part out of it.
 func strip(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
-	last, m, merges := makes[len(makes)-1], Merger(nil), false
+	last := makes[len(makes)-1]
 	for i, c := range slices.Backward(makes) {
 		if found == c.After || found == c.Before {
 			rest, err = without(v, t, makes[:i+1])
 			return rest, nil, err
 		}
 		if found == "" && i > 0 && makes[i-1].After != c.Before {
-			break // what is missing now is not what was missing before it was made outside gpuadm
+			break // between these two it was made outside gpuadm: it is not missing for the reason it was missing before
 		}
 	}
-	m, merges = t.(Merger)
+	m, merges := t.(Merger)
 	if found == "" && (merges || !last.Unsure) { // else a make that was cut short may have left nothing
 		return "", nil, nil
 	}
@@ -57,7 +57,7 @@ func strip(v host.View, t Thing, found State, makes []Change) (rest State, left 
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
 }
 
-// merged takes what gpuadm made of base out of found. A change that may not have been made takes the one before it along.
+// merged takes what gpuadm made of base out of found. Where the last change may not have been made, it takes out the one before it too.
 func merged(v host.View, m Merger, found, base State, last Change) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, last.After)
 	if err != nil || !last.Unsure || last.Before == base {
@@ -74,7 +74,7 @@ func merged(v host.View, m Merger, found, base State, last Change) (rest State, 
 	return rest, left, err
 }
 
-// without is the state that the last change found, without the changes before it.
+// without is the Before of the last change, without the changes before that.
 func without(v host.View, t Thing, makes []Change) (State, error) {
 	n := len(makes) - 1
 	if n == 0 {
