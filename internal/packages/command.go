@@ -4,13 +4,19 @@
 package packages
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // LockWait is how long another apt may take: unattended-upgrades at boot takes minutes.
@@ -37,6 +43,224 @@ func Due(changes []converge.Change) (list []converge.Change) {
 	return list
 }
 
+// Named says of names whether they are among the changes.
+func Named(changes []converge.Change) map[string]bool {
+	named := map[string]bool{}
+	for _, c := range changes {
+		named[c.Name] = true
+	}
+	return named
+}
+
 func Lines(text string) []string {
 	return strings.Split(strings.TrimSpace(text), "\n")
+}
+
+// sayEvery is how often gpuadm says which process it waits for.
+const sayEvery = 12 * time.Second
+
+// Patiently runs a command that may find a packager's lock held, again until it is free or the wait has ended. It names the
+// holder at once, and then every sayEvery. explain makes an error of what the command said: a Locked where a lock was held.
+func Patiently(
+	ctx context.Context, h host.Host, wait time.Duration, explain func(v host.View, out string, err error) error, run func() ([]byte, error),
+) (out []byte, err error) {
+	err = patiently(ctx, h, wait, time.Second, func() error {
+		if out, err = run(); err != nil {
+			err = explain(h, string(out), err)
+		}
+		return err
+	})
+	return out, err
+}
+
+func patiently(ctx context.Context, h host.Host, wait, pause time.Duration, run func() error) error {
+	var said time.Time
+	for end := h.Now().Add(wait); ; {
+		err := run()
+		busy := (*Locked)(nil)
+		now := h.Now()
+		left := end.Sub(now)
+		if !errors.As(err, &busy) || left <= 0 {
+			return err
+		}
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, deadline.Sub(now))
+		}
+		if said.IsZero() || now.Sub(said) >= sayEvery {
+			said = now
+			converge.Say(ctx, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
+		}
+		if host.Pause(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+// What apt, dpkg, dnf or rpm say when they fail is shown as they say it: their last lines. These are the only words of theirs
+// that decide anything, where neither an exit code nor a file does: gpuadm waits for a lock; a full disk and a
+// signature have next steps of their own. All commands run with LC_ALL=C.
+var (
+	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
+	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
+	MarkLock = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
+	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c; dnf: dnf/base.py.
+	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
+	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check, dnf/base.py and dnf/cli/cli.py.
+	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
+)
+
+// Locked reports that another process holds a lock of the packager.
+type Locked struct {
+	cause error
+	who   string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
+}
+
+func (l *Locked) Error() string { return l.cause.Error() }
+func (l *Locked) Unwrap() error { return l.cause }
+
+// Distrust reports a repository or package whose signature, key or date the packager does not accept.
+type Distrust struct{ error }
+
+func (d Distrust) Unwrap() error { return d.error }
+
+const Cannot = "cannot install packages: "
+
+// Busy names who holds a lock, as far as the process is still there.
+func Busy(v host.View, pid, lock string, err error) error {
+	who := "another process holds " + lock
+	if pid != "" {
+		who = "process " + pid + commandOf(v, pid) + " holds " + lock
+	}
+	return &trouble.Error{
+		What: Cannot + who,
+		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
+		Err:  &Locked{err, who},
+	}
+}
+
+// commandOf says in parentheses what a process was called with: " (apt-get upgrade)"; "" where that cannot be read.
+func commandOf(v host.View, pid string) string {
+	const most = 120
+	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
+	r := []rune(strings.Join(strings.Fields(strings.ReplaceAll(string(argv), "\x00", " ")), " "))
+	if err != nil || len(r) == 0 {
+		return ""
+	}
+	if len(r) > most {
+		r = append(r[:most], '…')
+	}
+	return " (" + string(r) + ")"
+}
+
+// Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
+func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
+	said := failed.Stderr + "\n" + out
+	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded): // what was ended may name another cause: memory, a compiler that was killed
+		t.What = Cannot + "they were not installed within --deadline, and " + failed.Argv[0] + " was ended"
+	case markFull().MatchString(said):
+		full := clean(markFull().FindString(said))
+		t.What = Cannot + "the disk is full: " + full
+		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return clean(l) == full })
+		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
+	case markDistrust().MatchString(said):
+		t.What = Cannot + "the signature, key or date of a repository or package is not accepted"
+		t.Try = []string{
+			"look up the key's fingerprint at the vendor's, and give that key in the spec if it has changed",
+			"if it is a mirror: mirror it again, signatures included", "see that this machine's clock is right (date), and that no proxy rewrites what passes through it",
+		}
+		t.Err = Distrust{err}
+	default:
+		own := ownLines(failed)
+		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return slices.Contains(own, clean(l)) })
+		t.What, t.Because, t.Try = Cannot+own[0], Short(append(own[1:], t.Because...)), tryProxy(v)
+		return t, false
+	}
+	return t, true
+}
+
+// ownLines are what the packager names as its errors: apt's lines that begin with E:, the end of dnf's and rpm's words from
+// their first Error: on; else its last lines. There is at least one.
+func ownLines(failed *host.CommandError) (own []string) {
+	all := Lines(failed.Stderr)
+	for _, l := range all {
+		if strings.HasPrefix(l, "E: ") {
+			own = append(own, clean(l))
+		}
+	}
+	is := func(l string) bool { return strings.HasPrefix(l, "Error:") || strings.HasPrefix(l, "error:") }
+	if i := slices.IndexFunc(all, is); i >= 0 && len(own) == 0 {
+		for _, l := range all[i:] {
+			own = append(own, clean(l))
+		}
+	}
+	if len(own) == 0 {
+		own = Tail(failed.Stderr, 6)
+	}
+	if own = Short(own); len(own) == 0 {
+		own = []string{failed.Error()}
+	}
+	return own
+}
+
+func clean(line string) string {
+	line = strings.TrimSpace(line)
+	for _, prefix := range []string{"E: ", "Error:", "error:"} {
+		line = strings.TrimSpace(strings.TrimPrefix(line, prefix))
+	}
+	return strings.TrimSuffix(line, ".")
+}
+
+// Short leaves out what is said twice or not at all, and all but the first lines.
+func Short(all []string) (some []string) {
+	const most = 8
+	for _, l := range all {
+		if l = strings.TrimSpace(l); l != "" && !slices.Contains(some, l) && len(some) < most {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
+// Tail returns the last n lines.
+func Tail(text string, n int) []string {
+	all := Lines(text)
+	return Short(all[max(0, len(all)-n):])
+}
+
+var proxySet = pattern.Of(`(?m)^(?:Acquire::https?::Proxy "([^"]+)";|proxy=(\S+))$`)
+
+// tryProxy is what to do about the proxy that our own files name to apt or dnf, if they do.
+func tryProxy(v host.View) []string {
+	for _, f := range append(gpuadmFiles(v, "/etc/apt/apt.conf.d"), gpuadmFiles(v, "/etc/yum.repos.d")...) {
+		data, _ := v.ReadFile(f)
+		if m := proxySet().FindSubmatch(data); m != nil {
+			return []string{"if nothing answers at " + string(m[1]) + string(m[2]) + ": see that the proxy runs, and is the right one in [proxy] of node.toml"}
+		}
+	}
+	return nil
+}
+
+// gpuadmFiles are the files in a folder that have our name.
+func gpuadmFiles(v host.View, dir string) (files []string) {
+	for _, name := range ListOf(v, dir) {
+		if strings.Contains(name, "gpuadm") {
+			files = append(files, dir+"/"+name)
+		}
+	}
+	return files
+}
+
+// Unread names the repository of the spec in an error about its lists.
+func Unread(v host.View, err error, url, file string) error {
+	t := (*trouble.Error)(nil)
+	if held := (*Locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
+		return err
+	}
+	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
+	if !errors.As(err, new(Distrust)) {
+		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
+	}
+	return t
 }

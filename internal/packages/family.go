@@ -106,10 +106,7 @@ type choice struct {
 
 // strangers are the installed packages of the family that a transaction does not name.
 func (f *Family) strangers(all map[string]State, changes []converge.Change) (names []string) {
-	named := map[string]bool{}
-	for _, c := range changes {
-		named[c.Name] = true
-	}
+	named := Named(changes)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if found := all[name]; !named[name] && found.Installed() && f.Has(name, found.Version) {
 			names = append(names, name)
@@ -121,24 +118,23 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) (nam
 // fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
 // removed. kept is true where it can stay.
 func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
-	from := func(o Offer) bool { return chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom) }
 	if Own(found.Version) == chosen.own {
 		now, known := Find(offers, found.Version)
-		if !known || from(now) {
+		if !known || chosen.has(now) {
 			return found, true
 		}
 	}
 	for _, o := range offers {
-		if Own(o.Version) == chosen.own && from(o) {
+		if Own(o.Version) == chosen.own && chosen.has(o) {
 			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
 	}
 	return State{Version: removed}, false
 }
 
-func (c choice) isFrom(source string) bool {
-	site, _, _ := strings.Cut(source, " ")
-	return site == c.site
+// has says whether its source has an offer.
+func (c choice) has(o Offer) bool {
+	return c.site == "" || slices.ContainsFunc(o.From, func(source string) bool { site, _, _ := strings.Cut(source, " "); return site == c.site })
 }
 
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
@@ -209,25 +205,21 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 			changes[i].After, changes[i].Dependency, changes[i].Why = to.String(), true, "dependency"
 		}
 	}
-	named := map[string]int{}
-	for i, c := range changes {
-		named[c.Name] = i
-	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found := all[name]
 		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.own {
 			continue
 		}
-		to, i := found, len(changes)
-		if at, is := named[name]; is {
-			to, i = Parse(changes[at].After), at
+		to, i := found, slices.IndexFunc(changes, func(c converge.Change) bool { return c.Name == name })
+		if i >= 0 {
+			to = Parse(changes[i].After)
 		}
 		fits := f.fitting(name, chosen, offers[name])
 		if _, known := Find(offers[name], to.Version); known || fits == "" || !to.Installed() {
 			continue
 		}
-		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
-			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), Why: "part of the driver: the source has this revision", Dependency: true})
+		if to.Version, to.Held, more = fits, true, true; i < 0 {
+			i, changes = len(changes), append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), Why: "part of the driver: the source has this revision", Dependency: true})
 		}
 		changes[i].After = to.String()
 	}
@@ -274,7 +266,7 @@ func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 		return ""
 	}
 	for _, o := range offers {
-		if f.Has(name, o.Version) && Own(o.Version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
+		if f.Has(name, o.Version) && Own(o.Version) == chosen.own && chosen.has(o) {
 			return o.Version
 		}
 	}

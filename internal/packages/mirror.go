@@ -162,20 +162,12 @@ func (r *Reading) digest(v host.View, name string) (LockFile, error) {
 		return LockFile{}, err
 	}
 	id := identity{name, i.Size, i.Ctime}
-	r.mu.Lock()
-	known, is := r.digests[id]
-	r.mu.Unlock()
-	if is {
-		return known, nil
+	if known, is := r.digests.Load(id); is {
+		return known.(LockFile), nil
 	}
-	known, err = Digest(v, name)
+	known, err := Digest(v, name)
 	if err == nil {
-		r.mu.Lock()
-		if r.digests == nil {
-			r.digests = map[identity]LockFile{}
-		}
-		r.digests[id] = known
-		r.mu.Unlock()
+		r.digests.Store(id, known)
 	}
 	return known, err
 }

@@ -37,8 +37,8 @@ type Packager interface {
 	// After closed, and those drawn along (dependencies, removals) with Dependency set. Lost is set on a change whose Before
 	// is no longer available. An error is a *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
-	// Lacks sets Lost of the changes whose Before neither a repository nor Store has.
-	Lacks(ctx context.Context, v host.View, of *Resolution) error
+	// Available answers for what repositories and Store have.
+	Available() Solver
 	// Known returns what the lists on disk say of packages, and when the youngest was read; the zero time if a list of a
 	// configured repository is missing. ours are files about repositories to leave out.
 	Known(ctx context.Context, v host.View, names, ours []string) (map[string][]Offer, time.Time, error)

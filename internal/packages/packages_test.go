@@ -309,7 +309,7 @@ func TestPatienceSays(t *testing.T) {
 			var says []string
 			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) })
 			runs := 0
-			err := patience{all: c.wait}.run(ctx, m, func() error {
+			err := patiently(ctx, m, c.wait, 0, func() error {
 				m.now = m.now.Add(6 * time.Second)
 				if runs++; runs > c.held {
 					return nil

@@ -4,12 +4,18 @@
 package packages
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -42,10 +48,8 @@ func SignedAs(said string, auto Signed) Signed {
 	switch said {
 	case "both":
 		return SignedBoth
-	case "metadata":
-		return SignedMetadata
-	case "packages":
-		return SignedPackages
+	case string(SignedMetadata), string(SignedPackages):
+		return Signed(said)
 	}
 	return auto
 }
@@ -145,4 +149,220 @@ func LeftAt(places []Place, twice string) (found []string) {
 		}
 	}
 	return found
+}
+
+// FormSource is the form of our files that say where packages come from.
+const FormSource = "source"
+
+// source is such a file. Before it changes, the packages that are held are fetched to Store: the next source may not have their versions,
+// and roll-back and undo need them.
+type source struct {
+	*things.FileThing
+	read *Reading
+}
+
+// NewSource builds a file about a repository again.
+func NewSource(name string, read *Reading) converge.Thing {
+	return source{things.NewFile(name, nil).Formed(FormSource), read}
+}
+
+// Source wants a file about a repository.
+func Source(name string, data []byte, read *Reading, why string) converge.Want {
+	w := things.Exact(name, data, 0o644, why)
+	w.Thing = source{w.Thing.(*things.FileThing).Formed(FormSource), read}
+	return w
+}
+
+func (s source) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if _, err := h.Lstat(s.Ref().Name); err == nil && h.Runs() {
+		if err := s.read.keep(ctx, h); err != nil {
+			return err
+		}
+	}
+	return s.FileThing.Make(ctx, h, to)
+}
+
+// keep keeps what is held. What cannot be kept it names, and goes on: a repository that does not answer must not hold a machine in what
+// broke it.
+func (r *Reading) keep(ctx context.Context, h host.Host) error {
+	p, err := r.packager(h)
+	if err != nil {
+		return err
+	}
+	all, err := r.Read(ctx, h)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name].Held && all[name].Installed() {
+			names = append(names, name)
+		}
+	}
+	return unkept(ctx, h, p, names, all, p.Keep(ctx, h, names))
+}
+
+// FormDeclared is the form of other tools' files about sources, in which gpuadm disables what its own files declare, too: of two keys for
+// one repository apt refuses to read any list, and dnf takes the packages by whichever it likes.
+const FormDeclared = "declared"
+
+// The marks begin lines that were others': one that is disabled, and one that the next line is in the place of. apt and dnf know such
+// comments in the midst of an entry: sources.list(5), dnf.conf(5).
+const (
+	disabledMark = "# gpuadm disabled:"
+	replacedMark = "# gpuadm replaced:"
+)
+
+// Disabled is a line as a comment.
+func Disabled(line string) string { return disabledMark + " " + line }
+
+// Instead is a line in the place of another, or of none.
+func Instead(line, of string) string {
+	return replacedMark + " " + strings.TrimSuffix(of, "\n") + "\n" + line + "\n"
+}
+
+// Declared wants others' declarations of the repositories disabled: gpuadm's own name the key by its fingerprint.
+func (r *Reading) Declared(packager string, repos []Repository, sys System) (wants []converge.Want) {
+	p := r.named(packager)
+	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
+	if p == nil || len(repos) == 0 {
+		return nil
+	}
+	for _, file := range slices.Concat([]string{"/etc/apt/sources.list"}, FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources"), FilesIn(sys, "/etc/yum.repos.d", ".repo")) {
+		edit := func(data []byte) ([]byte, error) {
+			if data == nil {
+				return nil, nil
+			}
+			return p.Disable(file, EnabledAgain(data), repos, sys), nil
+		}
+		if out, _ := edit(sys.Files[file]); bytes.Equal(out, EnabledAgain(sys.Files[file])) {
+			continue
+		}
+		w := things.Edited(NewDeclared(file), edit, "gpuadm's own file declares the same repository, and its key by fingerprint")
+		wants = append(wants, w)
+	}
+	return wants
+}
+
+// NewDeclared builds such a file again.
+func NewDeclared(name string) *things.FileThing {
+	return things.NewFile(name, enableIn).Formed(FormDeclared)
+}
+
+// enableIn takes gpuadm's marks out of a file, whatever else was changed in it since.
+func enableIn(_, _, found []byte) (rest []byte, left []string, err error) {
+	if found == nil {
+		return nil, nil, errors.New("internal error: a file that is not there has no marks")
+	}
+	return EnabledAgain(found), nil, nil
+}
+
+// EnabledAgain is a file without gpuadm's marks.
+func EnabledAgain(data []byte) []byte {
+	var out []byte
+	skip := false
+	for line := range strings.Lines(string(data)) {
+		was, replaced := strings.CutPrefix(line, replacedMark)
+		is, disabled := strings.CutPrefix(line, disabledMark)
+		switch {
+		case replaced:
+			if strings.TrimSpace(was) != "" {
+				out = append(out, strings.TrimPrefix(was, " ")...)
+			}
+		case disabled:
+			out = append(out, strings.TrimPrefix(is, " ")...)
+		case !skip:
+			out = append(out, line...)
+		}
+		skip = replaced
+	}
+	return out
+}
+
+// lists are the packager's own of what repositories hold. They are a Follower: once gpuadm's files about repositories have
+// changed, they are read again. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
+type lists struct {
+	of    Packager // nil where the program does not know it
+	name  string   // apt, dnf
+	files []string // ours, about repositories
+}
+
+const (
+	fresh = converge.State("fresh")
+	stale = converge.State("stale")
+)
+
+// Lists wants the packager's lists to be those of our files about repositories.
+func Lists(of Packager, files []string) converge.Want {
+	l, why := lists{of, of.Name(), files}, of.Name()+" knows what the repositories hold"
+	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Current(found), nil }}
+}
+
+// NewLists builds the thing again.
+func NewLists(name string, files []string, read *Reading) converge.Thing {
+	return lists{read.named(name), name, files}
+}
+
+// Ref names them by the package manager: "apt".
+func (l lists) Ref() converge.Ref {
+	return converge.Ref{Kind: "package-lists", Name: l.name, Reads: l.files}
+}
+
+// Look defers lists of a root folder that is not baked: reading them runs the packager.
+func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
+	if !v.Runs() {
+		return "", host.FirstBoot
+	}
+	if l.of == nil {
+		return "", fmt.Errorf("internal error: no lists of %q are known", l.name)
+	}
+	old, err := l.of.Stale(v, l.files)
+	if err != nil {
+		return "", err
+	}
+	if old {
+		return stale, nil
+	}
+	return fresh, nil
+}
+
+func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if found, err := l.Look(ctx, h); to != fresh || err != nil || found == fresh {
+		return err
+	}
+	return l.of.Update(ctx, h, l.files)
+}
+
+// Affected says that a change to a file about a repository makes the lists stale, but not its going away.
+func (l lists) Affected(found converge.State, by converge.Change) converge.State {
+	if found != "" && by.After == "" && by.Deferred == "" {
+		return found
+	}
+	if slices.Contains(l.files, by.Name) || l.of != nil && l.of.Affects(l.files, by) {
+		return stale
+	}
+	return found
+}
+
+// Supplies says that packages come from what the lists say.
+func (lists) Supplies() {}
+
+// Current says that lists are to be fresh.
+func (l lists) Current(converge.State) converge.State { return fresh }
+
+// TouchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
+// own time stays: packagers ask the server for what is newer than that.
+func TouchList(h host.Host, name string) error {
+	i, err := h.Stat(name)
+	if err != nil {
+		return err
+	}
+	for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm()} {
+		attr := i.Attr()
+		attr.Mode = mode
+		if err := h.SetAttr(name, attr); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -86,7 +86,7 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 	if err != nil {
 		return err
 	}
-	asked := r.asked()
+	asked := Named(r.Changes)
 	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range moves {
 		found := r.Installed[m.Name]
@@ -130,7 +130,7 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			}
 			return nil, err
 		}
-		asked := r.asked()
+		asked := Named(r.Changes)
 		var wrong []string
 		for _, m := range moves {
 			if m.Version != "" && !asked[m.Name] && r.chosen.own != "" && r.family.Has(m.Name, m.Version) && Own(m.Version) != r.chosen.own {
@@ -168,14 +168,6 @@ func (r *Resolution) pins() []Pin {
 	pins := r.family.Pins(r.chosen.own)
 	pins[len(pins)-1].Priority++
 	return pins
-}
-
-func (r *Resolution) asked() map[string]bool {
-	asked := map[string]bool{}
-	for _, c := range r.Changes {
-		asked[c.Name] = true
-	}
-	return asked
 }
 
 // closeGroups fills in the versions of groups.

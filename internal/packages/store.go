@@ -4,14 +4,18 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Prune removes from Store the packages whose versions none of the changes names, and that are not installed either: a
@@ -58,6 +62,19 @@ func ListOf(v host.View, dir string) []string {
 	return names
 }
 
+// ReadAll reads files, those that are there. Where one cannot be read it goes on, and returns an error as well.
+func ReadAll[T any](v host.View, files []string, parse func(file string, data []byte) []T) (all []T, err error) {
+	for _, file := range files {
+		data, failed := v.ReadFile(file)
+		if failed == nil {
+			all = append(all, parse(file, data)...)
+		} else if !errors.Is(failed, fs.ErrNotExist) {
+			err = cmp.Or(err, failed)
+		}
+	}
+	return all, err
+}
+
 // Store is the folder that what gets replaced is fetched to.
 const Store = converge.Home + "/packages"
 
@@ -72,5 +89,84 @@ func Folder(h host.Host) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// Lost says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
+// packages that were asked for half is nothing: if one cannot go back, none does. They do without a dependency of before.
+func (r *Resolution) Lost(again map[string][]Offer, file func(name, version string) bool) {
+	whole := ""
+	for i, c := range r.Changes {
+		before, after := Parse(c.Before), Parse(c.After)
+		if !before.Installed() || before.Version == after.Version && after.Installed() && before.Broken == "" {
+			continue
+		}
+		why := ""
+		if _, offered := Find(again[c.Name], before.Version); before.Broken != "" {
+			why = fmt.Sprintf("%s was %s, and is not installed so again", c.Name, before.Broken)
+		} else if !offered && !file(c.Name, before.Version) {
+			why = fmt.Sprintf("no %s has %s %s any more", r.Solver.Words().Source, c.Name, before.Version)
+		}
+		if r.Changes[i].Lost = cmp.Or(why, c.Lost); why != "" && before.Broken == "" && !c.Dependency {
+			whole = why
+		}
+	}
+	for i, c := range r.Changes {
+		if whole != "" && c.Lost == "" {
+			r.Changes[i].Lost = whole
+		}
+	}
+}
+
+// Replaced names the packages whose installed version goes away.
+func (r *Resolution) Replaced() (names []string) {
+	for _, c := range r.Changes {
+		if before := Parse(c.Before); before.Installed() && before.Version != Parse(c.After).Version {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// Unkept warns of packages that get replaced without a copy in Store. The transaction goes on without them, forwards and back:
+// a repository that does not answer must not stop a repair. err is of the fetch, and returned only where the run was stopped.
+// What the plan has named as lost it does not name again, nor what is broken.
+func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
+	names := r.Replaced()
+	for _, c := range r.Changes {
+		if before := Parse(c.Before); before.Broken != "" && before.Broken != ConfigFiles {
+			return ctx.Err()
+		} else if c.Lost != "" {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == c.Name })
+		}
+	}
+	return unkept(ctx, h, r.Solver, names, r.Installed, err)
+}
+
+func unkept(ctx context.Context, h host.Host, p Packager, names []string, all map[string]State, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	var lost []string
+	for _, name := range names {
+		if p.Stored(h, name, all[name].Version) == "" {
+			lost = append(lost, name+" "+all[name].Version)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	const most = 3
+	what, cause := strings.Join(lost[:min(len(lost), most)], ", "), "no repository has that version"
+	if len(lost) > most {
+		what += fmt.Sprintf(" and %d more", len(lost)-most)
+	}
+	if err != nil {
+		cause = strings.TrimPrefix(err.Error(), Cannot)
+		if t := (*trouble.Error)(nil); errors.As(err, &t) && len(t.Because) > 0 {
+			cause += ": " + t.Because[0]
+		}
+	}
+	converge.Warn(ctx, "cannot keep "+what+": "+cause+"; to install it again gpuadm will need a repository that has it")
 	return nil
 }

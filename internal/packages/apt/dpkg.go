@@ -143,60 +143,54 @@ func nativeArch(v host.View, status []byte) string {
 	return string(arch)
 }
 
-// An entry is a package as dpkg's database, or apt's of automatic marks, has it.
+// An entry is a package as dpkg's database, apt's of automatic marks, or a source's index has it.
 type entry struct {
 	name, arch, version, status, auto []byte
 
 	size      []byte // KiB when installed
 	essential bool   // or protected: it may not be removed
 	conffiles bool
+
+	download, sha256 []byte // of its file: bytes, digest
 }
 
 // entries reads the paragraphs of a database, which has 1 MB and more, in one pass.
 func entries(text []byte) iter.Seq[entry] {
 	return func(yield func(entry) bool) {
-		for len(text) > 0 {
-			var e entry
-			paragraph := text
-			for len(text) > 0 && text[0] != '\n' {
-				end := endOfField(text)
-				e.take(text[:end])
-				text = text[end:]
-			}
-			paragraph = paragraph[:len(paragraph)-len(text)]
-			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(e) {
+		for paragraph := range paragraphs(text) {
+			if !yield(entryOf(paragraph)) {
 				return
 			}
-			text = text[min(1, len(text)):]
 		}
 	}
 }
 
-// take takes over one field.
-func (e *entry) take(field []byte) {
-	colon := bytes.IndexByte(field, ':')
-	if colon < 0 {
-		return
+func entryOf(paragraph []byte) (e entry) {
+	for key, value := range fields(paragraph) {
+		switch string(key) {
+		case "Package":
+			e.name = value
+		case "Status":
+			e.status = value
+		case "Architecture":
+			e.arch = value
+		case "Version":
+			e.version = value
+		case "Auto-Installed":
+			e.auto = value
+		case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
+			e.essential = e.essential || string(value) == "yes"
+		case "Installed-Size":
+			e.size = value
+		case "Conffiles":
+			e.conffiles = true
+		case "Size":
+			e.download = value
+		case "SHA256":
+			e.sha256 = value
+		}
 	}
-	value := field[colon+1:]
-	switch string(field[:colon]) {
-	case "Package":
-		e.name = bytes.TrimSpace(value)
-	case "Status":
-		e.status = bytes.TrimSpace(value)
-	case "Architecture":
-		e.arch = bytes.TrimSpace(value)
-	case "Version":
-		e.version = bytes.TrimSpace(value)
-	case "Auto-Installed":
-		e.auto = bytes.TrimSpace(value)
-	case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
-		e.essential = e.essential || string(bytes.TrimSpace(value)) == "yes"
-	case "Installed-Size":
-		e.size = bytes.TrimSpace(value)
-	case "Conffiles":
-		e.conffiles = true
-	}
+	return e
 }
 
 // add takes over what paragraphs say. A later one replaces an earlier one. Names and versions, of which there are many, share a

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -218,31 +217,16 @@ func (a apart) archives(ctx context.Context, what []string) (all []debFile, err 
 
 // archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and SHA-256 is the digest that counts.
 func archiveOf(paragraph []byte) (one debFile) {
-	var name, version, arch string
+	e := entryOf(paragraph)
 	for key, value := range fields(paragraph) {
-		switch string(key) {
-		case "Package":
-			name = string(value)
-		case "Version":
-			version = string(value)
-		case "Architecture":
-			arch = string(value)
-		case "Size":
-			one.Size, _ = strconv.ParseInt(string(value), 10, 64)
-		case "SHA256":
-			one.SHA256 = string(value)
-		}
 		if !slices.Contains([]string{"Filename", "MD5sum", "SHA1", "SHA512"}, string(key)) {
 			one.stanza = fmt.Appendf(one.stanza, "%s: %s\n", key, value)
 		}
 	}
-	_, own, epoch := strings.Cut(version, ":")
-	if !epoch {
-		own = version
-	}
-	one.what = name + "=" + version
-	one.fetched = fetchedName(name, version, arch)
-	one.Name = name + "_" + own + "_" + arch + ".deb" // as archives name it
+	own := e.version[bytes.IndexByte(e.version, ':')+1:]
+	one.what = string(e.name) + "=" + string(e.version)
+	one.fetched = fetchedName(string(e.name), string(e.version), string(e.arch))
+	one.LockFile = packages.LockFile{Name: fmt.Sprintf("%s_%s_%s.deb", e.name, own, e.arch), Size: number(e.download), SHA256: string(e.sha256)} // as archives name it
 	one.stanza = fmt.Appendf(one.stanza, "Filename: ./%s\n\n", one.Name)
 	return one
 }

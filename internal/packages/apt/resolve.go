@@ -5,11 +5,19 @@ package apt
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A solver is apt with dpkg's database as it was read for one request.
@@ -34,18 +42,17 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err := a.room(ctx, v, d, r.Changes); err != nil {
 		return nil, err
 	}
-	again, err := a.others(ctx, v, r.Replaced(), r.Offers)
+	again, err := a.Offers(ctx, v, slices.DeleteFunc(r.Replaced(), func(name string) bool { return len(r.Offers[name]) > 0 }))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(again, r.Offers)
 	r.Lost(again, func(name, version string) bool { return stored(v, name, version)+cached(v, name, version) != "" })
-	return r.Changes, err
+	return r.Changes, nil
 }
 
-// Lacks asks the sources once more.
-func (a apt) Lacks(ctx context.Context, v host.View, r *packages.Resolution) error {
-	r.Solver = solver{apt: a}
-	again, err := a.Offers(ctx, v, r.Replaced())
-	r.Lost(again, func(name, version string) bool { return stored(v, name, version) != "" })
-	return err
-}
+// Available has no database.
+func (a apt) Available() packages.Solver { return solver{apt: a} }
 
 func (solver) Words() packages.Words {
 	return packages.Words{Source: "source", Refresh: "apt-get update", Show: "apt-get -s install", At: "="}
@@ -81,7 +88,7 @@ func verb(changes []converge.Change) []string {
 	return []string{"install", "--"}
 }
 
-// arguments are what apt-get install takes for changes: NAME=VERSION, NAME- or a file.
+// arguments are what apt-get install takes for changes: NAME=VERSION, NAME-, or a file of Store where offers do not have the version.
 func arguments(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (list []string) {
 	removes := packages.Removes(changes)
 	for _, c := range packages.Due(changes) {
@@ -101,21 +108,174 @@ func arguments(v host.View, changes []converge.Change, offers map[string][]packa
 	return list
 }
 
-// files is the same with files of Store wherever there are any. back says that nothing else is needed: such is the way back,
-// which must not depend on a repository that has moved on, or on the network.
-func files(v host.View, changes []converge.Change) (list []string, back bool) {
-	back = true
-	for _, c := range packages.Due(changes) {
-		to := packages.Parse(c.After)
-		file := stored(v, c.Name, to.Version)
-		switch {
-		case to.Installed() && file != "":
-			list = append(list, file)
-			continue
-		case to.Installed() && to.Version != packages.Parse(c.Before).Version:
-			back = false
-		}
-		list = append(list, install(c.Name, to))
+// Offers asks apt which versions of packages are available, newest first. What is only installed is not among them.
+func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(names) == 0 {
+		return map[string][]packages.Offer{}, nil
 	}
-	return list, back
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"policy", "--"}, names)...)
+	if err != nil {
+		return nil, explain(v, string(out), err)
+	}
+	all := parsePolicy(string(out))
+	for name := range all {
+		all[name] = packages.Newest(all[name], a.Compare)
+	}
+	return all, nil
+}
+
+// parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the
+// sources of each follow eight.
+func parsePolicy(out string) map[string][]packages.Offer {
+	all := map[string][]packages.Offer{}
+	name := ""
+	var last *packages.Offer
+	end := func() {
+		if last != nil && len(last.From) > 0 {
+			all[name] = append(all[name], *last)
+		}
+		last = nil
+	}
+	for line := range strings.Lines(out) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+		case line[0] != ' ':
+			end()
+			name = strings.TrimSuffix(line, ":")
+		case len(words) >= 2 && (strings.HasPrefix(line, " *** ") || strings.HasPrefix(line, "     ") && line[5:6] != " "):
+			end()
+			if words[0] == "***" {
+				words = words[1:]
+			}
+			if len(words) < 2 {
+				continue
+			}
+			if p, err := strconv.Atoi(words[1]); err == nil {
+				last = &packages.Offer{Version: words[0], Priority: p}
+			}
+		case last != nil && strings.HasPrefix(line, "        ") && len(words) >= 2 && words[1] != packages.DpkgStatus:
+			if _, err := strconv.Atoi(words[0]); err == nil {
+				last.From = append(last.From, strings.TrimSuffix(strings.Join(words[1:], " "), " Packages"))
+			}
+		}
+	}
+	end()
+	return all
+}
+
+// What apt-get -s prints: "Inst NAME [OLD] (NEW SOURCE… [ARCH])", "Remv NAME [OLD]", "Purg NAME [OLD]". "Conf" says nothing new.
+var (
+	sayInst = pattern.Of(`^Inst (\S+)(?: \[[^\]]*\])? \((\S+)(?: .*)? \[([^\]]*)\]\)`)
+	sayRemv = pattern.Of(`^(?:Remv|Purg) (\S+) \[`)
+)
+
+// parseSimulation returns what apt would do, in its order.
+func parseSimulation(out, native string) []packages.Move {
+	var moves []packages.Move
+	for line := range strings.Lines(out) {
+		if m := sayInst().FindStringSubmatch(line); m != nil {
+			moves = append(moves, packages.Move{Name: strings.TrimSuffix(m[1], ":"+native), Version: m[2]})
+		} else if m := sayRemv().FindStringSubmatch(line); m != nil {
+			moves = append(moves, packages.Move{Name: strings.TrimSuffix(m[1], ":"+native)})
+		}
+	}
+	return lastOf(moves)
+}
+
+// lastOf are the moves that count: a package may be removed to be installed in another version.
+func lastOf(moves []packages.Move) (list []packages.Move) {
+	for i, m := range moves {
+		if !slices.ContainsFunc(moves[i+1:], func(o packages.Move) bool { return o.Name == m.Name }) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// simulate asks apt what a verb with its arguments would do. pins count before those on disk: apt reads the file preferences before the
+// folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
+func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
+	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(v), a.options())
+	ask := v.Ask
+	if len(pins) > 0 {
+		const file = "preferences"
+		theirs, err := v.ReadFile("/etc/apt/preferences")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		files := map[string][]byte{file: slices.Concat([]byte(packages.Records(pins)+"\n"), theirs)}
+		ask = func(ctx context.Context, argv ...string) ([]byte, error) { return v.AskAbout(ctx, files, argv...) }
+		argv = append(argv, "-o", "Dir::Etc::Preferences="+host.Scratch+"/"+file)
+	}
+	out, err := ask(ctx, slices.Concat(argv, what)...)
+	if err != nil {
+		return nil, explain(v, string(out), err)
+	}
+	return parseSimulation(string(out), native), nil
+}
+
+// room refuses what does not fit on the disk. apt itself looks only whether it can download, and dpkg finds out in its midst.
+func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.Change) error {
+	var what []string
+	need := map[string]int64{} // bytes, by folder
+	for _, c := range packages.Due(changes) {
+		after := packages.Parse(c.After)
+		if found := d.packages[c.Name]; found.Installed() {
+			need["/usr"] -= number(d.details(c.Name).size) << 10
+		}
+		if after.Installed() && stored(v, c.Name, after.Version) == "" {
+			what = append(what, c.Name+"="+after.Version)
+		}
+	}
+	var said []byte
+	if len(what) > 0 {
+		var err error
+		if said, err = v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"show", "--"}, what)...); err != nil {
+			return explain(v, string(said), err)
+		}
+	}
+	for e := range entries(said) {
+		if slices.Contains(what, fmt.Sprintf("%s=%s", d.key(e.name, e.arch), e.version)) {
+			need["/usr"] += number(e.size) << 10
+			need[aptArchives] += number(e.download)
+		}
+	}
+	usr, err := v.Room("/usr")
+	if err != nil {
+		return err
+	}
+	archives, err := v.Room(aptArchives)
+	if err != nil {
+		return err
+	}
+	return fits(usr.Bytes, archives.Bytes, need["/usr"], need[aptArchives])
+}
+
+// number reads a size; 0 of what is none.
+func number(text []byte) int64 {
+	n, _ := strconv.ParseInt(string(text), 10, 64)
+	return n
+}
+
+// fits compares with the room in both folders. They are on one file system where they have the same.
+func fits(usr, archives uint64, install, download int64) error {
+	if usr == archives {
+		install, download = install+download, 0
+	}
+	for _, f := range []struct {
+		dir  string
+		room uint64
+		need int64
+	}{{"/usr", usr, install}, {aptArchives, archives, download}} {
+		if f.need > 0 && uint64(f.need) > f.room {
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in %s, which has %d MB free", f.need/1e6+1, f.dir, f.room/1e6),
+				Try:  []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"},
+			}
+		}
+	}
+	return nil
 }

@@ -4,17 +4,18 @@
 package apt
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // A source is one entry of apt's list of sources: sources.list(5).
@@ -154,36 +155,21 @@ func (s source) list() string {
 }
 
 // allSources reads every file that apt takes its sources from. What cannot be read, apt will complain about.
-func allSources(v host.View) (all []source) {
+func allSources(v host.View) []source {
 	files := []string{"/etc/apt/sources.list"}
-	names, _ := v.ReadDir("/etc/apt/sources.list.d")
-	for _, n := range names {
+	for _, n := range packages.ListOf(v, "/etc/apt/sources.list.d") {
 		if e := path.Ext(n); e == ".list" || e == ".sources" {
 			files = append(files, "/etc/apt/sources.list.d/"+n)
 		}
 	}
-	arch := sync.OnceValue(func() string { return architecture(v) })
-	for _, f := range files {
-		if data, err := v.ReadFile(f); err == nil {
-			all = append(all, parseSources(f, data, arch)...)
-		}
-	}
+	all, _ := sourcesIn(v, files)
 	return all
 }
 
-// sourcesIn reads files of sources, those that are there.
-func sourcesIn(v host.View, files []string) (all []source, err error) {
+// sourcesIn reads files of sources.
+func sourcesIn(v host.View, files []string) ([]source, error) {
 	arch := sync.OnceValue(func() string { return architecture(v) })
-	for _, f := range files {
-		data, err := v.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		all = append(all, parseSources(f, data, arch)...)
-	}
-	return all, nil
+	return packages.ReadAll(v, files, func(file string, data []byte) []source { return parseSources(file, data, arch) })
 }
 
 func architecture(v host.View) string {
@@ -204,11 +190,123 @@ func (apt) Leftovers(v host.View) (found []string) {
 	if i, err := v.Stat("/etc/apt/trusted.gpg"); err == nil && i.Size > 0 {
 		found = append(found, "/etc/apt/trusted.gpg: keys that apt-key added are trusted for every repository")
 	}
-	names, _ := v.ReadDir("/etc/apt/trusted.gpg.d")
-	for _, n := range names {
+	for _, n := range packages.ListOf(v, "/etc/apt/trusted.gpg.d") {
 		if low := strings.ToLower(n); strings.Contains(low, "nvidia") || strings.Contains(low, "cuda") {
 			found = append(found, "/etc/apt/trusted.gpg.d/"+n+": its key is trusted for every repository")
 		}
 	}
 	return found
+}
+
+// Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; of a paragraph with others too it
+// takes the URI or the suite out.
+func (apt) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
+	ours := lists(repos)
+	is := func(s source) bool { return slices.Contains(ours, s.list()) }
+	parse := func(text string) []source { return parseSources(file, []byte(text), func() string { return sys.Arch }) }
+	var out strings.Builder
+	paragraph := ""
+	end := func() {
+		out.WriteString(without(paragraph, parse, is))
+		paragraph = ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if paragraph += line; strings.TrimSpace(line) == "" || !strings.HasSuffix(file, ".sources") {
+			end()
+		}
+	}
+	end()
+	return []byte(out.String())
+}
+
+// lists are what apt calls the lists of repositories: two ways to write one URI and suite have one name.
+func lists(of []packages.Repository) (names []string) {
+	for _, r := range of {
+		names = append(names, source{uri: withSlash(r.URL), suite: "/"}.list())
+	}
+	return names
+}
+
+// without is a paragraph without the sources that are ours.
+func without(paragraph string, parse func(string) []source, ours func(source) bool) string {
+	all := parse(paragraph)
+	if !slices.ContainsFunc(all, ours) {
+		return paragraph
+	}
+	for field, of := range map[string]func(source) string{"uris": func(s source) string { return s.uri }, "suites": func(s source) string { return s.suite }} {
+		var rest []string
+		mixed := false
+		for _, s := range all {
+			same := func(o source) bool { return of(o) == of(s) }
+			if !ours(s) && !slices.Contains(rest, of(s)) {
+				rest = append(rest, of(s))
+			}
+			mixed = mixed || slices.ContainsFunc(all, func(o source) bool { return same(o) && ours(o) != ours(s) })
+		}
+		if !mixed && len(rest) > 0 {
+			return replaceField(paragraph, field, strings.Join(rest, " "))
+		}
+	}
+	var out strings.Builder
+	for line := range strings.Lines(paragraph) {
+		if t := strings.TrimSpace(line); t != "" && t[0] != '#' {
+			line = packages.Disabled(line)
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
+
+// replaceField gives a field of a paragraph another value, in the place of its last line.
+func replaceField(paragraph, field, value string) string {
+	var out strings.Builder
+	last := "" // line of the field
+	flush := func() {
+		if last != "" {
+			name, _, _ := strings.Cut(field, ":")
+			out.WriteString(packages.Instead(strings.ToUpper(name[:1])+name[1:]+": "+value, last))
+		}
+		last = ""
+	}
+	in := false
+	for line := range strings.Lines(paragraph) {
+		name, _, _ := strings.Cut(line, ":")
+		switch goesOn := line[0] == ' ' || line[0] == '\t'; {
+		case in && goesOn || strings.EqualFold(strings.TrimSpace(name), field):
+			if last != "" {
+				out.WriteString(packages.Disabled(last))
+			}
+			in, last = true, line
+			continue
+		case line[0] != '#':
+			in = false
+		}
+		flush()
+		out.WriteString(line)
+	}
+	flush()
+	return out.String()
+}
+
+// readable wants apt to be able to read its lists: of one repository with two keys, or with one and none, it reads none at all. Source:
+// debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2.
+func (a apt) readable(repos []packages.Repository, contents map[string][]byte) converge.Want {
+	return things.Check("apt's sources", func(_ context.Context, v host.View) (string, error) {
+		done := true // at plan, others' declarations of what gpuadm declares are there yet
+		for name, text := range contents {
+			is, err := v.ReadFile(name)
+			done = done && err == nil && string(is) == string(text)
+		}
+		first := map[string]source{}
+		for _, s := range allSources(v) {
+			if !done && slices.Contains(lists(repos), s.list()) {
+				continue
+			}
+			o, twice := first[s.list()]
+			if first[s.list()] = s; twice && (o.options["signed-by"] != s.options["signed-by"] || o.options["trusted"] != s.options["trusted"]) {
+				return fmt.Sprintf("cannot have apt read its lists: %s and %s declare %s %s with different keys", o.file, s.file, s.uri, s.suite), nil
+			}
+		}
+		return "", nil
+	}, "one key for each repository, or apt reads no list", "remove one of the two entries")
 }

@@ -4,8 +4,13 @@
 package apt
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -77,16 +82,24 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if err := r.Check(ctx, h); err != nil {
 		return err
 	}
-	ours, back := files(h, changes)
 	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err
 	}
 	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
-	if failed := (*host.CommandError)(nil); back && errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") {
+	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && inStore(h, changes) {
 		// No source has the versions any more, our own folder has. apt reads as its user _apt, who may not enter that.
-		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), ours)...)
+		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes, nil))...)
 	}
 	return err
+}
+
+// inStore says that Store has all that is needed: such is the way back, which must not depend on a repository that has moved on, or on the
+// network.
+func inStore(v host.View, changes []converge.Change) bool {
+	return !slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
+		to := packages.Parse(c.After)
+		return to.Installed() && to.Version != packages.Parse(c.Before).Version && stored(v, c.Name, to.Version) == ""
+	})
 }
 
 // purge takes away what remains of packages that were not there at all.
@@ -126,34 +139,223 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 	if err != nil {
 		return err
 	}
-	var auto, manual, hold, unhold []string
+	marks := map[string][]string{}
 	for _, c := range changes {
 		found, after := d.packages[c.Name], packages.Parse(c.After)
 		if after.Installed() && found.Auto != after.Auto {
-			if after.Auto {
-				auto = append(auto, c.Name)
-			} else {
-				manual = append(manual, c.Name)
-			}
+			verb := map[bool]string{true: "auto", false: "manual"}[after.Auto]
+			marks[verb] = append(marks[verb], c.Name)
 		}
 		if found.Held != after.Held {
-			if after.Held {
-				hold = append(hold, c.Name)
-			} else {
-				unhold = append(unhold, c.Name)
-			}
+			verb := map[bool]string{true: "hold", false: "unhold"}[after.Held]
+			marks[verb] = append(marks[verb], c.Name)
 		}
 	}
-	for _, m := range []struct {
-		verb  string
-		names []string
-	}{{"auto", auto}, {"manual", manual}, {"hold", hold}, {"unhold", unhold}} {
-		if len(m.names) == 0 {
+	for _, verb := range []string{"auto", "manual", "hold", "unhold"} {
+		if len(marks[verb]) == 0 {
 			continue
 		}
-		if err := a.again(ctx, h, append([]string{"apt-mark", m.verb, "--"}, m.names...)...); err != nil {
+		if err := a.again(ctx, h, append([]string{"apt-mark", verb, "--"}, marks[verb]...)...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Before it starts dpkg, apt tells the commands in DPkg::Pre-Install-Pkgs all that dpkg will do, and changes nothing where one of them
+// fails. So apt itself says what is compared with the plan, in the transaction that it is about: between an earlier question and the
+// transaction another process may have changed what apt would do.
+//
+// Sources: apt.conf(5), DPkg::Pre-Install-Pkgs; pkgDPkgPM::SendPkgsInfo, RunScriptsWithPkgs and Go in apt-pkg/deb/dpkgpm.cc of
+// https://salsa.debian.org/apt-team/apt.
+
+// HookVerb is the verb by which apt runs gpuadm.
+const HookVerb = "apt-hook"
+
+// hookPlan has the plan: the name and the two states of each package.
+const hookPlan = "GPUADM_PACKAGES"
+
+// hooked is apt-get with the hook, for env(1).
+func (a apt) hooked(changes []converge.Change) ([]string, error) {
+	var plan [][3]string
+	for _, c := range changes {
+		plan = append(plan, [3]string{c.Name, string(c.Before), string(c.After)})
+	}
+	text, err := json.Marshal(plan)
+	return append([]string{
+		hookPlan + "=" + string(text), "apt-get",
+		"-o", "DPkg::Pre-Install-Pkgs::=" + host.Self + " " + HookVerb, "-o", "DPkg::Tools::Options::" + host.Self + "::Version=3",
+	}, a.options()...), err
+}
+
+// refusal is the hook's line on apt's output, by which it tells gpuadm why it has failed.
+type refusal struct {
+	Because string `json:"gpuadm_refuses"`
+}
+
+// Verify is the hook: it compares what apt announces with the plan that getenv has, and fails where apt would do anything else.
+func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) error {
+	var plan [][3]string
+	if err := json.Unmarshal([]byte(getenv(hookPlan)), &plan); err != nil {
+		return fmt.Errorf("cannot read what was planned: %w; apt runs this verb", err)
+	}
+	moves, installed, err := parseAnnounced(announced)
+	if err != nil {
+		return err
+	}
+	r := packages.Resolution{Installed: installed, Solver: solver{}}
+	for _, p := range plan {
+		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: p[0]}, Before: converge.State(p[1]), After: converge.State(p[2])}
+		r.Changes = append(r.Changes, c)
+	}
+	because := r.Unlike(moves)
+	if because == "" {
+		return nil
+	}
+	return errors.Join(errors.New(because), json.NewEncoder(answer).Encode(refusal{because}))
+}
+
+// parseAnnounced reads version 3 of the protocol: "VERSION 3", apt's configuration, an empty line, and for each package
+// "NAME OLD ARCH MULTIARCH DIRECTION NEW ARCH MULTIARCH ACTION". installed has the old versions.
+func parseAnnounced(in io.Reader) (moves []packages.Move, installed map[string]packages.State, err error) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20)
+	if !lines.Scan() || lines.Text() != "VERSION 3" {
+		return nil, nil, errors.Join(fmt.Errorf("cannot read what apt announces: it begins with %q", lines.Text()), lines.Err())
+	}
+	var d dpkg
+	for lines.Scan() && lines.Text() != "" {
+		if arch, is := strings.CutPrefix(lines.Text(), "APT::Architecture="); is {
+			d.native = arch
+		}
+	}
+	installed = map[string]packages.State{}
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 9 {
+			return nil, nil, fmt.Errorf("cannot read what apt announces: %q", lines.Text())
+		}
+		key := func(arch string) string { return string(d.key([]byte(f[0]), []byte(arch))) }
+		switch f[8] {
+		case "**CONFIGURE**":
+		case "**REMOVE**":
+			installed[key(f[2])] = packages.State{Version: f[1]}
+			moves = append(moves, packages.Move{Name: key(f[2])})
+		default:
+			moves = append(moves, packages.Move{Name: key(f[6]), Version: f[5]})
+		}
+	}
+	return lastOf(moves), installed, lines.Err()
+}
+
+// refused is the hook's reason on apt's output; nil where it has not refused.
+func refused(out string) error {
+	for line := range strings.Lines(out) {
+		var r refusal
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &r) == nil && r.Because != "" {
+			return packages.Refused("apt", r.Because)
+		}
+	}
+	return nil
+}
+
+// aptArchives is where apt keeps what it has downloaded, until an administrator cleans up.
+const aptArchives = "/var/cache/apt/archives"
+
+// Stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
+func (apt) Stored(v host.View, name, version string) string { return stored(v, name, version) }
+
+func stored(v host.View, name, version string) string {
+	return archive(v, packages.Store, name, version)
+}
+
+// cached returns the same in apt's folder.
+func cached(v host.View, name, version string) string { return archive(v, aptArchives, name, version) }
+
+// archive finds NAME_VERSION_ARCH.deb, as apt names what it downloads: the colon of an epoch is written %3a.
+func archive(v host.View, dir, name, version string) string {
+	bare, arch, foreign := strings.Cut(name, ":")
+	start := bare + "_" + strings.ReplaceAll(version, ":", "%3a") + "_"
+	for _, n := range packages.ListOf(v, dir) {
+		rest, ok := strings.CutPrefix(n, start)
+		of, deb := strings.CutSuffix(rest, ".deb")
+		if ok && deb && (!foreign || of == arch) {
+			return path.Join(dir, n)
+		}
+	}
+	return ""
+}
+
+// Keep brings installed packages to Store, as far as a source still has them. What is broken is not worth keeping, and must not stop what
+// repairs it.
+func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
+	installed, err := readStates(h)
+	if err != nil {
+		return err
+	}
+	var names, want []string
+	for _, name := range of {
+		if found := installed[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	if err := packages.Folder(h); err != nil {
+		return err
+	}
+	link(ctx, h, names, installed)
+	names = slices.DeleteFunc(names, func(name string) bool { return stored(h, name, installed[name].Version) != "" })
+	offers, err := a.Offers(ctx, h, names)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, ok := packages.Find(offers[name], installed[name].Version); ok {
+			want = append(want, name+"="+installed[name].Version)
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	argv := append([]string{"env", "-C", packages.Store, "apt-get", "-q", "-o", "Acquire::Retries=3", "download", "--"}, want...)
+	out, err := h.Do(ctx, argv...)
+	if err != nil {
+		return explain(h, string(out), err)
+	}
+	return nil
+}
+
+// keepNew keeps the files of packages that were just installed in the version that the spec asks for: the next upgrade needs them for its
+// undo, and no repository may have them then. They cost no room as long as apt keeps them, too. An image needs none.
+func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error {
+	installed, names := map[string]packages.State{}, []string(nil)
+	for _, c := range packages.Due(changes) {
+		after := packages.Parse(c.After)
+		if after.Installed() && after.Held && stored(h, c.Name, after.Version) == "" {
+			installed[c.Name], names = after, append(names, c.Name)
+		}
+	}
+	if len(names) == 0 || !h.Live() {
+		return nil
+	}
+	if err := packages.Folder(h); err != nil {
+		return err
+	}
+	link(ctx, h, names, installed)
+	return nil
+}
+
+// link keeps what apt has downloaded. Where Store is on another file system apt downloads it again, once it is needed.
+func link(ctx context.Context, h host.Host, names []string, installed map[string]packages.State) {
+	argv := []string{"ln", "-f", "-t", packages.Store, "--"}
+	for _, name := range names {
+		if file := cached(h, name, installed[name].Version); file != "" {
+			argv = append(argv, file)
+		}
+	}
+	if argv[len(argv)-1] != "--" {
+		_, _ = h.Do(ctx, argv...)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -74,18 +75,9 @@ func enabled(file string, data []byte) []repository {
 	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
 }
 
-// reposIn reads files of repositories, those that are there.
-func reposIn(v host.View, files []string) (all []repository, err error) {
-	for _, f := range files {
-		data, err := v.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		all = append(all, enabled(f, data)...)
-	}
-	return all, nil
+// reposIn reads files of repositories.
+func reposIn(v host.View, files []string) ([]repository, error) {
+	return packages.ReadAll(v, files, enabled)
 }
 
 // url is where a repository is, or the list of its mirrors.
@@ -194,4 +186,151 @@ func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[str
 		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
 	}
 	return offers, youngest, nil
+}
+
+// Disable sets enabled=0 in each section that names the URL of one of the repositories.
+func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
+	var out strings.Builder
+	section := ""
+	end := func() {
+		out.WriteString(disabled(section, slices.ContainsFunc(enabled(file, []byte(section)), func(r repository) bool {
+			return slices.ContainsFunc(repos, func(o packages.Repository) bool { return r.names(o.URL, sys) })
+		})))
+		section = ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "[") {
+			end()
+		}
+		section += line
+	}
+	end()
+	return []byte(out.String())
+}
+
+func disabled(section string, is bool) string {
+	if !is {
+		return section
+	}
+	lines := slices.Collect(strings.Lines(section))
+	at := slices.IndexFunc(lines, func(l string) bool {
+		key, _, _ := strings.Cut(l, "=")
+		return strings.TrimSpace(key) == "enabled"
+	})
+	if at >= 0 {
+		lines[at] = packages.Instead("enabled=0", lines[at])
+	} else {
+		head := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "[") })
+		lines = slices.Insert(lines, head+1, packages.Instead("enabled=0", ""))
+	}
+	return strings.Join(lines, "")
+}
+
+// names says whether a section is of a URL: dnf.conf(5), baseurl and variables.
+func (r repository) names(url string, sys packages.System) bool {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[sys.Arch]
+	major, _, _ := strings.Cut(sys.Version, ".")
+	plain := func(u, release string) string {
+		for _, v := range []struct{ name, value string }{{"basearch", arch}, {"arch", arch}, {"releasever", release}} {
+			u = strings.NewReplacer("$"+v.name, v.value, "${"+v.name+"}", v.value).Replace(u)
+		}
+		return strings.TrimRight(strings.Replace(u, "file:///", "file:/", 1), "/")
+	}
+	for _, key := range []string{"baseurl", "mirrorlist", "metalink"} {
+		for _, u := range strings.FieldsFunc(r.values[key], func(c rune) bool { return c == ' ' || c == ',' }) {
+			if is := plain(url, major); plain(u, major) == is || plain(u, sys.Version) == is {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// driverModule is dnf's module that NVIDIA's driver packages for RHEL 8 and 9 are in: they are hidden until one of its
+// streams is enabled, and those of the other streams then too.
+const driverModule = "nvidia-driver"
+
+// moduleFolder is where dnf keeps which streams are enabled: one file for each module, written as dnf writes it.
+const moduleFolder = "/etc/dnf/modules.d"
+
+// stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is.
+type stream string
+
+// Stream wants a stream of dnf's module nvidia-driver to be enabled. Another one, enabled outside gpuadm, is not
+// switched away from: that may replace or remove what is installed from it.
+func Stream(name, why string) converge.Want {
+	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
+		if found != "" && found != converge.State(name) {
+			return "", &trouble.Error{
+				What:    fmt.Sprintf("cannot enable stream %s of dnf's module %s: %s was enabled outside gpuadm", name, driverModule, found),
+				Because: []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"},
+				Try: []string{
+					fmt.Sprintf("dnf module reset %s, if that stream is no longer meant; then run the same command again", driverModule),
+					"or ask for a driver version of stream " + string(found),
+				},
+			}
+		}
+		return converge.State(name), nil
+	}}
+}
+
+// NewStream builds the thing again from its name.
+func NewStream(name string) converge.Thing { return stream(name) }
+
+func (s stream) Ref() converge.Ref { return converge.Ref{Kind: "package-stream", Name: string(s)} }
+
+func (s stream) Look(_ context.Context, v host.View) (converge.State, error) {
+	is, err := readStream(v, string(s))
+	return converge.State(is), err
+}
+
+func (s stream) Make(_ context.Context, h host.Host, to converge.State) error {
+	name := s.file()
+	if to == "" {
+		if err := h.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return h.WriteFile(name, s.text(string(to)), host.Attr{Mode: 0o644})
+}
+
+func (s stream) text(of string) []byte {
+	return fmt.Appendf(nil, "[%s]\nname=%[1]s\nstream=%s\nprofiles=\nstate=enabled\n", s, of)
+}
+
+func (s stream) file() string { return moduleFolder + "/" + string(s) + ".module" }
+
+func readStream(v host.View, module string) (string, error) {
+	data, err := v.ReadFile(stream(module).file())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(line, "="); ok {
+			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	if values["state"] == "enabled" {
+		return values["stream"], nil
+	}
+	return "", nil
+}
+
+// streamed says whether the stream that packages are in is enabled. Until then it verifies only that the versions are there.
+func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request, d rpmDatabase) error {
+	if ask.Stream == "" {
+		return nil
+	}
+	is, err := readStream(v, driverModule)
+	if err != nil || is == ask.Stream {
+		return err
+	}
+	if _, err := packages.Begin(ctx, v, ask, d.packages, solver{a.unfiltered(), d}); err != nil {
+		return err
+	}
+	return host.Later{Until: fmt.Sprintf("stream %s of %s is enabled", ask.Stream, driverModule)}
 }

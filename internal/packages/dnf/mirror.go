@@ -179,12 +179,12 @@ func (a dnf) bare(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	if err != nil {
 		return d, err
 	}
-	out, err := h.Ask(ctx, slices.Concat([]string{"dnf", "-q"}, a.unfiltered().options(h), []string{"repoquery", "--available", "--qf", "%{name}"})...)
+	out, err := a.unfiltered().query(ctx, h, "--qf", "%{name}")
 	if err != nil {
-		return d, explain(h, string(out), err)
+		return d, err
 	}
 	known := map[string]bool{}
-	for name := range strings.Lines(string(out)) {
+	for name := range strings.Lines(out) {
 		known[strings.TrimSpace(name)] = true
 	}
 	database, err := h.Ask(ctx, "rpm", "--eval", "%_dbpath")
@@ -219,16 +219,12 @@ type rpmFetched struct {
 // files are the files of packages, by the name that dnf gives them.
 func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]rpmFetched, error) {
 	const format = "%{name}\t%{epoch}\t%{version}\t%{release}\t%{arch}\t%{repoid}\t%{downloadsize}"
-	out, err := v.Ask(ctx, slices.Concat([]string{"dnf", "-q"}, a.options(v), []string{"repoquery", "--available", "--showduplicates", "--qf", format}, what)...)
+	out, err := a.query(ctx, v, append([]string{"--showduplicates", "--qf", format}, what...)...)
 	if err != nil {
-		return nil, explain(v, string(out), err)
+		return nil, err
 	}
 	all := map[string]rpmFetched{}
-	for line := range strings.Lines(strings.ReplaceAll(string(out), `\t`, "\t")) {
-		f := strings.Split(strings.TrimSpace(line), "\t")
-		if len(f) != 7 {
-			continue
-		}
+	for _, f := range rows(out, 7) {
 		file := f[0] + "-" + f[2] + "-" + f[3] + "." + f[4] + ".rpm"
 		one := all[file]
 		one.size, _ = strconv.ParseInt(f[6], 10, 64)

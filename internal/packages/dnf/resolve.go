@@ -4,7 +4,9 @@
 package dnf
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -49,13 +51,8 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	return r.Changes, err
 }
 
-// Lacks asks the repositories once more, for what streams hide too.
-func (a dnf) Lacks(ctx context.Context, v host.View, r *packages.Resolution) error {
-	r.Solver = solver{dnf: a}
-	again, err := a.unfiltered().Offers(ctx, v, r.Replaced())
-	r.Lost(again, func(name, version string) bool { return storedRPM(v, name, version) != "" })
-	return err
-}
+// Available sees what streams hide, too.
+func (a dnf) Available() packages.Solver { return solver{dnf: a.unfiltered()} }
 
 // withPlugin adds the plugin that obeys locks where locks are wanted: without it they are words in a file.
 func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
@@ -87,16 +84,34 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 		return map[string][]packages.Offer{}, nil
 	}
 	const format = "%{name}\t%{epoch}\t%{version}\t%{release}\t%{arch}\t%{repoid}"
-	argv := slices.Concat([]string{"dnf", "-q"}, a.options(v), []string{"repoquery", "--available", "--showduplicates", "--qf", format}, names)
-	out, err := v.Ask(ctx, argv...)
+	out, err := a.query(ctx, v, append([]string{"--showduplicates", "--qf", format}, names...)...)
 	if err != nil {
-		return nil, explain(v, string(out), err)
+		return nil, err
 	}
-	all := parseOffers(string(out), names, ranks(v))
+	all := parseOffers(out, names, ranks(v))
 	for name := range all {
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
 	return all, nil
+}
+
+// query asks what is available.
+func (a dnf) query(ctx context.Context, v host.View, args ...string) (string, error) {
+	out, err := v.Ask(ctx, slices.Concat([]string{"dnf", "-q"}, a.options(v), []string{"repoquery", "--available"}, args)...)
+	if err != nil {
+		err = explain(v, string(out), err)
+	}
+	return string(out), err
+}
+
+// rows splits the lines of an answer into its columns.
+func rows(out string, columns int) (all [][]string) {
+	for line := range strings.Lines(strings.ReplaceAll(out, `\t`, "\t")) {
+		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == columns {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // ranks are the repositories' priorities, by id, as Offer has them: for dnf the lowest comes first, and 99 is what it has where none is
@@ -119,11 +134,7 @@ const unset = 1000
 
 func parseOffers(out string, names []string, rank map[string]int) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
-	for line := range strings.Lines(strings.ReplaceAll(out, `\t`, "\t")) {
-		f := strings.Split(strings.TrimSpace(line), "\t")
-		if len(f) != 6 {
-			continue
-		}
+	for _, f := range rows(out, 6) {
 		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
 		o := packages.Offer{Version: p.evr, Priority: unset, From: []string{f[5]}}
 		if has, known := rank[f[5]]; known {
@@ -193,4 +204,170 @@ func excludes(v host.View) (found []string) {
 		}
 	}
 	return found
+}
+
+// A move is one line of the table that dnf shows before it asks.
+type move struct {
+	rpmPackage
+	gone bool // it is removed
+}
+
+// parseTable reads what dnf would do. A name that is too long for its column has a line of its own.
+func parseTable(out string) (moves []move) {
+	_, table, ok := strings.Cut(out, "\n Package ")
+	if !ok {
+		return nil
+	}
+	table, _, _ = strings.Cut(table, "\nTransaction Summary")
+	section := ""
+	var words []string
+	for line := range strings.Lines(table) {
+		line = strings.TrimRight(line, "\n")
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 0 || strings.HasPrefix(line, "="):
+			words = nil
+		case line[0] != ' ' && strings.HasSuffix(line, ":"):
+			section, words = strings.TrimSuffix(line, ":"), nil
+		case f[0] == "replacing" && len(f) >= 3:
+			if i := strings.LastIndex(f[1], "."); i > 0 {
+				moves = append(moves, move{rpmPackage{f[1][:i], strings.TrimSuffix(f[2], "."), f[1][i+1:]}, true})
+			}
+		default:
+			if words = append(words, f...); len(words) >= 4 {
+				if m, ok := moveIn(section, words); ok {
+					moves = append(moves, m)
+				}
+				words = nil
+			}
+		}
+	}
+	return moves
+}
+
+func moveIn(section string, words []string) (move, bool) {
+	m := move{rpmPackage: rpmPackage{words[0], evrOf(words[2]), words[1]}}
+	switch verb, _, _ := strings.Cut(section, " "); verb {
+	case "Installing", "Upgrading", "Downgrading", "Reinstalling":
+		if strings.Contains(section, "module") || strings.Contains(section, "group") {
+			return m, false
+		}
+		return m, true
+	case "Removing":
+		m.gone = true
+		return m, true
+	}
+	return m, false
+}
+
+func evrOf(s string) string { return strings.TrimPrefix(s, "0:") }
+
+// A task is what dnf does in one transaction.
+type task struct{ install, remove []string }
+
+// args are those of the command that does it all; nil where one command cannot.
+func (t task) args() []string {
+	switch {
+	case len(t.remove) == 0:
+		return append([]string{"install"}, t.install...)
+	case len(t.install) == 0:
+		return append([]string{"remove"}, t.remove...)
+	}
+	return nil
+}
+
+// script is for dnf's shell. That goes on behind a line that fails, so it may run only what a simulation has shown; and it
+// takes files in the first line alone.
+func (t task) script() []byte {
+	return []byte("install " + strings.Join(t.install, " ") + "\nremove " + strings.Join(t.remove, " ") + "\nrun\nexit\n")
+}
+
+// task is what dnf does for changes. Versions that only Store has are given as files.
+func (s solver) task(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (t task) {
+	for _, c := range packages.Due(changes) {
+		to := packages.Parse(c.After)
+		if !to.Installed() {
+			t.remove = append(t.remove, s.d.spec(c.Name))
+			continue
+		}
+		spec := named(c.Name, to.Version)
+		if _, ok := packages.Find(offers[c.Name], to.Version); !ok {
+			spec = cmp.Or(storedRPM(v, c.Name, to.Version), spec)
+		}
+		t.install = append(t.install, spec)
+	}
+	return t
+}
+
+// Simulate asks dnf what changes would do. dnf has no pins. A package that only makes room for its other version is not removed.
+func (s solver) Simulate(
+	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin,
+) (all []packages.Move, err error) {
+	moves, err := s.simulate(ctx, v, s.task(v, changes, offers))
+	if err != nil {
+		return nil, err
+	}
+	asked := packages.Named(changes)
+	for _, gone := range []bool{false, true} {
+		for _, m := range moves {
+			name := m.key(asked)
+			if m.gone == gone && !slices.ContainsFunc(all, func(o packages.Move) bool { return o.Name == name }) {
+				all = append(all, packages.Move{Name: name, Version: map[bool]string{false: m.evr}[gone]})
+			}
+		}
+	}
+	return all, nil
+}
+
+// simulate asks dnf what a task would do.
+func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) {
+	argv := slices.Concat([]string{"dnf", "--assumeno"}, a.options(v))
+	var out []byte
+	var err error
+	if args := t.args(); args != nil {
+		if args[0] == "install" {
+			argv = append(argv, "--allowerasing")
+		}
+		out, err = v.Ask(ctx, append(argv, args...)...)
+	} else {
+		out, err = v.AskAbout(ctx, map[string][]byte{"transaction": t.script()}, append(argv, "--allowerasing", "shell", host.Scratch+"/transaction")...)
+	}
+	failed := (*host.CommandError)(nil)
+	said := string(out)
+	if errors.As(err, &failed) {
+		said += "\n" + failed.Stderr
+	} else if err != nil {
+		return nil, err
+	}
+	moves := parseTable("\n" + said)
+	wrong := slices.ContainsFunc(sayDnfError().FindAllString(said, -1), func(l string) bool { return !strings.Contains(l, "Operation aborted") })
+	if wrong || sayUnmatched().MatchString(said) || len(moves) == 0 && err != nil || err != nil && !strings.Contains(said, "Operation aborted") {
+		if err == nil {
+			err = &host.CommandError{Argv: argv, Stderr: said, Cause: errors.New("not all of it can be done")}
+		}
+		return nil, explain(v, string(out), err)
+	}
+	return moves, nil
+}
+
+// do has dnf do a task.
+func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
+	if args := t.args(); args != nil {
+		return a.run(ctx, h, args...)
+	}
+	if err := packages.Folder(h); err != nil {
+		return nil, err
+	}
+	const file = packages.Store + "/transaction"
+	if err := h.WriteFile(file, t.script(), host.Attr{Mode: 0o600}); err != nil {
+		return nil, err
+	}
+	out, err := a.run(ctx, h, "shell", file)
+	if rm := h.Remove(file); err == nil {
+		err = rm
+	}
+	if err == nil && (sayUnmatched().Match(out) || sayDnfError().Match(out)) {
+		err = explain(h, string(out), &host.CommandError{Argv: []string{"dnf", "shell"}, Stderr: string(out), Cause: errors.New("not all of it was done")})
+	}
+	return out, err
 }

@@ -5,11 +5,17 @@ package dnf
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Transact makes the changes in one transaction of dnf's. It asks dnf first what that would do, and touches nothing if
@@ -124,4 +130,157 @@ func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[
 	}
 	_, err := s.unfiltered().run(ctx, h, append([]string{"download", "--destdir", packages.Store}, want...)...)
 	return err
+}
+
+// Where dnf's plugin versionlock has its configuration and, unless that says otherwise, its list: dnf-versionlock(8).
+const (
+	lockConf = "/etc/dnf/plugins/versionlock.conf"
+	lockList = "/etc/dnf/plugins/versionlock.list"
+	// lockPlugin is the package that brings it on RHEL and its derivatives.
+	lockPlugin = "python3-dnf-plugin-versionlock"
+)
+
+// locks is the plugin's list. Each line is a pattern of packages that are kept at what it names.
+type locks struct {
+	file   string
+	plugin bool // it is installed
+	lines  []string
+}
+
+func readLocks(v host.View) (locks, error) {
+	l := locks{file: lockList}
+	conf, err := v.ReadFile(lockConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return l, err
+	}
+	l.plugin = err == nil
+	for line := range strings.Lines(string(conf)) {
+		if key, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(key) == "locklist" {
+			l.file = strings.TrimSpace(value)
+		}
+	}
+	data, err := v.ReadFile(l.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return l, fmt.Errorf("cannot read dnf's locks: %w", err)
+	}
+	if len(data) > 0 {
+		l.lines = strings.SplitAfter(string(data), "\n")
+	}
+	return l, nil
+}
+
+// holds says whether a package is locked at its version, by a line of gpuadm or by a pattern of others.
+func (l locks) holds(p rpmPackage) bool {
+	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
+}
+
+// locksIn matches the forms that dnf knows a package by: dnf(8), "Specifying packages".
+func locksIn(line string, p rpmPackage) bool {
+	pattern := strings.TrimSpace(line)
+	if pattern == "" || pattern[0] == '#' || pattern[0] == '!' {
+		return false
+	}
+	full := strings.TrimSuffix(p.full(), "."+p.arch)
+	short := p.name + "-" + bare(p.evr)
+	version, _, _ := strings.Cut(bare(p.evr), "-")
+	for _, form := range []string{full + "." + p.arch, full, short + "." + p.arch, short, p.name + "." + p.arch, p.name, p.name + "-" + version} {
+		if ok, err := path.Match(pattern, form); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// exact is the line that dnf versionlock add writes for a package.
+func exact(p rpmPackage) string { return strings.TrimSuffix(p.full(), p.arch) + "*\n" }
+
+// with returns the list with a package locked, in a line of its own at the end.
+func (l locks) with(p rpmPackage) locks {
+	if l.holds(p) {
+		return l
+	}
+	l.lines = slices.Clone(l.lines)
+	if n := len(l.lines); n > 0 && l.lines[n-1] == "" {
+		l.lines = l.lines[:n-1]
+	} else if n > 0 && !strings.HasSuffix(l.lines[n-1], "\n") {
+		l.lines[n-1] += "\n"
+	}
+	l.lines = append(l.lines, exact(p))
+	return l
+}
+
+// without returns the list with the exact locks of a package's name taken out; false if a pattern still locks it.
+func (l locks) without(p rpmPackage) (locks, bool) {
+	l.lines = slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return exactOf(line, p.name) })
+	return l, !l.holds(p)
+}
+
+// exactOf says whether a line locks one version of the package of this name: NAME-EPOCH:VERSION-RELEASE.*
+func exactOf(line, name string) bool {
+	rest, ok := strings.CutPrefix(strings.TrimSpace(line), name+"-")
+	epoch, vr, colon := strings.Cut(rest, ":")
+	return ok && colon && epoch != "" && strings.Trim(epoch, "0123456789") == "" && !strings.ContainsAny(strings.TrimSuffix(vr, ".*"), "*?[")
+}
+
+// write writes the list where it has changed.
+func (l locks) write(h host.Host) error {
+	old, err := readLocks(h)
+	if err != nil {
+		return err
+	}
+	text := strings.Join(l.lines, "")
+	if text == strings.Join(old.lines, "") {
+		return nil
+	}
+	attr := host.Attr{Mode: 0o644}
+	if i, err := h.Stat(l.file); err == nil {
+		attr = i.Attr()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return h.WriteFile(l.file, []byte(text), attr)
+}
+
+// as takes the exact locks of what is to change out of the list and sets those that are wanted.
+func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
+	for _, c := range changes {
+		after := packages.Parse(c.After)
+		p, ok := d.find(c.Name)
+		if !ok || !after.Installed() || !after.Held {
+			if !ok {
+				l, _ = l.without(rpmPackage{name: c.Name})
+				continue
+			}
+			free := true
+			if l, free = l.without(p); !free {
+				return l, &trouble.Error{
+					What: fmt.Sprintf("cannot unlock package %s: a pattern in %s locks it", c.Name, l.file),
+					Try:  []string{"take the pattern out, if it is no longer meant: dnf versionlock list"},
+				}
+			}
+			continue
+		}
+		l, _ = l.without(rpmPackage{name: p.name, arch: p.arch}) // locks of its other versions
+		l = l.with(p)
+	}
+	return l, nil
+}
+
+// find returns what is installed under a name.
+func (d rpmDatabase) find(name string) (rpmPackage, bool) {
+	i := slices.IndexFunc(d.list, func(p rpmPackage) bool {
+		return slices.Contains(p.keys(), name) && p.evr == d.packages[name].Version
+	})
+	if i < 0 {
+		return rpmPackage{}, false
+	}
+	return d.list[i], true
+}
+
+// spec is what dnf calls what is installed under a name, so that it takes that one and no other.
+func (d rpmDatabase) spec(name string) string {
+	if p, ok := d.find(name); ok {
+		return p.full()
+	}
+	return name
 }
