@@ -161,12 +161,17 @@ func makesOf(all []ours, is key) []Change {
 	return nil
 }
 
-// leftOf is the state that changes have left a thing in.
-func leftOf(makes []Change) State {
-	if len(makes) == 0 {
-		return ""
+// leftOf lists the states in which changes may have left a thing: the last, and the one before each that may not have been made.
+func leftOf(makes []Change) (left []State) {
+	for _, c := range slices.Backward(makes) {
+		if left = append(left, c.After); !c.Unsure {
+			break
+		}
 	}
-	return makes[len(makes)-1].After
+	if len(left) == 0 {
+		return []State{""}
+	}
+	return left
 }
 
 // fold groups the runs' changes by thing, in the order of the first touch. A thing that needs another was touched after it, and undo

@@ -28,7 +28,7 @@ type step struct {
 	idle     bool     // a Follower whose state is deferred, and that no pending change affects
 	err      error    // why it cannot be made, or waits
 	unwanted int      // 1: the spec does not ask for it, and gpuadm takes its changes out; else 0: sorted by it
-	left     State    // the state in which gpuadm last left the thing; "" if it did not change it
+	left     []State  // the states in which gpuadm may have left the thing last; "" if it did not change it
 	unseen   bool     // Look failed: err says why
 	supplies bool     // a Supplier follows it
 }
@@ -140,7 +140,12 @@ func (s *step) guard() {
 		return
 	}
 	s.Breaks, s.Clients = nil, nil
-	if what, who := g.Guards(s.Before, s.left, s.After); what != "" && s.Before != s.After {
+	for _, left := range s.left {
+		what, who := g.Guards(s.Before, left, s.After)
+		if what == "" || s.Before == s.After {
+			s.Breaks, s.Clients = nil, nil
+			return
+		}
 		s.Breaks, s.Clients = []string{what}, map[string][]string{what: {who}}
 	}
 }
