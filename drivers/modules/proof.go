@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package modules
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
+func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
+	return KernelSide{}.built(v, version, kernel)
+}
+
+func (k KernelSide) built(v host.View, version, kernel string) (name string, state converge.State, err error) {
+	builds, err := facts.Builds(v)
+	if err != nil {
+		return "", "", err
+	}
+	for _, b := range builds {
+		if b.Version != version {
+			continue
+		}
+		name = b.Name
+		if b.Kernel == kernel && state != "installed" {
+			state = converge.State(b.State)
+		}
+	}
+	if name == "" { // a package that is not registered with DKMS
+		names, err := v.ReadDir("/usr/src")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", "", err
+		}
+		for _, n := range names {
+			if rest, ok := strings.CutSuffix(n, "-"+version); ok && strings.HasPrefix(rest, "nvidia") {
+				name = rest
+			}
+		}
+	}
+	if state != "installed" {
+		return name, state, nil
+	}
+	m, err := k.onDisk(v, kernel)
+	if err != nil {
+		return name, "", err
+	}
+	problem := "modprobe finds no module nvidia"
+	if m != nil {
+		problem = ""
+		if m.Version != version {
+			problem = "modprobe would load " + m.Version + " from " + m.Path
+		} else if problem, err = k.faults(v, kernel, *m); err != nil {
+			return name, "", err
+		}
+	}
+	if problem != "" {
+		state += converge.State(", " + problem)
+	}
+	return name, state, nil
+}
+
+// OnDisk returns version and flavour of the module that modprobe would load for a kernel.
+func OnDisk(v host.View, kernel string) (string, error) { return KernelSide{}.stateOnDisk(v, kernel) }
+
+func (k KernelSide) stateOnDisk(v host.View, kernel string) (string, error) {
+	m, err := k.onDisk(v, kernel)
+	if err != nil || m == nil {
+		return "", err
+	}
+	return m.Version + " " + m.Flavour(), nil
+}
+
+// OnDiskProven is OnDisk, and after a comma why the kernel would not load it.
+func OnDiskProven(v host.View, kernel string) (converge.State, error) {
+	return KernelSide{}.onDiskProven(v, kernel)
+}
+
+func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, error) {
+	m, err := k.onDisk(v, kernel)
+	if err != nil || m == nil {
+		return "", err
+	}
+	state := m.Version + " " + m.Flavour()
+	problem, err := k.faults(v, kernel, *m)
+	if problem != "" {
+		state += ", " + problem
+	}
+	return converge.State(state), err
+}
+
+func (k KernelSide) onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
+	name, err := facts.NvidiaModule(v, kernel)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	m, err := k.Files.Read(v, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // modules.dep is older than its removal
+	}
+	return &m, err
+}
+
+// trust is that of the machines that load the modules.
+func (k KernelSide) trust(v host.View) (facts.Trust, error) {
+	if k.Image != nil {
+		return *k.Image, nil
+	}
+	return facts.ReadTrustDemanded(v)
+}
+
+// faults is fault for the module nvidia and, in an image, for those that are built with it: on a machine they show it themselves.
+func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+	problem, err := k.fault(v, kernel, m)
+	if k.Image == nil || problem != "" || err != nil {
+		return problem, err
+	}
+	files, err := facts.NvidiaModules(v, kernel)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range files {
+		if strings.HasPrefix(path.Base(name), Storage+".") { // built by itself: builtBeside
+			continue
+		}
+		m, err := k.Files.Read(v, name)
+		if err != nil {
+			return "", err
+		}
+		if problem, err := k.fault(v, kernel, m); problem != "" || err != nil {
+			return path.Base(name) + ": " + problem, err
+		}
+	}
+	return "", nil
+}
+
+// fault says why a kernel would not load a module, "" if it would.
+func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+	if m.Kernel() != kernel {
+		return "it is built for kernel " + m.Kernel(), nil
+	}
+	t, err := k.trust(v)
+	switch {
+	case err != nil || !t.Demands() || t.Trusts(m.Signer):
+		return "", err
+	case m.Signer == nil:
+		return "it is not signed, and the kernel demands that", nil
+	case k.Image != nil && k.Build != "dkms":
+		return "", nil // a distribution's kernels know its keys, and the image does not say which
+	case k.Image != nil && t.Build != nil:
+		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*t.Build), nil
+	}
+	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
+}
+
+func signerName(k facts.Key) string {
+	if k.Name != "" {
+		return fmt.Sprintf("%s (serial %s)", k.Name, k.Serial)
+	}
+	return "the key with the id " + k.ID
+}

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
+
+// obstacles says what keeps an undo from being made; nil if nothing does. to and leave are of the undo that was refused.
+func obstacles(steps []step, to string, leave []string) error {
+	t := &trouble.Error{}
+	var all []string
+	waits := true
+	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
+	for _, s := range steps {
+		if s.blocked() && s.unseen {
+			same[s.err.Error()] = append(same[s.err.Error()], s.Change)
+		}
+	}
+	for _, s := range steps {
+		if !s.blocked() {
+			continue
+		}
+		leave = append(slices.Clone(leave), s.Name)
+		waits = waits && s.Waits != ""
+		if t.Err == nil || !trouble.Passes(s.err) {
+			t.Err = s.err
+		}
+		why := s.Cannot
+		if s.unseen {
+			if w := (trouble.Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
+				why = w.For
+			} else {
+				why = s.err.Error()
+			}
+			why = fmt.Sprintf("cannot read the state of %s: %s", names(same[s.err.Error()]), why)
+		}
+		if slices.Contains(all, why) {
+			continue
+		}
+		all = append(all, why)
+		t.Because, t.Try = also(t.Because, s.Because...), also(t.Try, s.Try...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	t.What = all[0]
+	t.Because = append(append(all[1:], t.Because...), nothingTouched)
+	if waits && len(t.Try) == 0 {
+		t.Try = []string{"wait, and run the same command again"}
+	}
+	t.Try = append(t.Try, "undo the rest: "+undoing(to, leave))
+	return t
+}
+
+// undoing is the command line of an undo that leaves some things.
+func undoing(to string, leave []string) string { return trouble.Command(UndoOf(to, leave)) }
+
+// UndoOf is the verb of an undo that leaves some things, with its flags.
+func UndoOf(to string, leave []string) string {
+	words := "undo"
+	if to != "" {
+		words += " --to " + host.ShellWord(to)
+	}
+	for _, name := range leave {
+		words += " --leave " + host.ShellWord(name)
+	}
+	return words
+}
