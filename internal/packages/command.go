@@ -61,9 +61,7 @@ const sayEvery = 12 * time.Second
 
 // Patiently runs a command that may find a packager's lock held, again until it is free or the wait has ended. It names the
 // holder at once, and then every sayEvery. explain makes an error of what the command said: a Locked where a lock was held.
-func Patiently(
-	ctx context.Context, h host.Host, wait time.Duration, explain func(v host.View, out string, err error) error, run func() ([]byte, error),
-) (out []byte, err error) {
+func Patiently(ctx context.Context, h host.Host, wait time.Duration, explain func(host.View, string, error) error, run func() ([]byte, error)) (out []byte, err error) {
 	err = patiently(ctx, h, wait, time.Second, func() error {
 		if out, err = run(); err != nil {
 			err = explain(h, string(out), err)
@@ -111,12 +109,11 @@ var (
 
 // Locked reports that another process holds a lock of the packager.
 type Locked struct {
-	cause error
-	who   string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
+	error
+	who string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
 }
 
-func (l *Locked) Error() string { return l.cause.Error() }
-func (l *Locked) Unwrap() error { return l.cause }
+func (l *Locked) Unwrap() error { return l.error }
 
 // Distrust reports a repository or package whose signature, key or date the packager does not accept.
 type Distrust struct{ error }

@@ -105,14 +105,11 @@ type choice struct {
 }
 
 // strangers are the installed packages of the family that a transaction does not name.
-func (f *Family) strangers(all map[string]State, changes []converge.Change) (names []string) {
+func (f *Family) strangers(all map[string]State, changes []converge.Change) []string {
 	named := Named(changes)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if found := all[name]; !named[name] && found.Installed() && f.Has(name, found.Version) {
-			names = append(names, name)
-		}
-	}
-	return names
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool {
+		return named[name] || !all[name].Installed() || !f.Has(name, all[name].Version)
+	})
 }
 
 // fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
@@ -298,9 +295,7 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func missed(
-	name, version string, members []string, pattern string, offers map[string][]Offer, compare order,
-) string {
+func missed(name, version string, members []string, pattern string, offers map[string][]Offer, compare order) string {
 	all := owns(members, pattern, offers, compare)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""

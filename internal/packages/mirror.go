@@ -148,6 +148,12 @@ func Digest(v host.View, name string) (LockFile, error) {
 	return LockFile{path.Base(name), info.Size, hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
+// In says whether a folder has the file.
+func (f LockFile) In(v host.View, dir string) bool {
+	is, err := Digest(v, path.Join(dir, f.Name))
+	return err == nil && is == f
+}
+
 type viewAt struct {
 	v    host.View
 	name string

@@ -37,9 +37,7 @@ func Find(offers []Offer, version string) (Offer, bool) {
 // choose picks a version for each member of a group: the first own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
 // site is that source; "" where the packages come from several.
-func choose(
-	members []string, pattern string, offers map[string][]Offer, compare order,
-) (versions map[string]string, site string, ok bool) {
+func choose(members []string, pattern string, offers map[string][]Offer, compare order) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers, compare) {
 		type tally struct {
 			have     map[string]string
@@ -146,10 +144,7 @@ func available(offers []Offer, source string, found State) string {
 	const most = 6
 	var places []string
 	at := map[string][]string{} // versions, newest first
-	for i, o := range offers {
-		if i == most {
-			break
-		}
+	for _, o := range offers[:min(most, len(offers))] {
 		from := strings.Join(o.From, " and ")
 		if at[from] == nil {
 			places = append(places, from)

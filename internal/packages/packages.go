@@ -63,8 +63,8 @@ type Packager interface {
 	Contents(repos []Repository, via host.Via) map[string][]byte
 	// Disable edits a file about sources of another tool so that it declares none of the repositories.
 	Disable(file string, data []byte, repos []Repository, sys System) []byte
-	// Enabled wants what lacks to be enabled.
-	Enabled(database *Reading, lacks []Lack) []converge.Want
+	// Enabled wants the package that enables what lacks, where gpuadm has no file that does.
+	Enabled(database *Reading, l Lack) []converge.Want
 	// Upgrades wants automatic upgrades to leave packages alone.
 	Upgrades(names []string, needrestart bool) []converge.Want
 	// FilesOf lists the files of installed packages, by name.

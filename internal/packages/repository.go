@@ -193,12 +193,7 @@ func (r *Reading) keep(ctx context.Context, h host.Host) error {
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if all[name].Held && all[name].Installed() {
-			names = append(names, name)
-		}
-	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool { return !all[name].Held || !all[name].Installed() })
 	return unkept(ctx, h, p, names, all, p.Keep(ctx, h, names))
 }
 

@@ -80,8 +80,16 @@ func Begin(ctx context.Context, v host.View, ask Request, installed map[string]S
 	return r, r.Check(ctx, v)
 }
 
-// Draw asks the packager what else would change, and adds that.
-func (r *Resolution) Draw(ctx context.Context, v host.View) error {
+// Resolve closes what is open, asks the packager what else would change, and adds that.
+func Resolve(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
+	r, err := Begin(ctx, v, ask, installed, by)
+	if err == nil {
+		err = r.draw(ctx, v)
+	}
+	return r, err
+}
+
+func (r *Resolution) draw(ctx context.Context, v host.View) error {
 	moves, err := r.simulate(ctx, v)
 	if err != nil {
 		return err
@@ -147,9 +155,7 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			r.Offers[name] = offers[name]
 			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
 				to.Auto, more = found.Auto || !found.Installed(), true
-				r.Changes = append(r.Changes, converge.Change{
-					Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), After: to.String(), Why: "part of the driver", Dependency: true,
-				})
+				r.Changes = append(r.Changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), After: to.String(), Why: "part of the driver", Dependency: true})
 			}
 		}
 		if !more {

@@ -332,9 +332,7 @@ func (s State) marked(as State) State {
 // Own returns a package's own version: that of the driver or toolkit in it, without the packager's epoch and revision.
 // 3:580.95.05-1.el9 and 580.95.05-0ubuntu1 are both 580.95.05.
 func Own(version string) string {
-	if _, after, ok := strings.Cut(version, ":"); ok {
-		version = after
-	}
+	version = version[strings.IndexByte(version, ':')+1:]
 	if i := strings.LastIndexByte(version, '-'); i >= 0 {
 		version = version[:i]
 	}

@@ -63,11 +63,8 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	for i, c := range g.Request.Changes {
 		g.Request.Changes[i].Before = installed[c.Name].String()
 	}
-	r, err := packages.Begin(ctx, p, g.Request, installed, solver{a, d})
+	r, err := packages.Resolve(ctx, p, g.Request, installed, solver{a, d})
 	if err != nil {
-		return nil, err
-	}
-	if err := r.Draw(ctx, p); err != nil {
 		return nil, err
 	}
 	var what []string
@@ -240,10 +237,7 @@ func kept(v host.View, dir string, wanted []debFile) (all []debFile) {
 	}
 	for p := range paragraphs(index) {
 		one := archiveOf(p)
-		if slices.ContainsFunc(wanted, func(w debFile) bool { return w.Name == one.Name }) {
-			continue
-		}
-		if is, err := packages.Digest(v, path.Join(dir, one.Name)); err == nil && is == one.LockFile {
+		if !slices.ContainsFunc(wanted, func(w debFile) bool { return w.Name == one.Name }) && one.In(v, dir) {
 			all = append(all, one)
 		}
 	}
@@ -257,10 +251,10 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 	var what []string
 	size := int64(0)
 	for _, one := range all {
-		if is, err := packages.Digest(a, path.Join(g.Into, one.Name)); err == nil && is == one.LockFile {
+		if one.In(a, g.Into) {
 			continue
 		}
-		if is, err := packages.Digest(a, path.Join(g.Before, one.Name)); err == nil && is == one.LockFile {
+		if one.In(a, g.Before) {
 			if _, err := a.Do(ctx, "ln", "-f", "--", path.Join(g.Before, one.Name), path.Join(g.Into, one.Name)); err == nil {
 				continue
 			}

@@ -32,11 +32,8 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err != nil {
 		return nil, err
 	}
-	r, err := packages.Begin(ctx, v, ask, d.packages, solver{a, d})
+	r, err := packages.Resolve(ctx, v, ask, d.packages, solver{a, d})
 	if err != nil {
-		return nil, err
-	}
-	if err := r.Draw(ctx, v); err != nil {
 		return nil, err
 	}
 	if err := a.room(ctx, v, d, r.Changes); err != nil {
@@ -47,7 +44,9 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		return nil, err
 	}
 	maps.Copy(again, r.Offers)
-	r.Lost(again, func(name, version string) bool { return stored(v, name, version)+cached(v, name, version) != "" })
+	r.Lost(again, func(name, version string) bool {
+		return stored(v, name, version)+archive(v, aptArchives, name, version) != ""
+	})
 	return r.Changes, nil
 }
 

@@ -263,8 +263,7 @@ func replaceField(paragraph, field, value string) string {
 	last := "" // line of the field
 	flush := func() {
 		if last != "" {
-			name, _, _ := strings.Cut(field, ":")
-			out.WriteString(packages.Instead(strings.ToUpper(name[:1])+name[1:]+": "+value, last))
+			out.WriteString(packages.Instead(strings.ToUpper(field[:1])+field[1:]+": "+value, last))
 		}
 		last = ""
 	}

@@ -269,9 +269,6 @@ func stored(v host.View, name, version string) string {
 	return archive(v, packages.Store, name, version)
 }
 
-// cached returns the same in apt's folder.
-func cached(v host.View, name, version string) string { return archive(v, aptArchives, name, version) }
-
 // archive finds NAME_VERSION_ARCH.deb, as apt names what it downloads: the colon of an epoch is written %3a.
 func archive(v host.View, dir, name, version string) string {
 	bare, arch, foreign := strings.Cut(name, ":")
@@ -320,8 +317,7 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 		return nil
 	}
 	argv := append([]string{"env", "-C", packages.Store, "apt-get", "-q", "-o", "Acquire::Retries=3", "download", "--"}, want...)
-	out, err := h.Do(ctx, argv...)
-	if err != nil {
+	if out, err := h.Do(ctx, argv...); err != nil {
 		return explain(h, string(out), err)
 	}
 	return nil
@@ -351,7 +347,7 @@ func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error 
 func link(ctx context.Context, h host.Host, names []string, installed map[string]packages.State) {
 	argv := []string{"ln", "-f", "-t", packages.Store, "--"}
 	for _, name := range names {
-		if file := cached(h, name, installed[name].Version); file != "" {
+		if file := archive(h, aptArchives, name, installed[name].Version); file != "" {
 			argv = append(argv, file)
 		}
 	}

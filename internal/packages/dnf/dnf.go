@@ -158,13 +158,7 @@ func (a dnf) options(v host.View) []string {
 // mirrored says whether all of our repositories are mirrors. dnf fails where one that is enabled cannot be read, and the distribution's
 // servers may be out of reach there. A mirror needs none of them.
 func mirrored(v host.View) bool {
-	var files []string
-	for _, name := range packages.ListOf(v, dnfRepos) {
-		if strings.HasPrefix(name, packages.OurFiles) && strings.HasSuffix(name, ".repo") {
-			files = append(files, dnfRepos+"/"+name)
-		}
-	}
-	ours, err := reposIn(v, files)
+	ours, err := reposIn(v, repoFiles(v, packages.OurFiles, ".repo"))
 	return err == nil && len(ours) > 0 && !slices.ContainsFunc(ours, func(r repository) bool { return !packages.IsMirror(v, r.url()) })
 }
 
@@ -195,10 +189,7 @@ const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
 // cutShort says when a dnf began its transaction that was killed in it; the zero time if none was, or one is at work.
 func cutShort(v host.View) time.Time {
 	i, err := v.Stat(dnfLock)
-	if err != nil || i.Size == 0 {
-		return time.Time{}
-	}
-	if holds(v, dnfLock) != "" {
+	if err != nil || i.Size == 0 || holds(v, dnfLock) != "" {
 		return time.Time{}
 	}
 	return i.Ctime
@@ -248,11 +239,7 @@ func rpmFile(file string) (rpmPackage, bool) {
 		return rpmPackage{}, false
 	}
 	nvr, arch := nvra[:dot], nvra[dot+1:]
-	release := strings.LastIndexByte(nvr, '-')
-	if release < 1 {
-		return rpmPackage{}, false
-	}
-	version := strings.LastIndexByte(nvr[:release], '-')
+	version := strings.LastIndexByte(nvr[:max(0, strings.LastIndexByte(nvr, '-'))], '-')
 	if version < 1 {
 		return rpmPackage{}, false
 	}

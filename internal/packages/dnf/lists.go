@@ -75,6 +75,16 @@ func enabled(file string, data []byte) []repository {
 	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
 }
 
+// repoFiles are those of the machine's files of repositories whose names begin and end so.
+func repoFiles(v host.View, begin, end string) (files []string) {
+	for _, name := range packages.ListOf(v, dnfRepos) {
+		if strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) {
+			files = append(files, dnfRepos+"/"+name)
+		}
+	}
+	return files
+}
+
 // reposIn reads files of repositories.
 func reposIn(v host.View, files []string) ([]repository, error) {
 	return packages.ReadAll(v, files, enabled)
@@ -157,13 +167,9 @@ const dnfRepos = "/etc/yum.repos.d"
 // Leftovers names what earlier instructions have left in dnf's configuration.
 func (dnf) Leftovers(v host.View) []string {
 	var places []packages.Place
-	for _, name := range packages.ListOf(v, dnfRepos) {
-		file := dnfRepos + "/" + name
-		if data, err := v.ReadFile(file); err == nil && strings.HasSuffix(name, ".repo") {
-			for _, r := range enabled(file, data) {
-				places = append(places, packages.Place{File: file, URL: r.url()})
-			}
-		}
+	repos, _ := reposIn(v, repoFiles(v, "", ".repo"))
+	for _, r := range repos {
+		places = append(places, packages.Place{File: r.file, URL: r.url()})
 	}
 	return packages.LeftAt(places, "what one says of keys and locks does not hold for the other")
 }
@@ -193,9 +199,12 @@ func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys pa
 	var out strings.Builder
 	section := ""
 	end := func() {
-		out.WriteString(disabled(section, slices.ContainsFunc(enabled(file, []byte(section)), func(r repository) bool {
+		if slices.ContainsFunc(enabled(file, []byte(section)), func(r repository) bool {
 			return slices.ContainsFunc(repos, func(o packages.Repository) bool { return r.names(o.URL, sys) })
-		})))
+		}) {
+			section = disabled(section)
+		}
+		out.WriteString(section)
 		section = ""
 	}
 	for line := range strings.Lines(string(data)) {
@@ -208,10 +217,7 @@ func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys pa
 	return []byte(out.String())
 }
 
-func disabled(section string, is bool) string {
-	if !is {
-		return section
-	}
+func disabled(section string) string {
 	lines := slices.Collect(strings.Lines(section))
 	at := slices.IndexFunc(lines, func(l string) bool {
 		key, _, _ := strings.Cut(l, "=")

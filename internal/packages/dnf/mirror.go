@@ -42,23 +42,25 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 		}
 	}
 	a.root = g.Work + "/root"
-	repos, err := a.apart(ctx, h, g)
+	out, err := h.Ask(ctx, "rpm", "--eval", "%_dbpath")
+	if err != nil {
+		return nil, err
+	}
+	database := strings.TrimSpace(string(out))
+	repos, err := a.apart(ctx, h, g, database)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := a.run(ctx, h, "makecache"); err != nil {
 		return nil, err
 	}
-	d, err := a.bare(ctx, h)
+	d, err := a.bare(ctx, h, database)
 	if err != nil {
 		return nil, err
 	}
 	g.Request.Changes = d.withPlugin(g.Request.Changes)
-	r, err := packages.Begin(ctx, h, g.Request, d.packages, solver{a, d})
+	r, err := packages.Resolve(ctx, h, g.Request, d.packages, solver{a, d})
 	if err != nil {
-		return nil, err
-	}
-	if err := r.Draw(ctx, h); err != nil {
 		return nil, err
 	}
 	var what []string
@@ -89,15 +91,10 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 }
 
 // apart makes the root folder: the machine's database, streams and repositories, and those that the mirror is made from.
-func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering) (repos []repository, err error) {
+func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, database string) (repos []repository, err error) {
 	if err := a.free(ctx, h); err != nil {
 		return nil, err
 	}
-	out, err := h.Ask(ctx, "rpm", "--eval", "%_dbpath")
-	if err != nil {
-		return nil, err
-	}
-	database := strings.TrimSpace(string(out))
 	for _, argv := range [][]string{
 		{"rm", "-rf", "--", a.root},
 		{"mkdir", "-p", "--", a.root + database, a.root + ownRepos, a.root + moduleFolder, g.Work + "/rpms"},
@@ -174,7 +171,7 @@ func withMain(repos, main []repository) []repository {
 }
 
 // bare leaves those packages in the database that no repository has: where a package came from a file, none can bring it.
-func (a dnf) bare(ctx context.Context, h host.Host) (rpmDatabase, error) {
+func (a dnf) bare(ctx context.Context, h host.Host, database string) (rpmDatabase, error) {
 	d, err := readRPM(ctx, h)
 	if err != nil {
 		return d, err
@@ -187,11 +184,7 @@ func (a dnf) bare(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	for name := range strings.Lines(out) {
 		known[strings.TrimSpace(name)] = true
 	}
-	database, err := h.Ask(ctx, "rpm", "--eval", "%_dbpath")
-	if err != nil {
-		return d, err
-	}
-	argv := []string{"rpm", "--dbpath", a.root + strings.TrimSpace(string(database)), "-e", "--justdb", "--nodeps", "--noscripts", "--notriggers", "--allmatches", "--"}
+	argv := []string{"rpm", "--dbpath", a.root + database, "-e", "--justdb", "--nodeps", "--noscripts", "--notriggers", "--allmatches", "--"}
 	var list []rpmPackage
 	for _, p := range d.list {
 		if !known[p.name] {
@@ -315,7 +308,7 @@ func kept(v host.View, dir string, wanted []string) (names []string) {
 		return nil // there is none
 	}
 	for _, f := range old.Files {
-		if is, err := packages.Digest(v, path.Join(dir, f.Name)); strings.HasSuffix(f.Name, ".rpm") && !slices.Contains(wanted, f.Name) && err == nil && is == f {
+		if strings.HasSuffix(f.Name, ".rpm") && !slices.Contains(wanted, f.Name) && f.In(v, dir) {
 			names = append(names, f.Name)
 		}
 	}

@@ -134,9 +134,9 @@ func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // packages returns what rpm calls the key.
 func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
-	fingerprints, err := k.fingerprints(v)
-	if err != nil || len(fingerprints) == 0 {
-		return nil, err
+	fingerprints := k.fingerprints(v)
+	if len(fingerprints) == 0 {
+		return nil, nil
 	}
 	all, err := k.database.Read(ctx, v)
 	return among(all, fingerprints), err
@@ -144,16 +144,13 @@ func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
 
 // fingerprints are the key's; none where only the file can tell, and it is not there or another one: then gpuadm has not
 // imported the key from there.
-func (k rpmKey) fingerprints(v host.View) ([]string, error) {
+func (k rpmKey) fingerprints(v host.View) []string {
 	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
-		return []string{k.trusted}, nil
+		return []string{k.trusted}
 	}
 	_, data := k.key(v)
-	found, err := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file))
-	if err != nil {
-		return nil, nil
-	}
-	return found, nil
+	found, _ := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file)) // none of what is no key
+	return found
 }
 
 // key is the key and its file: undo imports one again before its file has it again.
@@ -254,18 +251,15 @@ func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
 // Oracle's yum.oracle.com/getting-started (Oracle), Amazon's user guide of AL2023. The key's name: EPEL's own .repo file.
 func releaseOf(s packages.System, need string) *packages.Release {
 	major, _, _ := strings.Cut(s.Version, ".")
+	name, key := "epel-release", dnfKeys+"RPM-GPG-KEY-EPEL-"+major
 	switch {
 	case need == "amazonlinux-nvidia":
-		return bringing("nvidia-release", "")
+		name, key = "nvidia-release", ""
 	case need != "epel" || s.ID == "rhel":
 		return nil
 	case s.ID == "ol":
-		return bringing("oracle-epel-release-el"+major, "")
+		name, key = "oracle-epel-release-el"+major, ""
 	}
-	return bringing("epel-release", dnfKeys+"RPM-GPG-KEY-EPEL-"+major)
-}
-
-func bringing(name, key string) *packages.Release {
 	return &packages.Release{Package: name, File: broughtBy(name), Key: key}
 }
 
@@ -310,27 +304,20 @@ func Lacking(s packages.System, needs []string) (lacks []packages.Lack, others [
 	return lacks, others
 }
 
-// Enabled wants our files, and the distribution's packages that bring such files.
-func (dnf) Enabled(database *packages.Reading, lacks []packages.Lack) (wants []converge.Want) {
-	for _, l := range lacks {
-		wants = append(wants, l.Enabling()...)
-		if l.Release == nil {
-			continue
-		}
-		w := packages.Want(packages.NewSet().Sharing(database), l.Release.Package, packages.State{Version: l.Release.Package + "=*"}, l.Why())
-		if to := w.To; l.Enabled { // by what may be another's file of that name
-			w.AsFound = true
-			w.To = func(found converge.State) (converge.State, error) {
-				if !packages.Parse(found).Installed() {
-					return found, nil
-				}
-				return to(found)
+// Enabled wants the distribution's package that brings a repository.
+func (dnf) Enabled(database *packages.Reading, l packages.Lack) []converge.Want {
+	w := packages.Want(packages.NewSet().Sharing(database), l.Release.Package, packages.State{Version: l.Release.Package + "=*"}, l.Why())
+	if to := w.To; l.Enabled { // by what may be another's file of that name
+		w.AsFound = true
+		w.To = func(found converge.State) (converge.State, error) {
+			if !packages.Parse(found).Installed() {
+				return found, nil
 			}
-		}
-		wants = append(wants, w)
-		if l.Release.Key != "" { // else dnf imports it with the first package, and it stays
-			wants = append(wants, importedKey(database, l.Release.Key, l.Release.Key, "rpm checks packages with it"))
+			return to(found)
 		}
 	}
-	return wants
+	if l.Release.Key == "" { // dnf imports it with the first package, and it stays
+		return []converge.Want{w}
+	}
+	return []converge.Want{w, importedKey(database, l.Release.Key, l.Release.Key, "rpm checks packages with it")}
 }

@@ -34,11 +34,8 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err := a.streamed(ctx, v, ask, d); err != nil {
 		return nil, err
 	}
-	r, err := packages.Begin(ctx, v, ask, d.packages, solver{a, d})
+	r, err := packages.Resolve(ctx, v, ask, d.packages, solver{a, d})
 	if err != nil {
-		return nil, err
-	}
-	if err := r.Draw(ctx, v); err != nil {
 		return nil, err
 	}
 	for i, c := range r.Changes { // why a package is installed dnf records by itself: see readRPM
@@ -118,12 +115,10 @@ func rows(out string, columns int) (all [][]string) {
 // set (dnf.conf(5), priority). What modules and excludes hide from dnf it does not offer.
 func ranks(v host.View) map[string]int {
 	rank := map[string]int{}
-	for _, name := range packages.ListOf(v, dnfRepos) {
-		repos, _ := reposIn(v, []string{dnfRepos + "/" + name}) // dnf names a file that it cannot read
-		for _, r := range repos {
-			if p, err := strconv.Atoi(r.values["priority"]); err == nil {
-				rank[r.id] = max(0, unset+99-p)
-			}
+	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf names a file that it cannot read
+	for _, r := range repos {
+		if p, err := strconv.Atoi(r.values["priority"]); err == nil {
+			rank[r.id] = max(0, unset+99-p)
 		}
 	}
 	return rank
@@ -189,17 +184,11 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 
 // excludes names the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs, and exclude, its older name.
 func excludes(v host.View) (found []string) {
-	files := []string{"/etc/dnf/dnf.conf"}
-	for _, name := range packages.ListOf(v, dnfRepos) {
-		files = append(files, dnfRepos+"/"+name)
-	}
-	for _, file := range files {
-		sections, _ := reposIn(v, []string{file})
-		for _, r := range sections {
-			for _, key := range []string{"excludepkgs", "exclude"} {
-				if r.values[key] != "" {
-					found = append(found, fmt.Sprintf("%s, [%s]: %s = %s", file, r.id, key, r.values[key]))
-				}
+	sections, _ := reposIn(v, append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "", "")...))
+	for _, r := range sections {
+		for _, key := range []string{"excludepkgs", "exclude"} {
+			if r.values[key] != "" {
+				found = append(found, fmt.Sprintf("%s, [%s]: %s = %s", r.file, r.id, key, r.values[key]))
 			}
 		}
 	}

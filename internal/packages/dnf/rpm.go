@@ -23,16 +23,8 @@ import (
 // An rpmPackage is one package in one version.
 type rpmPackage struct{ name, evr, arch string }
 
-// nevra is what dnf takes and rpm says: NAME-[EPOCH:]VERSION-RELEASE.ARCH.
-func (p rpmPackage) nevra() string { return p.name + "-" + p.evr + "." + p.arch }
-
-// full always includes the epoch, also 0: without one dnf matches any.
-func (p rpmPackage) full() string {
-	if !strings.Contains(p.evr, ":") {
-		return p.name + "-0:" + p.evr + "." + p.arch
-	}
-	return p.nevra()
-}
+// full is what dnf takes and rpm says: NAME-EPOCH:VERSION-RELEASE.ARCH. It always includes the epoch, also 0: without one dnf matches any.
+func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
 
 // several says whether the package can be installed in several versions at a time: a kernel and its parts. In what is
 // wanted these are named with version and architecture, as dnf takes them too: kernel-devel-5.14.0-427.el9.x86_64.
@@ -60,12 +52,7 @@ func (p rpmPackage) keys() []string {
 // key is the first of its names, or the one that is asked for.
 func (p rpmPackage) key(asked map[string]bool) string {
 	all := p.keys()
-	for _, k := range all {
-		if asked[k] {
-			return k
-		}
-	}
-	return all[0]
+	return all[max(0, slices.IndexFunc(all, func(k string) bool { return asked[k] }))]
 }
 
 // nativeRPM is what rpm calls the architecture that this program was built for.
@@ -92,12 +79,7 @@ func evr(epoch, version, release string) string {
 func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(version.NewVersion(b)) }
 
 // bare is a version without its epoch.
-func bare(evr string) string {
-	if _, after, ok := strings.Cut(evr, ":"); ok {
-		return after
-	}
-	return evr
-}
+func bare(evr string) string { return evr[strings.IndexByte(evr, ':')+1:] }
 
 // named is what dnf and rpm call a wanted package in a version.
 func named(name, version string) string {

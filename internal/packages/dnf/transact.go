@@ -246,22 +246,21 @@ func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
 	for _, c := range changes {
 		after := packages.Parse(c.After)
 		p, ok := d.find(c.Name)
-		if !ok || !after.Installed() || !after.Held {
-			if !ok {
-				l, _ = l.without(rpmPackage{name: c.Name})
-				continue
-			}
-			free := true
+		free := true
+		switch {
+		case !ok:
+			l, _ = l.without(rpmPackage{name: c.Name})
+		case after.Installed() && after.Held:
+			l, _ = l.without(rpmPackage{name: p.name, arch: p.arch}) // locks of its other versions
+			l = l.with(p)
+		default:
 			if l, free = l.without(p); !free {
 				return l, &trouble.Error{
 					What: fmt.Sprintf("cannot unlock package %s: a pattern in %s locks it", c.Name, l.file),
 					Try:  []string{"take the pattern out, if it is no longer meant: dnf versionlock list"},
 				}
 			}
-			continue
 		}
-		l, _ = l.without(rpmPackage{name: p.name, arch: p.arch}) // locks of its other versions
-		l = l.with(p)
 	}
 	return l, nil
 }
