@@ -180,7 +180,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 
 update: ## rewrite the golden files, and the driver catalog's Go form, which they are made with
 	$(GO) test ./drivers -run TestCatalogData -update
-	$(GO) test ./internal/doctor ./internal/facts ./internal/instance ./internal/mask ./internal/spec ./drivers ./runtime/containerd ./runtime/crio ./stages ./cmd/gpuadm ./test/containerd -update
+	$(GO) test ./cloud/node ./internal/doctor ./internal/facts ./internal/instance ./internal/mask ./internal/spec ./drivers ./runtime/containerd ./runtime/crio ./stages ./cmd/gpuadm ./test/containerd -update
 	$(GO) test -C images/build/chart . -run TestManifests -update
 
 clean: ## remove what was built here

@@ -118,7 +118,7 @@ func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 	if err == nil && (u.Active == "active" || u.Active == "activating") {
 		return "", trouble.Wait{
 			For: "CUDA cannot start: " + means + ": the fabric manager runs, and has not made the NVLink fabric ready",
-			Try: []string{"if it takes longer than some minutes: " + see},
+			Try: []string{"if it takes longer than some minutes: " + see}, Err: fabricForming,
 		}
 	}
 	return "CUDA cannot start: " + means + ": the fabric manager does not run, or the NVLink fabric is not ready" +

@@ -87,7 +87,7 @@ func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	if w.kubelet == "" {
 		return nil, &trouble.Error{
 			What: "cannot drain this node: kubelet's command line names no kubeconfig",
-			Try:  []string{`kubectl drain it by hand, or policy = "idle" in [disruption]`},
+			Try:  []string{`kubectl drain it by hand, or policy = "idle" in [disruption]`}, Err: noKubeconfig,
 		}
 	}
 	return s.clients.Do(h, w.from(w.kubelet))
@@ -139,7 +139,7 @@ func (d *Drain) Run(ctx context.Context) error {
 				What:    fmt.Sprintf("cannot drain this node within %v: %s", d.limit, problem),
 				Because: append(trouble.Few(why, 6), "the GPUs were not changed"),
 				Try:     []string{"see the budgets: kubectl get poddisruptionbudgets --all-namespaces", "or a longer drain_deadline in [disruption]"},
-				Err:     errors.Join(converge.ErrInUse, trouble.Wait{For: problem}),
+				Err:     errors.Join(converge.ErrInUse, trouble.Wait{For: problem, Err: podsStay}),
 			}
 		}
 		w.Tell(ctx, problem)
@@ -211,7 +211,7 @@ func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) erro
 	if w.later.Until != "" {
 		return nil // the run after that does it
 	}
-	if err := s.cordon(ctx, h, w, false); err != nil && !errors.As(err, new(unregistered)) {
+	if err := s.cordon(ctx, h, w, false); err != nil && !errors.Is(err, notRegistered) {
 		return &trouble.Error{
 			What: "cannot uncordon this node: " + err.Error(), Err: errors.Join(trouble.Wait{For: "the API server"}, err),
 			Try: []string{"run the same command again, or kubectl uncordon it"},

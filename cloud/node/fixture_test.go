@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -136,6 +137,22 @@ func (a *apiNode) shown() string {
 	slices.Sort(lines)
 	b.WriteString(strings.Join(lines, "\n") + "\n" + a.condition())
 	return b.String()
+}
+
+func (a *apiNode) label(key string) any {
+	labels, _ := a.sim.Node("gpu-1")["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
+	return labels[key]
+}
+
+func (a *apiNode) tainted(key string) bool {
+	taints, _ := a.sim.Node("gpu-1")["spec"].(kubesim.Object)["taints"].([]any)
+	return slices.ContainsFunc(taints, func(t any) bool { return t.(kubesim.Object)["key"] == key })
+}
+
+func (a *apiNode) ready() bool { return strings.HasPrefix(a.condition(), kube.True) }
+
+func (a *apiNode) undone() bool {
+	return strings.HasPrefix(a.condition(), kube.Unknown+" "+undoneReason)
 }
 
 func (a *apiNode) condition() string {

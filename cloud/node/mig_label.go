@@ -90,7 +90,7 @@ func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error)
 		return is, &trouble.Error{
 			What:    fmt.Sprintf("cannot follow the label %s: the GPU Operator's MIG manager follows it on this node", MIGConfig),
 			Because: []string{fmt.Sprintf("the node has the label %s=true, by which the operator runs its manager", migManager)},
-			Try:     []string{fmt.Sprintf("kubectl label node %s --overwrite %s=false, or follow_label = false in [mig]", n.Name, migManager)},
+			Try:     []string{fmt.Sprintf("kubectl label node %s --overwrite %s=false, or follow_label = false in [mig]", n.Name, migManager)}, Err: managerFollows,
 		}
 	}
 	is.Asked, is.State = true, n.Labels[migState]
@@ -160,7 +160,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 		if h.Now().Sub(began) >= migClientsEnd {
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot pause the GPU's clients: after %v these pods have not ended: %s", migClientsEnd, strings.Join(run, ", ")),
-				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
+				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"}, Err: podsStay,
 			}
 		}
 		if err := host.Pause(ctx, time.Second); err != nil {

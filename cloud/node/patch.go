@@ -97,7 +97,7 @@ func breathe(ctx context.Context, try int) error {
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != partCondition {
-			return trouble.Wait{For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.name(), e.before, now)}
+			return trouble.Wait{Err: changedMeanwhile, For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.name(), e.before, now)}
 		}
 	}
 	return nil

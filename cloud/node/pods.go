@@ -60,7 +60,7 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 		Try: []string{
 			"kubectl drain " + w.node + " --ignore-daemonsets --delete-emptydir-data, then undo again",
 			"if the cluster is gone: systemctl stop kubelet; crictl -r unix://" + socket + " rmp --all --force; then undo again",
-		},
+		}, Err: podsStay,
 	}
 }
 

@@ -44,7 +44,7 @@ func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 			What:    "the DaemonSet's ServiceAccount is not used: it may not change its Node",
 			Because: append([]string{err.Error(), kubeletAlone}, because...),
 			Try:     []string{applyRBAC},
-			Err:     err,
+			Err:     errors.Join(rightLacking, err),
 		}, nil
 	}
 	return nil, err
@@ -62,7 +62,7 @@ func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 		Because: []string{
 			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
 		},
-		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},
+		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"}, Err: noPolicy,
 	}
 	if version, err := c.Version(ctx); err == nil && version != "" {
 		t.Because = append(t.Because, "the API server is Kubernetes "+version+"; the policy needs 1.30 or newer")

@@ -188,7 +188,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 				Try: []string{
 					"where the node readiness controller runs it does so by the condition " + GPUReady,
 					"else: " + byHand(n.Name, t),
-				},
+				}, Err: noAccount,
 			}
 		}
 		return nil

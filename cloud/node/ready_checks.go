@@ -76,7 +76,7 @@ func fabricOpen(d host.Driver) (string, error) {
 		case g.Fabric.State == "in-progress":
 			return "", trouble.Wait{
 				For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address),
-				Try: []string{"if it takes longer than some minutes: systemctl status nvidia-fabricmanager"},
+				Try: []string{"if it takes longer than some minutes: systemctl status nvidia-fabricmanager"}, Err: fabricForming,
 			}
 		case g.Fabric.State == "completed":
 			return fmt.Sprintf("GPU %s could not register with the NVLink fabric: %s", g.Address, g.Fabric.Status), nil
@@ -133,7 +133,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 		return nil
 	}
 	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {
-		return trouble.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}}
+		return trouble.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}, Err: notReported}
 	}
 	want, total, err := planned(r.spec, *r.facts.Driver)
 	if err != nil {
@@ -160,7 +160,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 			missing = []string{fmt.Sprintf("%d of %d devices of %s", has, total, draDriver)}
 		}
 	}
-	w := trouble.Wait{For: "the node offers " + strings.Join(missing, ", ")}
+	w := trouble.Wait{For: "the node offers " + strings.Join(missing, ", "), Err: offersOther}
 	if some {
 		w.Try = []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)}
 		return w
@@ -215,6 +215,6 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 func nodeadmComes(yet error) error {
 	return trouble.Wait{
 		For: "nodeadm to configure containerd and start kubelet: " + trouble.OneLine(yet.Error()),
-		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", trouble.Command("apply") + ", once it has run"},
+		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", trouble.Command("apply") + ", once it has run"}, Err: nodeadmRuns,
 	}
 }

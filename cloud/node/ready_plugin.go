@@ -34,7 +34,7 @@ func (r readyStage) noOffer(ctx context.Context, v host.View, n *kube.Node, w tr
 	default:
 		w.For += fmt.Sprintf("; a device plugin that does not tolerate the taint %s stays away", shownTaints(taints))
 	}
-	w.Try = []string{"add to the pod template of the device plugin's DaemonSet: tolerations: [" + tolerations(taints) + "]", see}
+	w.Err, w.Try = pluginStaysAway, []string{"add to the pod template of the device plugin's DaemonSet: tolerations: [" + tolerations(taints) + "]", see}
 	return w
 }
 

@@ -24,34 +24,25 @@ import (
 
 // TestReadyFaults: each fault keeps the condition from being true and the startup taint on.
 func TestReadyFaults(t *testing.T) {
-	for want, set := range map[string]func(*apiNode){
-		"no NVIDIA driver answers":  func(a *apiNode) { a.facts.Driver, a.facts.NoDriver = nil, "the module is not loaded" },
-		"node.toml wants 570":       func(a *apiNode) { a.spec += "[driver]\nversion = \"570\"\n" },
-		"its library is 570.1":      func(a *apiNode) { a.facts.Driver.NVML = "570.1" },
-		"2 GPUs are on the PCI bus": func(a *apiNode) { a.facts.Driver.GPUs = a.facts.Driver.GPUs[:1] },
-		"node.toml expects 8":       func(a *apiNode) { a.spec += "[driver]\ngpu_count = 8\n" },
-		"fallen off the bus":        func(a *apiNode) { a.facts.Driver.GPUs[1].Lost = "it has fallen off the bus" },
-		"could not register with the NVLin": func(a *apiNode) {
+	for name, c := range map[string]struct {
+		code trouble.Code
+		set  func(*apiNode)
+	}{
+		"no driver":        {"ready: the driver", func(a *apiNode) { a.facts.Driver, a.facts.NoDriver = nil, "the module is not loaded" }},
+		"another driver":   {"ready: the driver", func(a *apiNode) { a.spec += "[driver]\nversion = \"570\"\n" }},
+		"another library":  {"ready: the driver", func(a *apiNode) { a.facts.Driver.NVML = "570.1" }},
+		"one on the bus":   {"ready: all GPUs", func(a *apiNode) { a.facts.Driver.GPUs = a.facts.Driver.GPUs[:1] }},
+		"fewer than asked": {"ready: all GPUs", func(a *apiNode) { a.spec += "[driver]\ngpu_count = 8\n" }},
+		"lost":             {"ready: all GPUs", func(a *apiNode) { a.facts.Driver.GPUs[1].Lost = "it has fallen off the bus" }},
+		"fabric failed": {"ready: NVLink fabric", func(a *apiNode) {
 			a.facts.Driver.GPUs[0].Fabric = host.Fabric{State: "completed", Status: "NVML_ERROR"}
-		},
-		"has not registered with the NVLin": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "not-started" },
-		"still registering with the NVLink": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "in-progress" },
-		"handler nvidia is not there": func(a *apiNode) {
-			a.spec += "[runtime]\n"
-			a.stages[1] = a.with(NewReady(new(Session), func(context.Context, host.View, spec.Spec, facts.Facts) error {
-				return errors.New("handler nvidia is not there")
-			}))
-		},
+		}},
+		"fabric not started": {"ready: NVLink fabric", func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "not-started" }},
+		"fabric in progress": {fabricForming, func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "in-progress" }},
 	} {
 		a := apiFixture(t, apiSpec)
-		set(a)
-		_, err := a.engine().Apply(a.ctx, a)
-		check.That(t, err != nil && strings.Contains(err.Error(), want), "want %q, got %v", want, err)
-		if waits := strings.Contains(want, "still"); trouble.Passes(err) != waits {
-			t.Errorf("%q passes by waiting: %v", want, !waits)
-		}
-		got := a.shown()
-		check.That(t, !strings.Contains(got, "True") && strings.Contains(got, "example.com/starting"), "%q: pods may come:\n%s", want, got)
+		c.set(a)
+		a.faulted(name, c.code)
 	}
 }
 
@@ -71,29 +62,26 @@ func offers(a *apiNode, boot, name, count string) {
 func TestReadyWaits(t *testing.T) {
 	for _, dra := range []bool{false, true} {
 		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n[sharing]\ntime_slicing = 4\n")
-		waits := func(want string) {
+		waits := func(name string, code trouble.Code) {
 			t.Helper()
 			a.Advance(time.Minute)
-			_, err := a.engine().Apply(a.ctx, a)
-			must.That(t, trouble.Passes(err) && strings.Contains(err.Error(), want), "want to wait for %q, got %v", want, err)
-			if got := a.shown(); !strings.Contains(got, "example.com/rack=r7") || strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
-				t.Fatalf("while it waits for %q:\n%s", want, got)
-			}
+			a.faulted(name, code)
+			must.That(t, a.label("example.com/rack") == "r7", "while it waits:\n%s", a.shown())
 		}
 		offers(a, "another", "nvidia.com/gpu", "8")
-		waits("kubelet has not reported since this boot")
+		waits("before kubelet reports", notReported)
 		offers(a, a.BootID(), "", "")
-		waits("0 of 8 nvidia.com/gpu")
+		waits("shared, no offer", pluginStaysAway)
 		if dra {
 			slice := func(devices ...any) kubesim.Object {
 				return kubesim.Object{"spec": kubesim.Object{"nodeName": "gpu-1", "driver": draDriver, "pool": kubesim.Object{"name": "gpu-1", "generation": 1, "resourceSliceCount": 2}, "devices": devices}}
 			}
 			a.sim.AddSlice("v1", slice(kubesim.Object{"name": "gpu-0"}))
-			waits("0 of 2 devices of gpu.nvidia.com")
+			waits("one slice of two", pluginStaysAway)
 			a.sim.AddSlice("v1", slice(kubesim.Object{"name": "gpu-1"}))
 		} else {
 			offers(a, a.BootID(), "nvidia.com/gpu", "7")
-			waits("7 of 8 nvidia.com/gpu")
+			waits("7 of 8", offersOther)
 			offers(a, a.BootID(), "nvidia.com/gpu", "8")
 		}
 		a.Advance(time.Minute)
@@ -138,15 +126,17 @@ func TestGuard(t *testing.T) {
 	first := a.mark()
 	a.Reboot()
 	a.sim.Requests()
-	seen := ""
+	var seen []string
 	probe := converge.Stage{Name: "probe", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		look := func(context.Context, host.View) (string, error) { seen += a.shown() + "\n\n"; return "", nil }
+		look := func(context.Context, host.View) (string, error) {
+			seen = append(seen, fmt.Sprint(a.tainted("example.com/starting"), " ", a.condition()))
+			return "", nil
+		}
 		return []converge.Want{things.Check("probe", look, "")}, nil
 	}}
 	a.stages = []converge.Stage{a.stages[0], probe, a.stages[1]}
 	a.apply()
-	all := strings.Split(strings.TrimSpace(seen), "\n\n")
-	check.That(t, len(all) >= 2 && strings.Contains(all[1], "taint example.com/starting=") && strings.Contains(all[1], "False NewBoot"), "behind the guard the Node was:\n%s", seen)
+	check.That(t, len(seen) >= 2 && strings.HasPrefix(seen[1], "true False "+newBootReason), "behind the guard the Node was: %q", seen)
 	must.That(t, a.mark() != first, "the simulated boots have one mark")
 	a.converged(a.mark())
 	got := a.sim.Requests()
@@ -194,7 +184,7 @@ func TestWhole(t *testing.T) {
 	ready := a.stages[1]
 	e := a.engine()
 	e.Stages, e.Before = []converge.Stage{ready}, []converge.Stage{file, ready}
-	if _, err := e.Apply(a.ctx, a); err == nil || !strings.Contains(err.Error(), "stage early is not converged") || strings.Contains(a.shown(), "True") {
+	if _, err := e.Apply(a.ctx, a); err == nil || !strings.Contains(err.Error(), "stage early is not converged") || a.ready() {
 		t.Fatalf("apply ready alone: %v\n%s", err, a.shown())
 	}
 	e = a.engine()
@@ -204,12 +194,12 @@ func TestWhole(t *testing.T) {
 	must.Get(e.Apply(a.ctx, a))(t)
 	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", trouble.Wait{For: "the sun"} }, "")}, nil
+		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", trouble.Wait{Err: trouble.Code("sun")} }, "")}, nil
 	}}
 	e = a.engine()
 	e.Stages = []converge.Stage{waits, ready}
 	_, err = e.Apply(a.ctx, a)
-	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "the sun"), "behind what waits: %v", err)
+	check.That(t, trouble.Passes(err) && errors.Is(err, trouble.Code("sun")), "behind what waits: %v", err)
 
 	// What is left when its turn comes keeps it from speaking, too.
 	late := converge.Stage{Name: "late", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
@@ -220,7 +210,7 @@ func TestWhole(t *testing.T) {
 	a = apiFixture(t, apiSpec)
 	e = a.engine()
 	e.Stages = []converge.Stage{file, late, a.stages[1]}
-	if _, err := e.Apply(a.ctx, a); err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
+	if _, err := e.Apply(a.ctx, a); err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || a.ready() {
 		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
 	}
 	_, err = a.Stat("/etc/early")

@@ -86,7 +86,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.node, wait.so().Round(time.Second), problem),
 				Because: []string{"kubelet keeps trying while it runs"},
 				Try:     try,
-				Passing: true, Err: err,
+				Passing: true, Err: errors.Join(waitedEnough, err),
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (r registered) Look(ctx context.Context, v host.View) (converge.State, erro
 		return "", nil
 	}
 	found, err := r.get(ctx, v, r.session.look)
-	missing := errors.As(err, new(unregistered)) || err == nil && found == nil
+	missing := errors.Is(err, notRegistered) || err == nil && found == nil
 	switch {
 	case missing && r.absent != nil:
 		*r.absent = true

@@ -51,10 +51,7 @@ Normal MigMade mig: mig 0 gpuadm
 Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 `
 	check.That(t, a.told() == want, "the Events:\n%s", a.told())
-	got := a.shown()
-	if strings.Contains(got, "example.com/starting") || !strings.Contains(got, "taint status-taint.cluster-autoscaler.kubernetes.io/gpu=failed:NoSchedule") {
-		t.Errorf("the taints:\n%s", got)
-	}
+	check.That(t, !a.tainted("example.com/starting") && a.tainted(failureTaint().Key), "the taints:\n%s", a.shown())
 	a.sim.Requests()
 	failed.Made = nil
 	err := a.report(failed)
@@ -107,7 +104,6 @@ func TestReportQuiet(t *testing.T) {
 // TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm never made ready: the node may be
 // a healthy one of AKS's or GKE's, with pods on it. What touched something, or what was ready once, is marked.
 func TestReportHealthyNode(t *testing.T) {
-	const failed = "status-taint.cluster-autoscaler"
 	for _, c := range []struct {
 		name    string
 		started bool // the startup taint is on the node
@@ -123,7 +119,7 @@ func TestReportHealthyNode(t *testing.T) {
 			a.sim.EditNode("gpu-1", func(n kubesim.Object) { delete(n["spec"].(kubesim.Object), "taints") })
 		}
 		must.OK(t, a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}))
-		got := strings.Contains(a.shown(), failed)
+		got := a.tainted(failureTaint().Key)
 		check.That(t, got == c.marked, "%s: marked %v\n%s", c.name, got, a.shown())
 	}
 }
@@ -140,7 +136,7 @@ func TestWaitsTell(t *testing.T) {
 	slept := time.Duration(0)
 	j := joined{nodeAsk{who: who{node: "gpu-1", kubelet: apiKubelet}, session: new(Session), pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
 	err := j.Make(ctx, a, isReady)
-	must.That(t, trouble.Passes(err), "got %v", err)
+	must.That(t, trouble.Passes(err) && errors.Is(err, waitedEnough), "got %v", err)
 	first := a.Now()
 	most := int(readyPatience/reportEvery) + 2
 	check.That(t, len(told) >= most/2 && len(told) <= most, "told %d times in %v", len(told), slept)

@@ -64,8 +64,7 @@ func TestStartupTaintDropped(t *testing.T) {
 				kubesim.Object{"key": failed, "value": "failed", "effect": "NoSchedule"})
 		})
 		a.apply()
-		got := a.shown()
-		check.That(t, strings.Contains(got, auto.Key) == c.stays && !strings.Contains(got, failed), "with the value %s:\n%s", c.value, got)
+		check.That(t, a.tainted(auto.Key) == c.stays && !a.tainted(failed), "with the value %s:\n%s", c.value, a.shown())
 		a.Advance(time.Minute)
 		res := a.apply()
 		check.That(t, res.Run == "", "apply again did %v", res.Made)
@@ -122,7 +121,8 @@ func TestAPIAnotherMachine(t *testing.T) {
 	})
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), "another machine") && a.shown() == before, "%v\n%s", err, a.shown())
+	faulted(t, "another machine's node", err, anotherMachine)
+	check.Equal(t, a.shown(), before, "the Node is")
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 		n["status"] = kubesim.Object{"nodeInfo": kubesim.Object{"machineID": a.facts.MachineID}}
 	})

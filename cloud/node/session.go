@@ -132,7 +132,7 @@ func (w who) first(v host.View) (string, error) {
 	}
 	return "", &trouble.Error{
 		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
-		Try:  []string{"set kubeconfig in [node] to a file whose user may read and patch this node"},
+		Try:  []string{"set kubeconfig in [node] to a file whose user may read and patch this node"}, Err: noKubeconfig,
 	}
 }
 
@@ -238,7 +238,7 @@ func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 			Try: []string{
 				"if this machine's id was changed: systemctl restart kubelet",
 				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those, and it joins again",
-			},
+			}, Err: anotherMachine,
 		}
 	}
 	return n, nil
@@ -250,16 +250,11 @@ func explainNode(err error, name string) error {
 	if !errors.Is(err, kube.Missing) {
 		return err
 	}
-	return unregistered{trouble.Wait{
+	return trouble.Wait{
 		For: fmt.Sprintf("kubelet has not registered the node %s, or another client has deleted it", name),
-		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
-	}}
+		Try: []string{"if it does not come, restart kubelet: it registers when it starts"}, Err: notRegistered,
+	}
 }
-
-// unregistered reports that there is no Node.
-type unregistered struct{ trouble.Wait }
-
-func (u unregistered) Unwrap() error { return u.Wait }
 
 // lacking turns a missing right, or credentials that the cluster does not know, into a wait: only the cluster's administrator can
 // help. Changes of the Node wait for that, and gpuadm still configures the machine. The stages that hold kubelet back ask the
@@ -273,7 +268,7 @@ func lacking(err error) error {
 		What:    "cannot show the cluster the state of this node: " + err.Error(),
 		Because: append([]string{"labels, taints and the condition of the node wait for that, and nothing else of this machine does"}, because...),
 		Try:     append(slices.Clone(try), "then run the same command again: it goes on from here"),
-		Err:     errors.Join(trouble.Wait{For: "a right in the cluster"}, err),
+		Err:     errors.Join(trouble.Wait{For: "a right in the cluster", Err: rightLacking}, err),
 	}
 }
 

@@ -83,7 +83,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		if !k.Joined {
 			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], why),
-				Try:  []string{"add it by hand where kubelet reads it, or drop taints from [node] and write startup_taint = \"none\""},
+				Try:  []string{"add it by hand where kubelet reads it, or drop taints from [node] and write startup_taint = \"none\""}, Err: noPlaceForTaint,
 			}
 		}
 		taints = nil
@@ -175,7 +175,7 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 			return nil, nil, &trouble.Error{
 				What:    fmt.Sprintf("cannot register the node with the taint %s: %s is wanted too", t, other),
 				Because: []string{"a node has one taint of a key and an effect"},
-				Try:     []string{"drop one of the two from taints or startup_taint in [node]"},
+				Try:     []string{"drop one of the two from taints or startup_taint in [node]"}, Err: taintTwice,
 			}
 		}
 	}

@@ -78,7 +78,7 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 		return spec.Taint{}, false, "", &trouble.Error{
 			What:    "cannot use the startup taint " + t.String(),
 			Because: []string{"it is " + owner + "'s"},
-			Try:     []string{"name a taint of your own in startup_taint, or write auto"},
+			Try:     []string{"name a taint of your own in startup_taint, or write auto"}, Err: foreignKey,
 		}
 	}
 	by := clears(s, f)
@@ -96,7 +96,7 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 				"set kubeconfig in [node] to that of a ServiceAccount that may patch this node",
 				"or name a taint of " + readinessDomain + " and let the node readiness controller take it off",
 				"or write startup_taint = \"none\"",
-			},
+			}, Err: noAccount,
 		}
 	}
 	return t, true, by + " takes it off", nil

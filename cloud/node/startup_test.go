@@ -96,8 +96,10 @@ func (c startupCase) expected() (taint, failed string) {
 	switch {
 	case c.wanted == "none", c.wanted == "auto" && (held || c.clearer == ""):
 		return "", ""
-	case strings.HasPrefix(c.wanted, "karpenter.sh/"), strings.HasPrefix(c.wanted, "example.com/") && c.clearer == "":
-		return "refused", ""
+	case strings.HasPrefix(c.wanted, "karpenter.sh/"):
+		return string(foreignKey), ""
+	case strings.HasPrefix(c.wanted, "example.com/") && c.clearer == "":
+		return string(noAccount), ""
 	case c.wanted != "auto":
 		taint = c.wanted
 	case c.maker != "":
@@ -121,11 +123,13 @@ func TestStartupTaint(t *testing.T) {
 		want, wantFailed := c.expected()
 		taint, on, why, err := startupTaint(s, f)
 		got := ""
-		told := (*trouble.Error)(nil)
+		code := trouble.Code("")
 		switch {
-		case errors.As(err, &told):
-			got = "refused"
-			check.That(t, len(told.Try) > 0 && len(told.Because) > 0 && strings.HasPrefix(told.What, "cannot "), "%+v: no fix: %+v", c, told)
+		case errors.As(err, &code):
+			got = string(code)
+			if counts[got] == 0 {
+				faulted(t, "startup taint: "+got, err, code)
+			}
 		case on:
 			got = taint.String()
 		}
@@ -137,7 +141,7 @@ func TestStartupTaint(t *testing.T) {
 		check.That(t, got == fmt.Sprint(parsedTaint(wantFailed), wantFailed != ""), "%+v: failed taint %s, want %q", c, got, wantFailed)
 		counts[want]++
 	})
-	check.That(t, len(counts) == 6, "the cases lead to %v", counts)
+	check.That(t, len(counts) == 7, "the cases lead to %v", counts)
 }
 
 // TestStartupNeeds: what is looked at must have been asked for.

@@ -91,7 +91,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 		return "", w.later
 	}
 	n, err := p.session.look(ctx, v, w)
-	if errors.As(err, new(unregistered)) && undoing {
+	if errors.Is(err, notRegistered) && undoing {
 		return "", nil
 	} else if err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (p nodePart) noAccount() error {
 		Try: []string{
 			"set kubeconfig in [node] to one of a ServiceAccount that may patch this node, or let gpuadm's DaemonSet do it",
 			"or change it by hand: kubectl taint, kubectl label",
-		},
+		}, Err: noAccount,
 	}
 }
 

@@ -5,6 +5,7 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -204,7 +205,7 @@ func refuse(p Plan) error {
 	t := &trouble.Error{What: cannot[0].Cannot}
 	var reasons []string // several stages may be refused for the same reason
 	for i, c := range cannot {
-		t.Try = also(t.Try, c.Try...)
+		t.Try, t.Err = also(t.Try, c.Try...), errors.Join(t.Err, c.Code)
 		if slices.Contains(reasons, c.Cannot) {
 			continue
 		}

@@ -242,6 +242,7 @@ type Reason struct {
 	When     host.When `json:"when,omitempty"`     // the same for a program
 	Because  []string  `json:"because,omitempty"`  // more about Cannot
 	Try      []string  `json:"try,omitempty"`      // what to do about Cannot, or Waits
+	Code     error     `json:"-"`                  // the trouble.Code of Cannot, or Waits; nil: it has none
 }
 
 // now says that nothing keeps the change from being made.
@@ -269,16 +270,20 @@ func reasonOf(err error) Reason {
 // cannot is reasonOf where waiting does not help, whatever the error is.
 func cannot(err error) Reason {
 	t := troubleOf(err)
-	return Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try}
+	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try}
+	if code := trouble.Code(""); errors.As(err, &code) {
+		r.Code = code
+	}
+	return r
 }
 
 // trouble is the reason as an error; nil if there is none that a person can do something about.
 func (r Reason) trouble() *trouble.Error {
 	switch {
 	case r.Cannot != "":
-		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try}
+		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try, Err: r.Code}
 	case r.Waits != "":
-		return &trouble.Error{What: r.Waits, Because: r.Because, Try: r.Try, Err: trouble.Wait{For: r.Waits}}
+		return &trouble.Error{What: r.Waits, Because: r.Because, Try: r.Try, Err: trouble.Wait{For: r.Waits, Err: r.Code}}
 	}
 	return nil
 }

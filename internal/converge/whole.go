@@ -66,9 +66,9 @@ func (o *open) trouble(stage string) error {
 	}
 	switch {
 	case o.first.Cannot != "":
-		t.Because, t.Try = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...)
+		t.Because, t.Try, t.Err = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...), o.first.Code
 	case o.first.Waits != "":
-		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, trouble.Wait{For: o.first.Waits}
+		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, trouble.Wait{For: o.first.Waits, Err: o.first.Code}
 	case o.first.Deferred != "":
 		t.Because = []string{"deferred until " + strings.TrimPrefix(o.first.Deferred, "once ")}
 	}

@@ -31,6 +31,7 @@ func TestCheckLines(t *testing.T) {
 		if !errors.As(err, &got) {
 			t.Fatal(err)
 		}
+		want.Err = trouble.Code("a")
 		if diff := cmp.Diff(want, *got); diff != "" {
 			t.Errorf("%q: %s", problem, diff)
 		}

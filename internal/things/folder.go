@@ -118,7 +118,7 @@ func Check(name string, look func(context.Context, host.View) (problem string, e
 			return found, nil
 		}
 		what, more, _ := strings.Cut(string(found), "\n")
-		t := &trouble.Error{What: what, Try: slices.Clone(try)}
+		t := &trouble.Error{What: what, Try: slices.Clone(try), Err: trouble.Code(name)}
 		for line := range strings.Lines(more) {
 			if line = strings.TrimSpace(line); strings.HasPrefix(line, orTry) {
 				t.Try = append(t.Try, strings.TrimPrefix(line, orTry))

@@ -69,14 +69,23 @@ func (f Faults) Unquoted(public func(file string) bool) Faults {
 	return all
 }
 
+// Code names a fault, or what is waited for, to code: errors.Is finds it in an Error and in a Wait, also in those of a plan. Of a fault
+// that a check finds it is the check's name.
+type Code string
+
+func (c Code) Error() string { return string(c) }
+
 // Wait reports a missing thing that gpuadm does not make and that will come: a device plugin that has not registered yet. Nothing is
 // rolled back for it, and the same command continues from there.
 type Wait struct {
 	For string   // "the device plugin offers 7 of 8 GPUs"
 	Try []string // what to do if it does not come
+	Err error    // its Code, for errors.Is
 }
 
 func (w Wait) Error() string { return "not yet: " + w.For }
+
+func (w Wait) Unwrap() error { return w.Err }
 
 // Waits says that waiting helps.
 func (Wait) Waits() bool { return true }

@@ -216,7 +216,7 @@ func (f configFile) checkSpelling(r criReader) error {
 }
 
 // Refused is why a configuration cannot be edited: the cause of the error that says it to an operator.
-type Refused string
+type Refused = trouble.Code
 
 const (
 	RefusedDisabled Refused = "cri-disabled"
@@ -227,8 +227,6 @@ const (
 	RefusedShape    Refused = "structure"
 	RefusedSize     Refused = "too-large"
 )
-
-func (r Refused) Error() string { return string(r) }
 
 // refuse says why a file cannot be edited. Line is 0 where it is not one place.
 func refuse(code Refused, file string, line int, reason, fix string) error {

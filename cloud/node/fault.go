@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import "github.com/gpuadm/gpuadm/internal/trouble"
+
+// What keeps a node from being ready, from being registered as wanted, or from being left.
+const (
+	anotherMachine   trouble.Code = "another-machine"
+	changedMeanwhile trouble.Code = "changed-meanwhile"
+	fabricForming    trouble.Code = "fabric-forming"
+	foreignKey       trouble.Code = "foreign-key"
+	managerFollows   trouble.Code = "mig-manager-follows"
+	noAccount        trouble.Code = "no-account" // that may change a taint, or a label of Kubernetes' own
+	noKubeconfig     trouble.Code = "no-kubeconfig"
+	noPlaceForTaint  trouble.Code = "no-place-for-taint"
+	noPolicy         trouble.Code = "no-policy"
+	nodeadmRuns      trouble.Code = "nodeadm-runs"
+	notRegistered    trouble.Code = "not-registered"
+	notReported      trouble.Code = "not-reported" // by kubelet, since this boot
+	offersOther      trouble.Code = "offers-other" // number of devices than planned
+	pluginStaysAway  trouble.Code = "plugin-stays-away"
+	podsStay         trouble.Code = "pods-stay"
+	rightLacking     trouble.Code = "right-lacking"
+	secondOwner      trouble.Code = "second-owner"
+	taintTwice       trouble.Code = "taint-twice"
+	underRepair      trouble.Code = "under-repair"
+	waitedEnough     trouble.Code = "waited-enough"
+)
