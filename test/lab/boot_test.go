@@ -325,6 +325,7 @@ func TestLabLateSpec(t *testing.T) {
 	}
 	n.gpuadm(0, "status")
 
+	check.That(t, eventually(func() bool { return n.Property("gpuadm-spec.path", "SubState") == "waiting" }), "gpuadm-spec.path does not watch again")
 	asked, ran, kubelet := n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic"), n.Property(bootUnit, "InvocationID"), n.MainPID("kubelet.service")
 	n.Put(specFile, first, 0o644)
 	check.That(t, eventually(func() bool { return n.monotonic("gpuadm-spec.service", "ConditionTimestampMonotonic") > asked }), "systemd has not seen the edit")
