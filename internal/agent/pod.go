@@ -195,8 +195,11 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 	}
 	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
 		mode := fs.FileMode(0o755)
-		if dir == converge.Home || dir == podHome {
+		switch dir {
+		case converge.Home:
 			mode = 0o700
+		case podHome: // its token is root's alone; node.toml is a ConfigMap's, and an error quotes only what every user can read
+			mode = 0o711
 		}
 		if _, err := machine.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			if err := machine.Mkdir(dir, host.Attr{Mode: mode}); err != nil {
@@ -218,7 +221,7 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 			return nil, fmt.Errorf("cannot read %s: %w", name, cause(err))
 		}
 		to := path.Join(podHome, path.Base(name))
-		if err := put(machine, to, data, 0o600); err != nil {
+		if err := put(machine, to, data, 0o644); err != nil {
 			return nil, err
 		}
 		argv = append(argv, "-f", to)

@@ -45,7 +45,7 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	p := lentPod("content\n")
 	argv := must.Get(p.lay(t.Context(), n))(t)
 	check.That(t, strings.HasPrefix(argv[0], at) && len(argv) >= 3 && argv[1] == "apply" && argv[2] == "--unattended", "the machine runs %q", argv)
-	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
+	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o711, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
 		i, err := n.Stat(name)
 		check.That(t, err == nil && i.Mode.Perm() == mode, "%s: %v %v, want %v", name, i.Mode, err, mode)
 	}
