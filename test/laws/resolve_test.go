@@ -47,7 +47,9 @@ func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Chan
 }
 
 // Lacks: nothing is lost.
-func (drawing) Lacks(context.Context, host.View, []converge.Change) ([]converge.Change, error) { return nil, nil }
+func (drawing) Lacks(context.Context, host.View, []converge.Change) ([]converge.Change, error) {
+	return nil, nil
+}
 
 func wantDrawing(name string, version converge.State) converge.Want {
 	return converge.Want{Thing: drawing{pkgThing{name}}, To: func(found converge.State) (converge.State, error) {
