@@ -229,8 +229,8 @@ func (j *judge) follow(t *testing.T, n *simhost.Node, s Said, before string) {
 // fails has B fail in its worst place: its modules do not build, or its engine does not start with what gpuadm wrote. Then the machine is as
 // A left it, at once or by the command that is printed, and B can be applied once the cause is gone.
 func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
-	text, heal := Specs[b].Text, func() {}
-	pattern, unit := `nvidia-two`, "containerd.service"
+	var heal func()
+	text, pattern, unit := Specs[b].Text, `nvidia-two`, "containerd.service"
 	switch {
 	case has(text, "driver") && j.of[b].module != j.of[a].module && !j.stays(a, b):
 		Write(t, n, "/simulated-net/nobuild", j.of[b].module+"\n")
