@@ -6,9 +6,11 @@ package kube
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -18,7 +20,7 @@ const (
 	auditLog    = "audit.log"
 )
 
-// auditRules say of which requests the API server keeps a line: those of nodes and of gpuadm's ServiceAccount.
+// auditRules say of which requests the API server keeps a line: those of nodes and of gpuadm's ServiceAccount, and the test's marks.
 // Source: https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/.
 const auditRules = `apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -26,7 +28,11 @@ omitStages: [RequestReceived]
 rules:
 - level: Metadata
   userGroups: ["system:nodes", "system:serviceaccounts:gpuadm"]
+- level: Metadata
+  nonResourceURLs: ["/version"]
 `
+
+var marks atomic.Int64
 
 // Requests are what a node or a ServiceAccount has asked the API server for since it kept a line for the first
 // time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
@@ -43,7 +49,15 @@ func (t *T) PodsRequests(account, node string) []string {
 
 func (t *T) requests(user, node string) (list []string) {
 	t.Helper()
-	text := must.Get(os.ReadFile(t.file(auditLog)))(t)
+	// The API server writes a line after it has answered: a later request of the test's own, once it is there, says that the log is up to date.
+	mark, text := fmt.Sprintf("/version?mark=%d.%d", os.Getpid(), marks.Add(1)), []byte(nil)
+	t.Get(mark)
+	t.Until("the audit log has the test's mark", func() string {
+		if text = must.Get(os.ReadFile(t.file(auditLog)))(t); !bytes.Contains(text, []byte(mark)) {
+			return mark
+		}
+		return ""
+	})
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Verb, RequestURI, UserAgent string

@@ -44,8 +44,8 @@ func TestLabKubeRace(t *testing.T) {
 			"[node]\nwait_for_allocatable = true\nkubeconfig = \"" + accountFile + "\"\n")
 		n.gpuadm(0, []string{"apply"})
 		n.Join()
+		n.Ready()                                                                // kubeadm does not wait until kubelet has registered the node
 		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
-		n.Ready()
 		n.seenReady()
 		taints := kube.Taints(n.Object())
 		check.That(t, len(taints) == 1 && taints[0] == startup, "taints %v", taints)
