@@ -123,7 +123,10 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 	defer a.mu.Unlock()
 	if !progress && a.output == "json" {
 		a.said[host] = append(a.said[host], rawJSON(text))
-		return
+		if !tooDeep(text) {
+			return
+		}
+		text, progress = fmt.Sprintf("gpuadm: its answer is JSON more than %d levels deep, and is printed as text", mostDeep), true
 	}
 	to, before := a.stdout, ""
 	if progress {
@@ -135,24 +138,28 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 	printf(to, "%s%s\n", before, text)
 }
 
+const mostDeep = 100 // levels of a machine's JSON
+
 // rawJSON is a line as a JSON value: the line itself if it is JSON of limited depth, else a string.
 func rawJSON(line string) json.RawMessage {
-	const most = 100
-	depth, deepest := 0, 0
+	if tooDeep(line) || !json.Valid([]byte(line)) {
+		text, _ := json.Marshal(line) // a text can always be encoded
+		line = string(text)
+	}
+	return json.RawMessage(line)
+}
+
+func tooDeep(line string) bool {
+	depth := 0
 	d := json.NewDecoder(strings.NewReader(line))
-	for t, err := d.Token(); err == nil; t, err = d.Token() {
+	for t, err := d.Token(); err == nil && depth <= mostDeep; t, err = d.Token() {
 		if mark, ok := t.(json.Delim); ok && (mark == '{' || mark == '[') {
 			depth++
 		} else if ok {
 			depth--
 		}
-		deepest = max(deepest, depth)
 	}
-	if deepest > most || !json.Valid([]byte(line)) {
-		text, _ := json.Marshal(line) // a text can always be encoded
-		line = string(text)
-	}
-	return json.RawMessage(line)
+	return depth > mostDeep
 }
 
 // sshMachine is what `ssh -o json` prints for each machine.

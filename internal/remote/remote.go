@@ -60,6 +60,8 @@ type Fleet struct {
 	Program func(machine string) (program []byte, digest string, err error)
 	Tell    func(host, text string, progress bool) // gets each line of the command as it comes
 	Ended   func(Result)
+
+	start func(ctx context.Context, host string) (*ssh, error) // in tests; nil for the system's ssh
 }
 
 // Result is how it went on one machine.
@@ -75,6 +77,9 @@ type Result struct {
 func (f *Fleet) Run(ctx context.Context, hosts []string) {
 	queue := make(chan string)
 	var all sync.WaitGroup
+	if f.start == nil {
+		f.start = start
+	}
 	for range min(f.Parallel, len(hosts)) {
 		all.Go(func() {
 			for host := range queue {
@@ -93,11 +98,15 @@ func (f *Fleet) Run(ctx context.Context, hosts []string) {
 func (f *Fleet) one(ctx context.Context, host string) Result {
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
-	s, r := &session{Fleet: f, host: host, ctx: ctx, kill: kill}, Result{Host: host}
-	wait, err := s.start()
+	peer, err := f.start(ctx, host)
 	if err != nil {
 		return Result{Host: host, Err: fmt.Errorf("cannot run ssh: %w", err)}
 	}
+	s, r := &session{Fleet: f, host: host, ctx: ctx, kill: kill, in: peer.in, out: scanner(peer.out)}, Result{Host: host}
+	// A jump host's ssh inherits these pipes, and may hold them when ssh is dead.
+	context.AfterFunc(ctx, func() { peer.out.Close(); peer.stderr.Close() })
+	heard := make(chan error)
+	go func() { heard <- s.lines(scanner(peer.stderr), s.hear) }()
 	if r.Err = s.open(); r.Err == nil {
 		r.Err = s.ask()
 	}
@@ -106,7 +115,9 @@ func (f *Fleet) one(ctx context.Context, host string) Result {
 	}
 	s.in.Close()
 	defer time.AfterFunc(stepLimit, func() { kill(nil) }).Stop() // the other side removes what was brought
-	r.Exit, r.Because = wait(), s.last
+	_ = s.lines(s.out, func(string) bool { return false })
+	<-heard
+	r.Exit, r.Because = peer.wait(), s.last
 	if s.begun.Load() && errors.Is(r.Err, errEnded) && r.Exit >= 0 && r.Exit != sshFailed {
 		r.Err = nil
 	}
@@ -128,32 +139,36 @@ type session struct {
 	last  []string    // the last lines of standard error before that
 }
 
+// scanner reads lines, none of which is longer than all that a machine may say.
+func scanner(from io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, outputLimit)
+	return lines
+}
+
+// ssh is a process of the system's ssh.
+type ssh struct {
+	in          io.WriteCloser
+	out, stderr io.ReadCloser
+	wait        func() int // its exit status, once both have ended
+}
+
 // start starts ssh. All that is not named here is the operator's: configuration, keys, agent, jump hosts, known hosts.
-func (s *session) start() (wait func() int, err error) {
+func start(ctx context.Context, host string) (*ssh, error) {
 	argv := []string{
 		"-T", "-o", "BatchMode=yes", // neither ssh nor sudo asks: there may be many machines
 		"-o", "ControlMaster=no", // one of the operator's is used, none is left behind in the background
 		"-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes",
 		"-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4",
 	}
-	cmd := exec.CommandContext(s.ctx, "ssh", append(argv, "--", s.host, "exec /bin/sh")...)
+	cmd := exec.CommandContext(ctx, "ssh", append(argv, "--", host, "exec /bin/sh")...)
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	stderr, err3 := cmd.StderrPipe()
-	if err := errors.Join(err1, err2, err3, cmd.Start()); err != nil {
-		return nil, err
-	}
-	bad := bufio.NewScanner(stderr)
-	s.in, s.out = in, bufio.NewScanner(out)
-	s.out.Buffer(nil, outputLimit)
-	heard := make(chan error)
-	go func() { heard <- s.lines(bad, s.hear) }()
-	return func() int {
-		_ = s.lines(s.out, func(string) bool { return false })
-		<-heard
+	return &ssh{in, out, stderr, func() int {
 		_ = cmd.Wait()
 		return cmd.ProcessState.ExitCode()
-	}, nil
+	}}, errors.Join(err1, err2, err3, cmd.Start())
 }
 
 // lines calls tell with each line until it has enough; errEnded says that there are no more.

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/check"
+)
+
+// hostile is what a machine can do to the operator's side at each step: say nothing, talk all the time, or say more than it may.
+// Recorded from an attack on gpuadm ssh, in which each of them kept it for as long as the machine liked.
+type hostile struct {
+	step string // the last one that it keeps to
+	does func(out, stderr io.Writer)
+}
+
+// start answers as bring.sh and gpuadm do, up to a step. Its pipes do not end when ssh is killed: a jump host's ssh holds them.
+func (h hostile) start(ctx context.Context, _ string) (*ssh, error) {
+	in, words := io.Pipe()
+	out, says := io.Pipe()
+	stderr, complains := io.Pipe()
+	go func() {
+		lines := bufio.NewReader(in)
+		for _, step := range []struct{ name, line string }{
+			{"login", ""}, {"copy", mark + "machine x86_64 root none /run/x\n"}, {"start", mark + "brought\n"}, {"run", ready + "\n"},
+		} {
+			io.WriteString(says, step.line)
+			if step.name == h.step {
+				go io.Copy(io.Discard, lines)
+				h.does(says, complains)
+				return
+			}
+		}
+	}()
+	go func() { <-ctx.Done(); in.Close() }()
+	return &ssh{words, out, stderr, func() int { return -1 }}, nil
+}
+
+// Whatever a machine does, its session ends within the limit of its step, and with a sentence that has the number.
+func TestHostileMachine(t *testing.T) {
+	silent := func(io.Writer, io.Writer) {}
+	chatter := func(out, _ io.Writer) {
+		for _, err := io.WriteString(out, "motd\n"); err == nil; _, err = io.WriteString(out, "motd\n") {
+			time.Sleep(time.Second / 2)
+		}
+	}
+	endless := func(out, _ io.Writer) {
+		line := strings.Repeat("A", 1<<20) + "\n"
+		for _, err := io.WriteString(out, line); err == nil; _, err = io.WriteString(out, line) {
+		}
+	}
+	longLine := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", outputLimit+1)) }
+	// A line of gpuadm's may be longer than a scanner's usual 64 KiB.
+	longWord := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", 1<<17)+"\n") }
+	for _, c := range []struct {
+		name  string
+		peer  hostile
+		limit time.Duration
+		want  string
+	}{
+		{"silent login", hostile{"login", silent}, stepLimit, "cannot connect: no answer within 45s"},
+		{"chatter at login", hostile{"login", chatter}, stepLimit, "cannot connect: no answer within 45s"},
+		{"chatter at the copy", hostile{"copy", chatter}, copyLimit, "cannot copy gpuadm: no answer within 15m0s"},
+		{"chatter at the start", hostile{"start", chatter}, stepLimit, "cannot start gpuadm as root: no answer within 45s"},
+		{"chatter in the run", hostile{"run", chatter}, answerLimit, "no answer within 15m0s"},
+		{"a long line, then silence", hostile{"run", longWord}, answerLimit, "no answer within 15m0s"},
+		{"endless login", hostile{"login", endless}, 0, "cannot connect: it has said more than 16 MiB"},
+		{"endless run", hostile{"run", endless}, 0, "it has said more than 16 MiB"},
+		{"endless line on stderr", hostile{"run", longLine}, 0, "it has said more than 16 MiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var r Result
+				f := Fleet{
+					Parallel: 1, Tell: func(string, string, bool) {}, Ended: func(one Result) { r = one }, start: c.peer.start,
+					Program: func(string) ([]byte, string, error) { return []byte("program"), "digest", nil },
+				}
+				began := time.Now()
+				f.Run(t.Context(), []string{"gpu-01"})
+				check.That(t, r.Err != nil && r.Err.Error() == c.want && !r.Goes, "%v, want %s", r.Err, c.want)
+				check.That(t, time.Since(began) == c.limit, "it took %v, want %v", time.Since(began), c.limit)
+				time.Sleep(time.Minute) // the machine talks on, and ends
+			})
+		})
+	}
+}
