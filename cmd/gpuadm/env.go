@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,9 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -37,7 +40,7 @@ type env struct {
 	read           func(name string) ([]byte, error)                                              // a file named on the command line
 	told           func(line string)                                                              // a command line of gpuadm that is printed, to be typed; may be nil
 	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
-	public         func(name string) bool                                                         // whether every user can read that file; nil: yes
+	public         func(name string) bool                                                         // whether the user who asks can read that file; nil: yes
 	confined       func() []string                                                                // what keeps root from what root may do; may be nil
 	restartSelf    func(more ...string) error                                                     // replaces this process by a new one with more flags, once; may be nil
 }
@@ -83,7 +86,14 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	return s, trust(v, s.Files()...)
 }
 
-// unquoted takes out of errors what they quote from files that not every user can read: those that -f names, and the machine's own.
+// asker is the user for whom sudo, run0, pkexec or doas started gpuadm with another's rights; "" if gpuadm has the rights of the user who
+// typed it. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
+func asker(getenv func(string) string) string {
+	return cmp.Or(getenv("SUDO_UID"), getenv("PKEXEC_UID"), getenv("DOAS_USER"))
+}
+
+// unquoted takes out of errors what they quote from files that the user who asks may be unable to read: those that -f names, and the
+// machine's own.
 func (e env) unquoted(v host.View, named []string, err error) error {
 	faults := trouble.Faults(nil)
 	if !errors.As(err, &faults) {
@@ -93,14 +103,21 @@ func (e env) unquoted(v host.View, named []string, err error) error {
 		if slices.Contains(named, file) {
 			return file == "-" || e.public == nil || e.public(file)
 		}
-		return host.Public(v, file)
+		return asker(e.getenv) == "" || host.Public(v, file)
 	})
 }
 
-// public says whether every user can read a file of this machine. What is no file, such as a shell's <(…), its user could read.
-func public(name string) bool {
-	if i, err := os.Stat(name); err == nil && !i.Mode().IsRegular() {
+// readable says whether the user who asks can read a file of this machine: with their own rights gpuadm has read it already; by sudo
+// they can if it is theirs, or every user can. What is no file, such as a shell's <(…), they could read.
+func readable(name string) bool {
+	by := asker(os.Getenv)
+	if by == "" {
 		return true
+	}
+	if i, err := os.Stat(name); err == nil {
+		if owner, ok := i.Sys().(*syscall.Stat_t); !i.Mode().IsRegular() || ok && strconv.Itoa(int(owner.Uid)) == by {
+			return true
+		}
 	}
 	at, err := filepath.Abs(name)
 	if err != nil {

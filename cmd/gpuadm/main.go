@@ -46,7 +46,7 @@ func system() env {
 		image:    local.Image,
 		read:     os.ReadFile,
 		stat:     os.Stat,
-		public:   public,
+		public:   readable,
 		confined: commands.Confined,
 
 		restartSelf: commands.Reexec,

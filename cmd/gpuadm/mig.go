@@ -190,7 +190,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 			return nil, err
 		}
 	}
-	return mig.Asked(want, data, !host.Public(h, want.File))
+	return mig.Asked(want, data, asker(c.getenv) != "" && !host.Public(h, want.File))
 }
 
 // migFits, migModels and migGPUs are what mig fit, profiles and export print with -o json.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,6 +39,7 @@ func naming(k spec.Key, value string) string {
 func TestPrivateFilesAreNotQuoted(t *testing.T) {
 	archive := must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t)
 	private := host.Attr{Mode: 0o640}
+	sudo := func(name string) string { return map[string]string{"SUDO_UID": "1000"}[name] }
 	for _, secret := range []string{
 		"root:$y$PLANTED:20000::::::\n", "PLANTED = \"PLANTED\"\n", "PLANTED = PLANTED\n[PLANTED]\n", "{\"PLANTED\": {\"PLANTED\": 1}}\n", "PLANTED:\n  - PLANTED\n",
 		"version: v1\nmig-configs:\n  PLANTED:\n  - PLANTED: PLANTED\n", "version = 2\nPLANTED = [PLANTED]\n",
@@ -63,7 +66,7 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 			for _, args := range [][]string{{"plan"}, {"plan", "-o", "json"}, {"status"}, {"doctor"}, {"gate"}, {"mig", "fit"}, {"manifest", "device-plugin"}} {
 				var said strings.Builder
 				e := env{
-					stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: func(string) string { return "" }, root: true,
+					stdin: strings.NewReader(""), stdout: &said, stderr: &said, getenv: sudo, root: true,
 					open:   func(string) (host.Host, error) { return n, nil },
 					read:   func(string) ([]byte, error) { return []byte(secret), nil },
 					public: func(string) bool { return false },
@@ -74,6 +77,16 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestOwnFilesAreQuoted: an error shows the line to a user who could read the file without gpuadm, in a home of mode 0700 too.
+func TestOwnFilesAreQuoted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.toml")
+	must.OK(t, errors.Join(os.Chmod(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)))
+	for asks, want := range map[string]bool{"": true, strconv.Itoa(os.Getuid()): true, "4711": false} {
+		t.Setenv("SUDO_UID", asks)
+		check.Equal(t, readable(file), want, "user %q can read the file", asks)
 	}
 }
 

@@ -63,7 +63,7 @@ func (f Faults) Unquoted(public func(file string) bool) Faults {
 		if all[i] = one; !public(one.At.File) {
 			at := one.At
 			at.Text = ""
-			all[i] = &Error{What: "this line is wrong; nothing of it is shown, since not every user can read the file", At: at}
+			all[i] = &Error{What: "this line is wrong; gpuadm shows nothing of it to a user who may be unable to read the file", At: at}
 		}
 	}
 	return all
