@@ -46,11 +46,12 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 		{"[[mig.gpu]]\ndevices = [4]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
 		{"[[mig.gpu]]\ndevices = [4]\nlayout = { \"3g.71gb\" = 3 }\n", "cannot make 3 × 3g.71gb on H20-141GB"},
 		{"[mig]\ntrust_driver = true\n[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[mig]\nlayout = \"b2\"\nfile = \"/mig.yaml\"\n[sharing]\nstrategy = \"single\"\n", "GPU 0 has 1g.10gb and 3g.40gb"},
 		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
 	} {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)}))(t)
 		f := facts.Facts{Live: true, GPUs: bus(), NoDriver: "the module is not loaded", Files: map[string][]byte{
-			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n"),
+			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n  b2: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1, 3g.40gb: 1}}]\n"),
 		}}
 		list, err := wants(s, f)
 		switch said := words(err); {
@@ -61,6 +62,25 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 		case strings.Contains(c.says, "cannot make") && !strings.Contains(said, "trust_driver = true in [mig]"):
 			t.Errorf("%s: %s: the way round is not named", c.toml, said)
 		}
+	}
+}
+
+// TestOffered: a plan is refused whose partitions the device plugin offers to no pod; it counts the GPUs that no entry is for, too.
+func TestOffered(t *testing.T) {
+	a, b := must.Get(Find("H100-80GB"))(t).GPU(), must.Get(Find("H100-80GB"))(t).GPU()
+	a.Address, b.Address, b.Index = "0000:17:00.0", "0000:3d:00.0", 1
+	for toml, says := range map[string]string{
+		"[[mig.gpu]]\nlayout = { \"1g\" = 7 }\n":                             "",
+		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g\" = 7 }\n":              "GPU 0 has MIG, GPU 1 has not",
+		"[[mig.gpu]]\nlayout = { \"1c.3g\" = 2 }\n":                          "",
+		"[mig]\nfile = \"/mig.yaml\"\n":                                      "GPU 0 has 1g.10gb, GPU 1 has 2g.20gb",
+		"[[mig.gpu]]\nplacements = [{ profile = \"3g.40gb\", start = 4 }]\n": "",
+	} {
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[sharing]\nstrategy = \"single\"\n" + toml)}))(t)
+		_, err := wants(s, facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{a, b}}, Files: map[string][]byte{
+			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, {devices: [1], mig-enabled: true, mig-devices: {2g.20gb: 3}}]\n"),
+		}})
+		check.That(t, (err == nil) == (says == "") && strings.Contains(words(err), says), "%s: %v; want %q", toml, err, says)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -52,7 +53,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{untouched("partitions of the GPUs", nil, "no label nvidia.com/mig.config has named a layout yet")}, nil
 	}
 	if f.Driver == nil {
-		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
+		return []converge.Want{unknown(f)}, impossible(s, f)
 	}
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
 	if err != nil {
@@ -60,6 +61,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	all, err := Assign(entries, f.Driver.GPUs)
 	if err != nil {
+		return nil, err
+	}
+	if err := Offered(s.Sharing, all, f.Driver.GPUs); err != nil {
 		return nil, err
 	}
 	var list []converge.Want
@@ -119,7 +123,8 @@ func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 
 // impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have according to the table of known
 // GPUs. It leaves unknown GPUs, and a file that does not exist yet, to the driver.
-func impossible(m spec.MIG, f facts.Facts) error {
+func impossible(s spec.Spec, f facts.Facts) error {
+	m := s.MIG
 	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
 		return nil
 	}
@@ -128,6 +133,7 @@ func impossible(m spec.MIG, f facts.Facts) error {
 		return err
 	}
 	t, index := read(), 0
+	var fits []Assigned
 	for _, p := range f.GPUs {
 		if !p.Display() || p.Driver == "vfio-pci" { // those of a virtual machine have no index for the driver
 			continue
@@ -152,9 +158,10 @@ func impossible(m spec.MIG, f facts.Facts) error {
 			if err != nil {
 				return err
 			}
+			fits = append(fits, Assigned{g, e})
 		}
 	}
-	return nil
+	return Offered(s.Sharing, fits, nil)
 }
 
 // wide writes two PCI ids, "2330:10de", as host.GPU and mig-parted do: 0x233010DE.
@@ -170,6 +177,49 @@ func unknown(f facts.Facts) converge.Want {
 		later = host.Later{Until: "once the driver answers (" + f.NoDriver + ")"}
 	}
 	return untouched("partitions of the GPUs", later, "their driver reports their state")
+}
+
+// Offered refuses partitions of which the device plugin offers none. gpus are all of the machine: those that no entry is for keep their state.
+func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
+	var offers []spec.Offers
+	offer := func(g host.GPU, to State) {
+		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), MIG: to.Mode == On}
+		for _, p := range to.Parts {
+			o.Kinds = append(o.Kinds, p.kinds()...)
+		}
+		offers = append(offers, o)
+	}
+	for _, a := range all {
+		m, err := Of(a.GPU)
+		if err != nil {
+			continue
+		}
+		if fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err == nil {
+			offer(a.GPU, fit.Target)
+		}
+	}
+	for _, g := range gpus {
+		if g.Lost == "" && !slices.ContainsFunc(all, func(a Assigned) bool { return a.GPU.Address == g.Address }) {
+			offer(g, StateOf(g))
+		}
+	}
+	if t := s.Single(offers); t != nil {
+		return t
+	}
+	return nil
+}
+
+// kinds names what the part offers: each compute instance is a device.
+func (p Part) kinds() (names []string) {
+	n, _ := parseName(p.Profile)
+	for _, c := range p.Compute {
+		kind := n
+		if c < n.slices {
+			kind.compute = c
+		}
+		names = append(names, kind.String())
+	}
+	return names
 }
 
 // untouched wants no partitions, or waits for what they need. Partitions made earlier cannot be read now, or belong to another

@@ -185,6 +185,7 @@ func (r readyStage) slices(ctx context.Context, v host.View, node string) (devic
 func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err error) {
 	const gpu = "nvidia.com/gpu"
 	want = map[string]int{}
+	var offers []spec.Offers
 	for _, g := range d.GPUs {
 		parts, why := migDevices(g)
 		if why != "" {
@@ -194,6 +195,11 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 			total++
 		}
 		total += len(parts)
+		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), MIG: g.Mode}
+		for _, p := range parts {
+			o.Kinds = append(o.Kinds, p.name)
+		}
+		offers = append(offers, o)
 		switch {
 		case s.Sharing.Strategy == "none" || s.Sharing.Strategy == "" || !g.Mode:
 			want[gpu]++
@@ -204,6 +210,9 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 				want["nvidia.com/mig-"+p.name]++
 			}
 		}
+	}
+	if t := s.Sharing.Single(offers); t != nil {
+		return nil, 0, t
 	}
 	if n, ok := want[gpu]; ok { // partitions under names of their own are not shared
 		want[gpu] = n * s.Sharing.Replicas()

@@ -95,7 +95,7 @@ func (c *common) validate(m elsewhere, layouts string) error {
 		return err
 	}
 	if len(wrong) == 0 && v.Spec != "" {
-		wrong = append(v.driver(s, places, m, f), v.mig(s.MIG, places, layouts, parted, gpus)...)
+		wrong = append(v.driver(s, places, m, f), v.mig(s, places, layouts, parted, gpus)...)
 	}
 	if len(wrong) > 0 {
 		return c.unquoted(h, append(slices.Clone(c.files), layouts), wrong)
@@ -151,8 +151,8 @@ func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts
 }
 
 // mig checks whether the layout fits such GPUs.
-func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts []byte, gpus []host.GPU) trouble.Faults {
-	keys := []string{"mig.layout", "mig.gpu", "mig.file"}
+func (v *validated) mig(s spec.Spec, places spec.Places, name string, layouts []byte, gpus []host.GPU) trouble.Faults {
+	keys, want := []string{"mig.layout", "mig.gpu", "mig.file"}, s.MIG
 	switch {
 	case !want.Asked():
 		return nil
@@ -178,6 +178,9 @@ func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts 
 		return blame(places, err, keys...)
 	}
 	var wrong trouble.Faults
+	if err := mig.Offered(s.Sharing, all, gpus); err != nil {
+		wrong = blame(places, err, append([]string{"sharing.strategy"}, keys...)...)
+	}
 	for _, a := range all {
 		if f, err := fitOn(a); err != nil {
 			wrong = append(wrong, blame(places, err, keys...)...)

@@ -4,8 +4,10 @@
 package spec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -23,6 +25,21 @@ func (d *decoder) blame(key, fix, format string, args ...any) {
 	}
 }
 
+// A crossRule refuses what two sections must not say together. The pairs that have none do not depend on each other: a test has them all.
+type crossRule struct {
+	a, b  string
+	check func(*decoder, Spec)
+}
+
+func crossRules() []crossRule {
+	return []crossRule{
+		{"sharing", "mig", (*decoder).mps},
+		{"sharing", "mig", (*decoder).single},
+		{"mig", "driver", (*decoder).indices},
+		{"mig", "node", (*decoder).follows},
+	}
+}
+
 func (d *decoder) cross() {
 	d.repo("driver", d.spec.Driver.Repo)
 	d.repo("toolkit", d.spec.Toolkit.Repo)
@@ -30,9 +47,12 @@ func (d *decoder) cross() {
 	d.imex(d.spec.Driver)
 	d.join(d.spec.Join)
 	d.mig(d.spec.MIG)
-	d.sharing(d.spec)
+	d.sharing(d.spec.Sharing)
 	d.inject(d.spec.Runtime)
 	d.labels(d.spec.Node)
+	for _, r := range crossRules() {
+		r.check(d, d.spec)
+	}
 }
 
 // repo: a key without a fingerprint to compare with is no protection.
@@ -142,20 +162,76 @@ func (d *decoder) inject(r Runtime) {
 	}
 }
 
-// sharing: the device plugin takes the one or the other, and refuses MPS on GPUs with MIG.
-// Source: api/config/v1/sharing.go and "With CUDA MPS" in the README of https://github.com/NVIDIA/k8s-device-plugin;
+// sharing: the device plugin takes the one or the other. Source: api/config/v1/sharing.go of https://github.com/NVIDIA/k8s-device-plugin.
+func (d *decoder) sharing(s Sharing) {
+	if s.MPS > 0 && s.TimeSlicing > 0 && d.ok("sharing.mps", "sharing.time_slicing") {
+		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
+	}
+}
+
+// mps: the device plugin refuses MPS on GPUs with MIG. Sources: "With CUDA MPS" in its README;
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
-func (d *decoder) sharing(s Spec) {
-	if s.Sharing.MPS == 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
+func (d *decoder) mps(s Spec) {
+	if s.Sharing.MPS == 0 || s.Sharing.TimeSlicing > 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
 		return
 	}
-	switch mig := s.MIG.Layout != "" || s.MIG.File != "" && len(s.MIG.GPU) == 0 || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled }); {
-	case s.Sharing.TimeSlicing > 0:
-		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
-	case mig || s.Sharing.Strategy != "none":
+	mig := s.MIG.Layout != "" || s.MIG.File != "" && len(s.MIG.GPU) == 0 || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled })
+	if mig || s.Sharing.Strategy != "none" {
 		d.blame("sharing.mps", "take mps out, or MIG", "the device plugin does not share GPUs with MIG by MPS")
 	}
 }
+
+// single judges the tables that are for the same GPUs: those for other models may be for other machines.
+func (d *decoder) single(s Spec) {
+	if !d.ok("sharing.strategy", "mig.gpu") {
+		return
+	}
+	for i, last := range s.MIG.GPU {
+		var all []Offers
+		for j, g := range s.MIG.GPU[:i+1] {
+			if slices.Equal(g.Match, last.Match) {
+				all = append(all, Offers{fmt.Sprintf("[[mig.gpu]] %d", j+1), g.Enabled, g.kinds()})
+			}
+		}
+		if t := s.Sharing.Single(all); t != nil {
+			d.blame("sharing.strategy", strings.Join(t.Try, ", or "), "%s", strings.TrimPrefix(t.What, "cannot offer the GPUs: "))
+			return
+		}
+	}
+}
+
+// kinds are the profiles of a table.
+func (g MIGGPU) kinds() []string {
+	all := slices.Sorted(maps.Keys(g.Layout))
+	for _, p := range g.Placements {
+		all = append(all, p.Profile)
+	}
+	return slices.DeleteFunc(all, func(name string) bool { n, has := g.Layout[name]; return has && n == 0 })
+}
+
+// indices: the GPUs are counted from 0.
+func (d *decoder) indices(s Spec) {
+	for _, g := range s.MIG.GPU {
+		i := len(g.Devices.Index) - 1
+		if i < 0 || s.Driver.GPUCount == 0 || g.Devices.Index[i] < s.Driver.GPUCount || !d.ok("driver.gpu_count", "mig.gpu") {
+			continue
+		}
+		d.blame("driver.gpu_count", "write devices from 0 to "+strconv.Itoa(s.Driver.GPUCount-1)+", or another gpu_count",
+			"[[mig.gpu]] names GPU %d, and with gpu_count = %d there is none", g.Devices.Index[i], s.Driver.GPUCount)
+		return
+	}
+}
+
+// follows: a label that gpuadm set itself would name the layout.
+func (d *decoder) follows(s Spec) {
+	if _, set := s.Node.Labels[migLabel]; set && s.MIG.FollowLabel && d.ok("mig.follow_label", "node.labels."+migLabel) {
+		d.blame("node.labels."+migLabel, "take the label out, or write layout in place of follow_label in [mig]",
+			"follow_label has gpuadm follow the label %s, and [node] sets it", migLabel)
+	}
+}
+
+// migLabel names the layout that NVIDIA's MIG manager makes, and gpuadm where it takes its place.
+const migLabel = "nvidia.com/mig.config"
 
 func (d *decoder) labels(n Node) {
 	if n.Kubeconfig != "" || !d.ok("node.kubeconfig") {

@@ -151,7 +151,7 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("driver") {
 		s.Driver = spec.Driver{
-			Version: pick("", "580", "580.95", "580.95.05"), GPUCount: r.IntN(9), Source: allowed("driver", "source"),
+			Version: pick("", "580", "580.95", "580.95.05"), GPUCount: 8 * r.IntN(2), Source: allowed("driver", "source"),
 			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
 			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), IMEX: allowed("driver", "imex"), Parameters: map[string]string{}, Repo: repo(),
 		}
@@ -203,6 +203,9 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("sharing") {
 		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
+		if len(s.MIG.GPU) > 0 && s.Sharing.Strategy == "single" {
+			s.Sharing.Strategy = "mixed"
+		}
 		if s.Sharing.TimeSlicing == 0 && s.Sharing.Strategy == "none" && !s.MIG.Asked() && some() {
 			s.Sharing.MPS = 3
 		}
