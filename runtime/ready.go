@@ -172,5 +172,16 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 	case "docker":
 		return []converge.Want{docker.Reread(e, why)}, nil
 	}
-	return []converge.Want{engine.Restart(f, e, files, Ready, why)}, nil
+	return []converge.Want{things.Judged(engine.Restart(f, e, files, Ready, why), Loads(e))}, nil
+}
+
+// Loads says why an engine would not serve pods after its next start.
+func Loads(e facts.Engine) things.JudgeFunc {
+	switch e.Name {
+	case "crio":
+		return crio.Loads(e)
+	case "docker":
+		return docker.Loads(e)
+	}
+	return containerd.Loads(e)
 }

@@ -102,7 +102,7 @@ func startKubelet(f facts.Facts) ([]converge.Want, error) {
 }
 
 func rereadKubelet(f facts.Facts) ([]converge.Want, error) {
-	return withKubelet(f, kubelet.Fresh(f.Kubelet.Unit, f.Kubelet.Reads(), "kubelet reads its configuration when it starts"))
+	return withKubelet(f, kubelet.Fresh(f.Kubelet, f.Kubelet.Reads(), "kubelet reads its configuration when it starts"))
 }
 
 func withKubelet(f facts.Facts, w converge.Want) ([]converge.Want, error) {

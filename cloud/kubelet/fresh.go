@@ -20,14 +20,23 @@ import (
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string
+	judge             things.JudgeFunc
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.
-func Fresh(unit string, files []string, why string) converge.Want {
-	w := things.Restart(unit, files, nil, why)
+func Fresh(k facts.Kubelet, files []string, why string) converge.Want {
+	w := things.Restart(k.Unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
-	w.Thing = NewFresh(unit, files)
+	w.Thing = freshUnit{things.NewRestart(k.Unit, files, nil), k.Unit, starts(k)}
 	return w
+}
+
+// Validate says why kubelet would not start again.
+func (f freshUnit) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
+	if f.judge == nil {
+		return nil
+	}
+	return f.judge(ctx, v)
 }
 
 // Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again. K3s's installer can name its unit
@@ -38,7 +47,7 @@ func Is(name string) bool {
 
 // NewFresh builds kubelet's thing of kind restart again.
 func NewFresh(unit string, files []string) converge.Thing {
-	return freshUnit{things.NewRestart(unit, files, nil), unit}
+	return freshUnit{things.NewRestart(unit, files, nil), unit, nil}
 }
 
 func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {

@@ -95,7 +95,9 @@ func runs(f facts.Facts) []converge.Want {
 	if now := f.Kubelet.Active; now == "" || now == "inactive" {
 		return []converge.Want{running} // it reads its files when it starts
 	}
-	return []converge.Want{running, Fresh(Unit, []string{ConfigFile}, "kubelet reads its configuration when it starts")}
+	fresh := Fresh(facts.Kubelet{Unit: Unit}, []string{ConfigFile}, "kubelet reads its configuration when it starts")
+	fresh.Thing = NewFresh(Unit, []string{ConfigFile}) // unjudged: gpuadm writes the whole file
+	return []converge.Want{running, fresh}
 }
 
 // EngineOf is the container engine that kubelet will use: containerd, which [runtime] configures, where both are installed.

@@ -94,7 +94,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	file := kubelet.FileFor(k, labels, taints)
 	wants := append(things.Folders(path.Dir(file.Name), "holds what kubelet reads"), file.Want(nodeWhy(k, labels, taints)))
 	if !k.Joined && !f.Booting { // a kubelet that has registered no longer reads labels and taints
-		wants = append(wants, kubelet.Fresh(k.Unit, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
+		wants = append(wants, kubelet.Fresh(k, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
 	}
 	return wants, nil
 }

@@ -84,23 +84,38 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 	if err != nil {
 		return nil, err
 	}
-	var pending []Change
+	var pending, judged []Change
 	for i := range steps {
 		s := &steps[i]
 		if t, ok := s.want.Thing.(Follower); ok {
+			current := t.Current(s.Before)
 			s.foresee(t, pending)
 			s.breaks(ctx, v)
+			if !slices.ContainsFunc(judged, func(c Change) bool { return t.Affected(current, c) != current }) {
+				e.validate(ctx, v, s)
+			}
 		} else if !s.converged() && s.Cannot == "" {
 			pending = append(pending, s.Change)
+			if _, is := s.want.Thing.(Validator); is {
+				judged = append(judged, s.Change)
+			}
 		}
 	}
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
-// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator verify it.
+// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator verify it. A Follower is verified
+// once it is known what affects it.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
+	if follows(s.want.Thing) == 0 {
+		e.validate(ctx, v, s)
+	}
+}
+
+// validate has a Validator verify a pending change, once a run.
+func (e *Engine) validate(ctx context.Context, v host.View, s *step) {
 	p, ok := s.want.Thing.(Validator)
 	if !ok || s.strict || s.converged() || !s.now() {
 		return

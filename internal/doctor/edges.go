@@ -82,9 +82,9 @@ func edges() []Edge {
 		{By: "RUN-004 RUN-001", Explains: "KUB-004"}, // the device plugin's pod needs the handler
 		{By: "RUN-009", Explains: "KUB-004 KUB-009"}, // its log shows that no taint kept it away
 
-		{By: "KUB-002", Explains: "KUB-001 KUB-007"},         // its fix restarts kubelet
-		{By: "RUN-002", Explains: "KUB-007", Of: sameObject}, // of K3s and RKE2 kubelet and engine are one unit
-		{By: "KUB-006 KUB-012", Explains: "KUB-001"},
+		{By: "KUB-002", Explains: "KUB-001 KUB-007"},                 // its fix restarts kubelet
+		{By: "RUN-002", Explains: "KUB-007", Of: sameObject},         // of K3s and RKE2 kubelet and engine are one unit
+		{By: "KUB-006 KUB-012 KUB-015", Explains: "KUB-001 KUB-007"}, // a restart would end kubelet
 		{By: "KUB-005", Explains: "KUB-001 KUB-004"},
 		{By: "KUB-001", Explains: "KUB-004"},
 		{By: "KUB-013", Explains: "KUB-004 KUB-009"}, // the taint is the cluster's, for a node that is not ready
@@ -139,6 +139,7 @@ func noRepair() map[string]string {
 		"KUB-005":                 "kubelet needs new credentials, which only the cluster's administrator can make",
 		"KUB-006":                 "what is in swap needs room in memory, and an operator knows whether there is enough",
 		"KUB-012":                 "pods with CPUs of their own may lose them: an operator decides when, and drains the node first",
+		"KUB-015":                 "only an operator knows what the file was to say",
 		"KUB-014":                 "a start would end as the others did, and only kubelet's log says why",
 		"RUN-010":                 "a start would end as the others did, and only the engine's log says why",
 		"KUB-008":                 "the Node may have been deleted on purpose, before the machine is taken out of service",

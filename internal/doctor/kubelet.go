@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -57,15 +57,15 @@ func kubeletChecks() []Check {
 			Meaning: "the API server refuses kubelet, and the cluster calls the node not ready",
 			Fix:     "get kubelet new credentials; where kubeadm has joined the machine: on the control plane, kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE, then as in https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert", Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/98150", "https://github.com/kubernetes/kubeadm/issues/2054"},
-			Find:    expired,
+			Find:    refused("KUB-005"),
 		},
 		{
 			Code: "KUB-006", Title: "swap keeps kubelet from starting",
 			Reads:   "/proc/swaps, and kubelet's configuration",
 			Meaning: "kubelet refuses to start while swap is on, unless its configuration says failSwapOn: false",
-			Fix:     "switch swap off, and take it out of /etc/fstab", Command: "sudo swapoff -a", Interrupts: "nothing; what is in swap needs room in memory",
+			Fix:     "switch swap off, and take it out of /etc/fstab", Interrupts: "nothing; what is in swap needs room in memory",
 			Sources: []string{"https://github.com/Azure/AKSFlexNode/pull/67", "https://github.com/kubernetes/kubernetes/issues/50373"},
-			Find:    swaps,
+			Find:    refused("KUB-006"),
 		},
 		{
 			Code: "KUB-007", Title: "kubelet runs with an older configuration than its files",
@@ -82,6 +82,14 @@ func kubeletChecks() []Check {
 			Fix:     "read in its log why it ends", Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/83936", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
 			Find:    idleKubelet(true),
+		},
+		{
+			Code: "KUB-015", Title: "kubelet cannot read its configuration",
+			Reads:   "kubelet's configuration, and what --config-dir adds to it",
+			Meaning: "kubelet's next start fails",
+			Fix:     "fix the file; if gpuadm wrote it last, " + trouble.Command("undo") + " restores it", Interrupts: "nothing until kubelet restarts",
+			Sources: []string{"https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/", "https://github.com/kubernetes/kubernetes (cmd/kubelet/app/server.go, loadConfigFile)"},
+			Find:    refused("KUB-015"),
 		},
 	}
 }
@@ -235,29 +243,15 @@ func deadPlugin(m *Machine) []Finding {
 	return nil
 }
 
-func expired(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	if k.Expired.IsZero() || k.Expired.After(m.View.Now()) {
-		return nil
-	}
-	return []Finding{{Object: k.Kubeconfig, What: fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.UTC().Format(time.DateTime))}}
-}
-
-func swaps(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	text, _ := m.text("/proc/swaps")
-	lines := strings.Split(text, "\n")
-	if len(lines) < 2 || !m.stopped(k) {
-		return nil
-	}
-	for _, file := range k.Files {
-		for line := range strings.Lines(string(file.Data)) {
-			words := strings.Join(strings.Fields(strings.Trim(line, " \"',\n")), "")
-			if strings.Contains(words, "failSwapOn:false") || strings.Contains(words, "\"failSwapOn\":false") || strings.Contains(words, "fail-swap-on=false") {
-				return nil
+// refused finds what kubelet refuses at its start. Swap and the state of a policy are no fault while it runs.
+func refused(code string) func(*Machine) []Finding {
+	return func(m *Machine) (list []Finding) {
+		k := m.Facts().Kubelet
+		for _, r := range kubelet.Refusals(m.View, k) {
+			if r.Code == code && (m.stopped(k) || code == "KUB-005" || code == "KUB-015") {
+				list = append(list, Finding{Object: r.Object, What: r.What, Command: r.Fix})
 			}
 		}
+		return list
 	}
-	name, _, _ := strings.Cut(lines[1], " ")
-	return []Finding{{Object: name, What: fmt.Sprintf("%s is in use as swap, and kubelet's configuration does not say failSwapOn: false", strings.Fields(name)[0])}}
 }

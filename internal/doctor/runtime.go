@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -39,7 +40,7 @@ func runtimeChecks() []Check {
 		},
 		{
 			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",
-			Reads:   "the engine's configuration and what it imports",
+			Reads:   "the engine's configuration and what it imports, as the engine's own program reads them",
 			Meaning: "the engine's next start fails or leaves kubelet without an engine",
 			Fix:     "fix the file; if gpuadm wrote it last, " + trouble.Command("undo") + " restores it", Interrupts: "nothing until the engine restarts",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", "https://github.com/NVIDIA/gpu-operator/issues/143"},
@@ -137,10 +138,17 @@ func oldConfiguration(m *Machine) []Finding {
 
 func unreadable(m *Machine) []Finding {
 	e, c, ok := m.engine()
-	if !ok || c.Unreadable == nil || m.Facts().Kubelet.Unit == "" {
+	if !ok || m.Facts().Kubelet.Unit == "" {
 		return nil
 	}
-	return []Finding{{Object: e.Config, What: c.Unreadable.Error()}}
+	err := c.Unreadable
+	if err == nil && e.Binary != "" && !m.generates() {
+		err = runtime.Loads(e)(m.ctx, m.View)
+	}
+	if err == nil || errors.Is(err, engine.NoProgram) { // RUN-004 names that
+		return nil
+	}
+	return []Finding{{Object: e.Config, What: err.Error()}}
 }
 
 func noProgram(m *Machine) (list []Finding) {

@@ -52,13 +52,13 @@ func settingChecks() []Check {
 			Find:    otherDefault,
 		},
 		{
-			Code: "KUB-012", Title: "kubelet's policy for CPUs was changed, and its state is of the old one",
-			Reads:   "kubelet's configuration, and /var/lib/kubelet/cpu_manager_state",
-			Meaning: "kubelet refuses to start until the state is removed",
-			Fix:     "remove the state, and start kubelet; drain the node first if its pods have CPUs of their own",
-			Command: "sudo rm /var/lib/kubelet/cpu_manager_state && sudo systemctl restart kubelet", Interrupts: "pods with CPUs of their own may lose them",
-			Sources: []string{"https://github.com/kubernetes-sigs/kubespray/issues/8535", "https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/"},
-			Find:    otherPolicy,
+			Code: "KUB-012", Title: "kubelet's policy for CPUs or memory was changed, and its state is of the old one",
+			Reads:      "kubelet's configuration, and cpu_manager_state and memory_manager_state in its folder",
+			Meaning:    "kubelet refuses to start until the state is removed",
+			Fix:        "remove the state, and start kubelet; drain the node first if its pods have CPUs of their own",
+			Interrupts: "pods with CPUs of their own may lose them",
+			Sources:    []string{"https://github.com/kubernetes-sigs/kubespray/issues/8535", "https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/"},
+			Find:       refused("KUB-012"),
 		},
 		{
 			Code: "KUB-013", Title: "the pods' network is not configured",
@@ -156,36 +156,6 @@ func (m *Machine) logs(pod, what string) bool {
 		}
 	}
 	return false
-}
-
-var (
-	cpuPolicy = pattern.Of(`(?m)(?:^\s*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
-	cpuState  = pattern.Of(`"policyName":"(\w+)"`)
-)
-
-// otherPolicy compares the policy with kubelet's state file, as kubelet does at its start; a file without a policy means none.
-// Source: pkg/kubelet/cm/cpumanager/state/state_checkpoint.go in https://github.com/kubernetes/kubernetes.
-func otherPolicy(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	file := path.Join(k.Folder(), "cpu_manager_state")
-	if !m.stopped(k) {
-		return nil
-	}
-	text, _ := m.text(file)
-	state := cpuState().FindStringSubmatch(text)
-	if state == nil {
-		return nil
-	}
-	want := "none"
-	for _, f := range k.Files {
-		if found := cpuPolicy().FindSubmatch(f.Data); found != nil {
-			want = string(found[1])
-		}
-	}
-	if state[1] == want {
-		return nil
-	}
-	return []Finding{{Object: file, What: fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, file, state[1])}}
 }
 
 // noNetwork knows the endings that an engine reads: loadFromConfDir in https://github.com/containerd/go-cni, and ConfFiles in

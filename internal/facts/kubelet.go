@@ -59,7 +59,7 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	if s == nil && k.Binary == "" {
 		return k
 	}
-	k.Dir = option(c.argv, "root-dir")
+	k.Args, k.Dir = c.argv[min(1, len(c.argv)):], option(c.argv, "root-dir")
 	k.Files = c.environ.files
 	k.ConfigOwner = configOwner(c, engines)
 	l.kubeletConfig(&k, c.argv)
@@ -192,6 +192,7 @@ type Kubelet struct {
 	Version      string   `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
 	Unit         string   `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
 	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
+	Args         []string `json:"-"`                      // its command line, without the program
 	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
 	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
 	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2, k0s, microk8s, k8s; "" = no program

@@ -23,6 +23,7 @@ type restart struct {
 	unit   string
 	files  []string // what it reads beside its unit files; a folder means all files in it
 	ready  ReadyFunc
+	judge  JudgeFunc
 	socket string // of a daemon that another program supervises: that one starts it again, and the socket is as old as the process
 }
 
@@ -34,6 +35,9 @@ const (
 
 // A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those it reads.
 type ReadyFunc func(ctx context.Context, v host.View, unit string, files []string) error
+
+// A JudgeFunc says why a daemon would not serve again after a restart with its present files. The daemon's own program is asked where it can.
+type JudgeFunc func(ctx context.Context, v host.View) error
 
 // startMargin is how much later than its files' last change a daemon must have started: within it the two clocks
 // cannot be distinguished (a tick of the coarse clock that stamps files is up to 10 ms, at HZ=100).
@@ -48,6 +52,23 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 		}
 		return r.Current(found), nil
 	}}
+}
+
+// Judged has the daemon's present files judged before it is restarted for files that no pending change of gpuadm's writes.
+func Judged(w converge.Want, by JudgeFunc) converge.Want {
+	if r, ok := w.Thing.(restart); ok {
+		r.judge = by
+		w.Thing = r
+	}
+	return w
+}
+
+// Validate has the daemon judged, if it has a judge.
+func (r restart) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
+	if r.judge == nil {
+		return nil
+	}
+	return r.judge(ctx, v)
 }
 
 // NewRestart builds the thing again. Daemons that say more of themselves embed it.

@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
@@ -55,6 +58,40 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Han
 		Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
 		Try:     []string{try}, Err: err,
 	}
+}
+
+// Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and then by the daemon's own program.
+func Loads(e facts.Engine) things.JudgeFunc {
+	return func(ctx context.Context, v host.View) error {
+		c := Configured(e)
+		if c.Unreadable != nil {
+			return c.Unreadable
+		}
+		is, err := dump(ctx, v, e.Binary, treeOf(e))
+		if errors.As(err, &host.Later{}) {
+			return nil
+		}
+		_, cri := criOf(is)
+		what := err
+		switch program := c.Programs[c.Default]; {
+		case err != nil:
+		case !serves(cri):
+			what = fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+		case path.IsAbs(program) && !there(v, program):
+			what, err = fmt.Errorf("its default runtime %s runs %s, which is not there", c.Default, program), engine.NoProgram
+		default:
+			return nil
+		}
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot start containerd with its present files: %v", what), Err: err,
+			Try: []string{e.Binary + " --config " + e.Config + " config dump, which says where"},
+		}
+	}
+}
+
+func there(v host.View, name string) bool {
+	_, err := v.Stat(name)
+	return err == nil
 }
 
 // errUnread is why a daemon does not have what a file says: it passes over the part of the file that the handler is in.

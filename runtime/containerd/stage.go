@@ -52,7 +52,7 @@ func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, r
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(prove), edit, h.Why()))
-	return append(wants, restarted(f, e, h, reads, target, edit))
+	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e)))
 }
 
 // restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.

@@ -58,7 +58,8 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return Ready(ctx, v, e)
 	}
-	return append(wants, engine.Restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")), nil
+	restart := engine.Restart(f, e, []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
+	return append(wants, things.Judged(restart, Loads(e))), nil
 }
 
 // Socket is where CRI-O listens.
@@ -76,16 +77,7 @@ func prove(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, t
 	if e.Binary == "" {
 		return nil // not installed yet; the image's package brings it
 	}
-	dump := func(data []byte) ([]byte, error) {
-		files := map[string][]byte{e.Config: {}, path.Join(e.Folder, "00-gpuadm-asks.conf"): {}} // both must be there to be read
-		for _, f := range withFile(e.Files, target, data) {
-			if f.Data != nil {
-				files[f.Path] = f.Data
-			}
-		}
-		return v.AskAbout(ctx, files, e.Binary, "--config", host.Scratch+e.Config, "--config-dir", host.Scratch+e.Folder, "config")
-	}
-	was, err := dump(before)
+	was, err := dump(ctx, v, e, withFile(e.Files, target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // what gpuadm knows of CRI-O has to do
 	} else if err != nil {
@@ -94,7 +86,7 @@ func prove(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, t
 			Try:  []string{e.Binary + " config, which says where"}, Err: err,
 		}
 	}
-	is, err := dump(after)
+	is, err := dump(ctx, v, e, withFile(e.Files, target, after))
 	if err == nil {
 		err = judgeDump(was, is, h)
 	}
@@ -106,6 +98,30 @@ func prove(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, t
 		}
 	}
 	return nil
+}
+
+func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([]byte, error) {
+	files := map[string][]byte{e.Config: {}, path.Join(e.Folder, "00-gpuadm-asks.conf"): {}} // both must be there to be read
+	for _, f := range all {
+		if f.Data != nil {
+			files[f.Path] = f.Data
+		}
+	}
+	return v.AskAbout(ctx, files, e.Binary, "--config", host.Scratch+e.Config, "--config-dir", host.Scratch+e.Folder, "config")
+}
+
+// Loads has CRI-O judge its present files as its next start would read them.
+func Loads(e facts.Engine) things.JudgeFunc {
+	return func(ctx context.Context, v host.View) error {
+		_, err := dump(ctx, v, e, e.Files)
+		if err == nil || errors.As(err, &host.Later{}) {
+			return Configured(e).Unreadable
+		}
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot start CRI-O with its present files: %v", err), Err: err,
+			Try: []string{e.Binary + " config, which says where"},
+		}
+	}
 }
 
 // Configured reads CRI-O's configuration.

@@ -173,7 +173,7 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	}
 	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOut).Formed(Form).Validated(judge), edit, h.Why()))
 	restart := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, "Docker runs with its configuration")
-	restart.Thing = restartThing{restart.Thing.(converge.Follower), edited}
+	restart.Thing = restartThing{restart.Thing.(converge.Follower), edited, Loads(e)}
 	return append(wants, restart), nil
 }
 
@@ -183,17 +183,9 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 // in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Before 23.0 gpuadm's own parser has to do, and
 // Docker itself when it reads the file.
 func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
-	if e.Binary == "" || after == nil || !since(e.Version, 23, 0) {
-		return nil
-	}
-	validate := func(data []byte, options []string) error {
-		argv := slices.Concat([]string{e.Binary}, options, []string{"--validate", "--config-file", host.Scratch + e.Config})
-		_, err := v.AskAbout(ctx, map[string][]byte{e.Config: data}, argv...)
-		return err
-	}
 	options := e.Args[min(1, len(e.Args)):]
-	err := validate(after, options)
-	if err == nil || errors.As(err, &host.Later{}) {
+	err := validate(ctx, v, e, after, options)
+	if err == nil {
 		return nil
 	}
 	t := &trouble.Error{
@@ -201,14 +193,44 @@ func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byt
 		Try:  []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 	}
 	switch {
-	case len(options) > 0 && validate(after, nil) == nil:
+	case len(options) > 0 && validate(ctx, v, e, after, nil) == nil:
 		t.Because = []string{e.Unit + " starts it with " + strings.Join(options, " ")}
 		t.Try = []string{"take the option out of the unit (systemctl cat " + e.Unit + "), and write it into " + e.Config}
-	case before != nil && validate(before, options) != nil:
+	case before != nil && validate(ctx, v, e, before, options) != nil:
 		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)
 		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
 	}
 	return t
+}
+
+// Loads has Docker judge its present daemon.json as its next start would read it.
+func Loads(e facts.Engine) things.JudgeFunc {
+	return func(ctx context.Context, v host.View) error {
+		err := Configured(e).Unreadable
+		if err == nil {
+			err = validate(ctx, v, e, e.Files[0].Data, e.Args[min(1, len(e.Args)):])
+		}
+		if err == nil {
+			return nil
+		}
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot start Docker with its present files: %v", err), Err: err,
+			Try: []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)},
+		}
+	}
+}
+
+// validate has dockerd judge a daemon.json beside these options; nil where it cannot be asked.
+func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, options []string) error {
+	if e.Binary == "" || data == nil || !since(e.Version, 23, 0) {
+		return nil
+	}
+	argv := slices.Concat([]string{e.Binary}, options, []string{"--validate", "--config-file", host.Scratch + e.Config})
+	_, err := v.AskAbout(ctx, map[string][]byte{e.Config: data}, argv...)
+	if errors.As(err, &host.Later{}) {
+		return nil
+	}
+	return err
 }
 
 // Notes say what a person may want to know of Docker's configuration.
@@ -234,7 +256,7 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 // Reread wants Docker to run with its present configuration.
 func Reread(e facts.Engine, why string) converge.Want {
 	w := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
-	w.Thing = restartThing{Follower: w.Thing.(converge.Follower)}
+	w.Thing = restartThing{Follower: w.Thing.(converge.Follower), judge: Loads(e)}
 	return w
 }
 

@@ -28,6 +28,15 @@ import (
 type restartThing struct {
 	converge.Follower
 	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
+	judge  things.JudgeFunc
+}
+
+// Validate has Docker judge the files that it would read.
+func (f restartThing) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
+	if f.judge == nil {
+		return nil
+	}
+	return f.judge(ctx, v)
 }
 
 // IsUnit says whether the name of a thing of kind restart is Docker's: then NewRestart builds it again.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
@@ -209,6 +210,9 @@ const (
 	// AnswerPatience is how long a daemon has to answer CRI where gpuadm has not restarted it.
 	AnswerPatience = 3 * time.Second
 )
+
+// NoProgram is the code of a default handler whose program is missing: doctor's.
+const NoProgram trouble.Code = "RUN-004"
 
 // Restart wants an engine to have started after its files were changed. Where kubelet restarts with it, the want says so.
 func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
@@ -291,6 +293,13 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			edits: []swap{{"containerd.runtimes.nvidia", "containerd.runtimes.kata"}, {"\"/usr/bin/nvidia-container-runtime\"", "\"/usr/bin/kata\""}},
 		},
 		{name: "edited by hand", code: "RUN-002", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/598", after: write("/etc/containerd/conf.d/50-mirror.toml", "version = 2\n")},
+		{name: "a file that the daemon rejects", code: "RUN-003", on: d13, like: "https://github.com/containerd/containerd/issues/12104", after: rejected},
+		{
+			name: "kubelet's configuration is no YAML", code: "KUB-015", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/2323", after: func(t *testing.T, n *simhost.Node) {
+				write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n\tcgroupDriver: systemd\n")(t, n)
+				must.OK(t, n.Refuse("kubelet.service", "\n\tcgroupDriver"))
+			},
+		},
 		{name: "no TOML", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143", edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}}},
 		{
 			name: "no TOML, and stopped", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143",
@@ -438,6 +447,96 @@ func TestTwoFaultsAreTwoRoots(t *testing.T) {
 		want := slices.Sorted(slices.Values(codes[:]))
 		check.That(t, slices.Equal(got, want), "%v: root causes %v", codes, got)
 	}
+}
+
+// rejected has an operator write a file that gpuadm can read and containerd cannot: its next start ends. The daemon's words are those of
+// a key of another type in `containerd config dump`, which exits with 1.
+func rejected(t *testing.T, n *simhost.Node) {
+	const bad = "max_container_log_line_size = \"many\""
+	n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(f *files.Files, argv []string) ([]byte, error) {
+		data, _ := f.ReadFile(path.Dir(argv[2]) + "/conf.d/60-logs.toml")
+		if strings.Contains(string(data), bad) {
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "containerd: toml: cannot decode TOML string into struct field of type int"}
+		}
+		return nil, host.Later{Until: "a real machine"}
+	}})
+	must.OK(t, n.WriteFile("/etc/containerd/conf.d/60-logs.toml", []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  "+bad+"\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.Refuse("containerd.service", bad))
+}
+
+// Whatever doctor prints on a machine with two faults, typed, leaves all that served before.
+func TestPrintedFixesNeverServeLess(t *testing.T) {
+	var all, restarting []brokenMachine
+	for _, b := range brokenMachines(t) {
+		if b.on == "debian13-containerd17" {
+			all = append(all, b)
+			if b.after != nil {
+				restarting = append(restarting, b)
+			}
+		}
+	}
+	tested, refused := 0, 0
+	for _, one := range restarting {
+		for _, other := range all {
+			two, ok := one.with(other)
+			if !ok {
+				continue
+			}
+			n := two.boot(t)
+			commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
+			for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}).Causes {
+				commands = append(commands, cause.Commands...)
+			}
+			for _, command := range commands {
+				before := n.Units()
+				err := typed(t, n, command)
+				tested++
+				if err != nil {
+					refused++
+				}
+				for line := range strings.Lines(before) {
+					words := strings.Fields(line)
+					if words[2] == "active" && !strings.Contains(n.Units(), strings.Join(words[:3], " ")) {
+						t.Errorf("%s, %s: %q has ended %s (%v)", one.name, other.name, command, words[0], err)
+					}
+				}
+			}
+		}
+	}
+	check.That(t, tested >= 100 && refused >= 5, "%d commands were tested, %d refused", tested, refused)
+}
+
+// with is a machine with both faults; ok is false where they change the same text.
+func (b brokenMachine) with(o brokenMachine) (two brokenMachine, ok bool) {
+	for _, e := range o.edits {
+		if e.from != "" && slices.ContainsFunc(b.edits, func(x swap) bool { return x.from == e.from }) {
+			return b, false
+		}
+	}
+	two = b
+	two.edits = slices.Concat(b.edits, o.edits)
+	two.after = func(t *testing.T, n *simhost.Node) {
+		for _, after := range []func(*testing.T, *simhost.Node){b.after, o.after} {
+			if after != nil {
+				after(t, n)
+			}
+		}
+	}
+	return two, b.name != o.name
+}
+
+// typed executes the parts of a printed command that the simulated machine knows: gpuadm's own, and systemctl's.
+func typed(t *testing.T, n *simhost.Node, command string) (err error) {
+	for part := range strings.SplitSeq(command, " && ") {
+		words := strings.Fields(strings.TrimPrefix(trouble.Commands(part, trouble.Plain), "sudo "))
+		switch i := slices.IndexFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == words[len(words)-1] }); {
+		case i >= 0 && words[1] == "repair":
+			_, err = repairing(t, stages.Repairs()[i]).Apply(t.Context(), n)
+		case words[0] == "systemctl" && len(words) == 3 && words[1] == "restart":
+			err = n.SetUnit(t.Context(), strings.TrimSuffix(words[2], ".service")+".service", host.UnitChange{Job: "restart"})
+		}
+	}
+	return err
 }
 
 // lasting is a machine's tree without what settles, which has no state to go back to: that a daemon has read its files.

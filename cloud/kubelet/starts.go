@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"go.yaml.in/yaml/v3"
+)
+
+// Refusal is why kubelet would end at its next start.
+type Refusal struct {
+	Code   string // of doctor's check
+	Object string // a file, a device
+	What   string
+	Fix    string // what to type
+}
+
+// Refusals are what kubelet refuses at its start, by the files and the state that it reads then. A kubelet that runs goes on.
+func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
+	if !k.Expired.IsZero() && !k.Expired.After(v.Now()) {
+		what := fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.UTC().Format(time.DateTime))
+		list = append(list, Refusal{Code: "KUB-005", Object: k.Kubeconfig, What: what})
+	}
+	swaps, _ := v.ReadFile("/proc/swaps")
+	if lines := strings.Split(string(swaps), "\n"); len(lines) > 1 && lines[1] != "" && lastOf(k, failSwapOn()) != "false" {
+		name := strings.Fields(lines[1])[0]
+		list = append(list, Refusal{"KUB-006", name, name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false", "sudo swapoff -a"})
+	}
+	for _, p := range []struct {
+		file string
+		key  func() *regexp.Regexp
+		none string
+	}{{"cpu_manager_state", cpuPolicy, "none"}, {"memory_manager_state", memoryPolicy, "None"}} {
+		name := path.Join(k.Folder(), p.file)
+		data, _ := v.ReadFile(name)
+		want := cmp.Or(lastOf(k, p.key()), p.none)
+		if state := policyName().FindSubmatch(data); state != nil && string(state[1]) != want {
+			what := fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, name, state[1])
+			list = append(list, Refusal{"KUB-012", name, what, "sudo rm " + name + " && sudo systemctl restart " + k.Unit})
+		}
+	}
+	for _, f := range k.Files {
+		var settings map[string]any
+		if err := yaml.Unmarshal(f.Data, &settings); err != nil && (f.Path == k.Config || path.Ext(f.Path) == ".conf") {
+			list = append(list, Refusal{"KUB-015", f.Path, f.Path + " is no YAML: " + strings.Join(strings.Fields(err.Error()), " "), "sudo less " + f.Path})
+		}
+	}
+	return list
+}
+
+// What a key of the configuration or a flag says, and the policy in a state file. A state of another policy than the
+// configuration's, or swap, ends kubelet: state_checkpoint.go in pkg/kubelet/cm/cpumanager/state and memorymanager/state of
+// https://github.com/kubernetes/kubernetes; https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/.
+var (
+	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?\s*:\s*|--fail-swap-on[= ])"?(\w+)`)
+	cpuPolicy    = pattern.Of(`(?m)(?:^[\s{]*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
+	memoryPolicy = pattern.Of(`(?m)(?:^[\s{]*"?memoryManagerPolicy"?\s*:\s*|--memory-manager-policy[= ])"?(\w+)`)
+	policyName   = pattern.Of(`"policyName":"(\w+)"`)
+)
+
+// lastOf is what the last of kubelet's files says; "" if none does.
+func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
+	for _, f := range k.Files {
+		if found := key.FindSubmatch(f.Data); found != nil {
+			value = string(found[1])
+		}
+	}
+	return value
+}
+
+// starts says why kubelet would not serve again after a restart. It has no dry run: what it refuses is looked for, and its own program
+// parses its command line, which it does before it prints its version.
+// Sources: NewKubeletCommand in cmd/kubelet/app/server.go of https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
+// verflag.PrintAndExitIfRequested); https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
+func starts(k facts.Kubelet) things.JudgeFunc {
+	return func(ctx context.Context, v host.View) error {
+		if list := Refusals(v, k); len(list) > 0 {
+			return &trouble.Error{What: "cannot restart kubelet, which would not start again: " + list[0].What, Try: []string{trouble.Command("doctor") + "    names the fix"}}
+		}
+		if k.Binary == "" || len(k.Args) == 0 {
+			return nil
+		}
+		said := (*host.CommandError)(nil)
+		if _, err := v.Ask(ctx, slices.Concat([]string{k.Binary}, k.Args, []string{"--version"})...); errors.As(err, &said) && said.Code > 0 {
+			return &trouble.Error{What: fmt.Sprintf("cannot restart kubelet, which rejects its command line: %v", err), Try: []string{"systemctl cat " + k.Unit}, Err: err}
+		}
+		return nil
+	}
+}
