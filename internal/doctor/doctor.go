@@ -9,15 +9,21 @@ package doctor
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"slices"
+	"strings"
 	"sync"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Check is one question to the machine. All but Find is data, which docs/doctor.md lists.
+// Check is one question to the machine: a row of checks.toml, which docs/doctor.md lists too, and what finds the fault.
 type Check struct {
 	Code  string // DRV-001; it never gets another meaning
 	Title string // the fault, in a few words
@@ -27,11 +33,11 @@ type Check struct {
 	Fix        string // what to do, in one sentence; "" where faults.All has it
 	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
 	Interrupts string // what the fix interrupts
-	NoRepair   string // why gpuadm repair cannot fix it; "" where it can
+	NoRepair   string `toml:"no_repair"` // why gpuadm repair cannot fix it; "" where it can
 	Sources    []string
 
 	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
-	Find func(*Machine) []Finding
+	Find func(*Machine) []Finding `toml:"-"`
 }
 
 // Finding is a fault of one object.
@@ -44,16 +50,24 @@ type Finding struct {
 	Note    bool   // the fault is not the machine's: alone it is a note, and no cause
 }
 
+//go:embed checks.toml
+var rows string
+
+var command = pattern.Of(`\{gpuadm ([^}]*)\}`)
+
 // Checks lists all checks, in the order in which a report names root causes.
 func Checks() []Check {
-	all := slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks(),
-		migChecks(), cdiChecks(), runtimeChecks(), kubeletChecks(), nodeChecks(), settingChecks())
-	why := noRepair()
-	for i := range all {
-		all[i].NoRepair = why[all[i].Code]
-		all[i].Fix = cmp.Or(faults.Of(all[i].Code).Fix, all[i].Fix)
+	var table struct{ Check []Check }
+	text := command().ReplaceAllStringFunc(rows, func(c string) string { return trouble.Command(strings.TrimSuffix(c[len("{gpuadm "):], "}")) })
+	if err := toml.NewDecoder(strings.NewReader(text)).DisallowUnknownFields().Decode(&table); err != nil {
+		panic("internal error: checks.toml: " + err.Error()) // it is a part of this program
 	}
-	return all
+	find := finders()
+	for i := range table.Check {
+		c := &table.Check[i]
+		c.Find, c.Fix = find[c.Code], cmp.Or(faults.Of(c.Code).Fix, c.Fix)
+	}
+	return table.Check
 }
 
 // Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.

@@ -4,210 +4,329 @@
 package doctor
 
 import (
+	"fmt"
+	"io/fs"
+	"path"
 	"slices"
+	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/internal/things/kmod"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-)
-
-// Words that several checks share.
-const (
-	modules  = "modules.dep of the running kernel, the module's own .modinfo, /sys/module"
-	kernel   = "the kernel log since the module was last loaded"
-	noGPU    = "no program can use a GPU"
-	restarts = "programs on the GPUs, when the driver is loaded again"
 )
 
 // planDriver shows what apply would change of the driver: it is two stages'.
 func planDriver() string { return trouble.Command("plan packages modules") }
 
-// The driver: from the sources of its module to a library that answers. driver_find.go has what each check does.
-func driverChecks() []Check {
-	return slices.Concat(moduleChecks(), answerChecks())
+// lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
+func lacksModule(m *Machine) bool {
+	k, _ := m.running() // it has no folder in /lib/modules where its package was removed
+	return m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
 }
 
-func moduleChecks() []Check {
-	return []Check{
-		{
-			Code: "DRV-003", Title: "the running kernel has no headers",
-			Reads:   "/lib/modules/KERNEL/build, /var/lib/dkms/nvidia",
-			Meaning: "DKMS cannot build NVIDIA's modules for this kernel",
-			Fix:     "install the headers of exactly this kernel; DKMS then builds the modules", Interrupts: "nothing",
-			Find: noHeaders,
-			Sources: []string{
-				"https://github.com/NVIDIA/gpu-operator/issues/155", "https://github.com/NVIDIA/gpu-operator/issues/85",
-				"dkms(8)",
-			},
-		},
-		{
-			Code: "DRV-002", Title: "DKMS could not build the modules",
-			Reads:      "/var/lib/dkms/nvidia/VERSION/build/make.log, which a build that failed leaves",
-			Meaning:    "the running kernel has no module nvidia of this version",
-			Fix:        "find the compiler's first error in the log: another compiler than the kernel's, or a driver too old for this kernel",
-			Interrupts: "nothing", Find: buildFailed,
-			Sources: []string{
-				"dkms(8), build", "https://github.com/NVIDIA/gpu-operator/issues/564",
-				"https://github.com/NVIDIA/gpu-operator/issues/729",
-			},
-		},
-		{
-			Code: "DRV-001", Title: "the running kernel has no module nvidia",
-			Reads:      modules + ", /var/lib/dkms/nvidia",
-			Meaning:    noGPU + ": the driver was installed for another kernel",
-			Fix:        "build or install the module for this kernel, or boot the kernel that has it",
-			Interrupts: "the node, if it boots another kernel", Find: noModule,
-			Sources: []string{
-				"https://github.com/GoogleCloudPlatform/compute-gpu-installation/issues/25",
-				"https://github.com/NVIDIA/gpu-operator/issues/910", "dkms(8)",
-			},
-		},
-		{
-			Code: "DRV-004", Title: "depmod does not know the module",
-			Reads:   modules + "; the folders in which packagers put modules",
-			Meaning: "the module's file is there, and modprobe does not find it",
-			Fix:     "have depmod read the folders again, then load the module", Command: "depmod -a && modprobe nvidia",
-			Interrupts: "nothing", Find: unlisted,
-			Sources: []string{"depmod(8)", "modprobe(8)"},
-		},
-		{
-			Code: "DRV-018", Title: "the module was built for another kernel",
-			Reads:   "the kernel log: version magic",
-			Meaning: noGPU + ": the kernel refuses the module",
-			Fix:     "build the module again for the running kernel", Command: "dkms autoinstall && modprobe nvidia",
-			Interrupts: "nothing", Find: otherKernel,
-			Sources: []string{"modprobe(8), --force-vermagic", "kernel/module/main.c in the kernel's tree: check_modinfo"},
-		},
-		{
-			Code: "DRV-006", Title: "nouveau holds a GPU",
-			Reads:      "the driver link of each GPU in /sys/bus/pci/devices",
-			Meaning:    "NVIDIA's module does not get the GPU",
-			Interrupts: "the node, while it reboots",
-			Find:       nouveau,
-			Sources: []string{
-				"https://github.com/NVIDIA/gpu-operator/issues/8",
-				"https://github.com/kubernetes-sigs/image-builder/issues/1468",
-			},
-		},
-		{
-			Code: "DRV-007", Title: "the kernel refuses the module's signature",
-			Reads:   "Secure Boot, lockdown, sig_enforce, the keys that are trusted, the module's signer, the kernel log",
-			Meaning: noGPU + ": under Secure Boot only modules load that are signed with an enrolled key",
-			Fix:     "install modules that the distribution signed, or enrol the key that DKMS signs with and confirm it at the console",
-			Command: "mokutil --sb-state; " + planDriver(), Interrupts: "the node: the firmware asks at its next boot",
-			Find: refusedSignature,
-			Sources: []string{
-				"kernel_lockdown(7)", "https://docs.kernel.org/admin-guide/module-signing.html",
-				"https://github.com/NVIDIA/gpu-operator/issues/1726",
-			},
-		},
-		{
-			Code: "DRV-005", Title: "the module nvidia is not loaded",
-			Reads:   modules,
-			Meaning: noGPU,
-			Fix:     "load it; if that fails, the kernel log says why",
-			Command: "modprobe nvidia && journalctl --dmesg --grep 'NVRM|nvidia' --lines=20", Interrupts: "nothing",
-			Find:    notLoaded,
-			Sources: []string{"modprobe(8)", "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"},
-		},
-		{
-			Code: "DRV-008", Title: "the GPU needs the other kind of modules",
-			Reads:   kernel,
-			Meaning: "open modules serve Turing and newer, proprietary ones serve nothing from Blackwell on",
-			Command: planDriver(), Interrupts: restarts, Find: otherFlavour,
-			Sources: []string{
-				"https://github.com/NVIDIA/open-gpu-kernel-modules", "https://github.com/awslabs/amazon-eks-ami/issues/1697",
-			},
-		},
-		{
-			Code: "DRV-016", Title: "the firmware of the machine gave a GPU no room for its memory",
-			Reads:   kernel,
-			Meaning: "this GPU cannot be used",
-			Command: "lspci -vv -d 10de: | grep -E 'controller|Region'", Interrupts: "the node, while it reboots",
-			Find: noBAR,
-			Sources: []string{
-				"https://github.com/NVIDIA/open-gpu-kernel-modules (kernel-open/nvidia/nv-pci.c)",
-				"https://forums.developer.nvidia.com/t/this-pci-i-o-region-assigned-to-your-nvidia-device-is-invalid/229899",
-			},
-		},
-		{
-			Code: "DRV-009", Title: "the GSP firmware is missing",
-			Reads:      "the files that the module asks for below /lib/firmware; the kernel log",
-			Meaning:    "the GPU's own processor cannot be started",
-			Command:    planDriver(),
-			Interrupts: restarts, Find: noFirmware,
-			Sources: []string{
-				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/789",
-				"https://download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/gsp.html",
-			},
-		},
-		{
-			Code: "DRV-017", Title: "the driver cannot start a GPU",
-			Reads:   kernel,
-			Meaning: "this GPU cannot be used",
-			Command: "journalctl --dmesg --grep NVRM --lines=30", Interrupts: "the node", Find: noAdapter,
-			Sources: []string{
-				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1104",
-				"https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
-			},
-		},
-		{
-			Code: "DRV-014", Title: "kernel module and libraries are of different versions",
-			Reads:   "/sys/module/nvidia/version, the files that libcuda.so.1 and libnvidia-ml.so.1 lead to, dpkg's log",
-			Meaning: "each new program fails with \"Driver/library version mismatch\"; those that run go on",
-			Command: "reboot", Interrupts: "programs on the GPUs; by a reboot the node", Find: mismatch,
-			Sources: []string{
-				"https://github.com/NVIDIA/gpu-operator/issues/898",
-				"https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",
-				"https://github.com/pando85/homelab/pull/4110",
-			},
-		},
-		{
-			Code: "DRV-013", Title: "the driver's libraries are missing",
-			Reads:   "libcuda.so.1 and libnvidia-ml.so.1",
-			Meaning: "the module is loaded, and no program can talk to it",
-			Fix:     "install the libraries of exactly the module's version", Command: planDriver(),
-			Interrupts: "nothing", Find: noLibraries,
-			Sources: []string{
-				"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
-				"https://docs.nvidia.com/deploy/nvml-api/",
-			},
-		},
+func noHeaders(m *Machine) []Finding {
+	k, installed := m.running()
+	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
+		return nil
 	}
+	command := "apt-get install linux-headers-" + k.Kernel
+	if m.Packages().packager == "dnf" {
+		command = "dnf install kernel-devel-" + k.Kernel
+	}
+	return []Finding{{What: "/lib/modules/" + k.Kernel + "/build leads to no headers", Command: command}}
 }
 
-func answerChecks() []Check {
-	return []Check{
-		{
-			Code: "DRV-010", Title: "a device file of the driver is missing or wrong",
-			Reads:   "/dev/nvidiactl, /dev/nvidiaN of each GPU",
-			Meaning: "programs and containers cannot open the GPU",
-			Fix:     "have the driver's own tool make it", Interrupts: "nothing", Find: noDeviceFile,
-			Sources: []string{"nvidia-modprobe(1)", "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"},
-		},
-		{
-			Code: "DRV-012", Title: "the device file of CUDA's memory is missing",
-			Reads:   "/sys/module/nvidia_uvm, /dev/nvidia-uvm",
-			Meaning: "CUDA does not start, in containers first, though nvidia-smi works",
-			Fix:     "have the driver's own tool make it", Command: "nvidia-modprobe -u -c 0", Interrupts: "nothing",
-			Find:    noUVMFile,
-			Sources: []string{"nvidia-modprobe(1), -u", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/394"},
-		},
-		{
-			Code: "DRV-011", Title: "the module nvidia-uvm is missing",
-			Reads:   modules,
-			Meaning: "CUDA does not start, though nvidia-smi works",
-			Fix:     "install the modules of the driver as a whole, again",
-			Command: "dkms autoinstall --force && depmod -a && modprobe nvidia-uvm", Interrupts: "nothing", Find: noUVM,
-			Sources: []string{"nvidia-modprobe(1), -u", "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"},
-		},
-		{
-			Code: "DRV-015", Title: "the driver does not answer",
-			Reads:   "NVML, the driver's library",
-			Meaning: noGPU,
-			Fix:     "the kernel log says what the driver found; reboot if it names nothing",
-			Command: "journalctl --dmesg --grep 'NVRM|Xid' --lines=30", Interrupts: "nothing; by a reboot the node", Find: silent,
-			Sources: []string{
-				"https://docs.nvidia.com/deploy/nvml-api/", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
-			},
-		},
+// buildFailed goes by the log that DKMS moves away when a build has succeeded: do_build in dkms.in of https://github.com/dkms-project/dkms.
+func buildFailed(m *Machine) []Finding {
+	if !lacksModule(m) {
+		return nil
 	}
+	kernel := m.Facts().Kernel.Running
+	for _, version := range m.dkmsVersions() {
+		log := "/var/lib/dkms/nvidia/" + version + "/build/make.log"
+		text, _ := m.text(log)
+		if !strings.Contains(text, kernel) {
+			continue // no log, or that of another kernel
+		}
+		what := fmt.Sprintf("DKMS could not build nvidia %s for %s", version, kernel)
+		if line := kmod.FirstError(text); line != "" {
+			what += ": " + line
+		}
+		return []Finding{{Object: version, What: what, Command: "less " + log}}
+	}
+	return nil
+}
+
+func noModule(m *Machine) []Finding {
+	if !lacksModule(m) {
+		return nil
+	}
+	running := m.Facts().Kernel.Running
+	what, command := "kernel "+running+" has no module nvidia", "dkms autoinstall && modprobe nvidia"
+	for _, k := range m.Facts().Modules.Kernels {
+		if k.Nvidia != nil {
+			what += "; kernel " + k.Kernel + " has " + k.Nvidia.Version
+			break
+		}
+	}
+	if len(m.dkmsVersions()) == 0 {
+		command = planDriver()
+	}
+	if _, installed := m.running(); !installed {
+		what, command = strings.Replace(what, " has no module nvidia", " runs, and is not installed: it has no folder in /lib/modules", 1), "reboot"
+	}
+	return []Finding{{What: what, Command: command}}
+}
+
+func unlisted(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || m.loaded() || len(m.GPUs()) == 0 || len(k.Files) > 0 || len(k.Unlisted) == 0 {
+		return nil
+	}
+	return []Finding{{What: "modules.dep of " + k.Kernel + " does not list " + k.Unlisted[0]}}
+}
+
+// notLoadable says whether the running kernel has the module, and it is not loaded.
+func notLoadable(m *Machine) (facts.KernelModules, bool) {
+	k, ok := m.running()
+	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
+}
+
+// otherKernel reads the kernel's refusal, "nvidia: version magic 'A' should be 'B'": on RHEL derivatives one kmod serves several kernels.
+func otherKernel(m *Machine) []Finding {
+	if _, ok := notLoadable(m); !ok {
+		return nil
+	}
+	return saying("the kernel", said(m.Log(), "nvidia: version magic"))
+}
+
+func nouveau(m *Machine) (found []Finding) {
+	if !m.driverInstalled() {
+		return nil // without NVIDIA's driver it is nouveau's to have
+	}
+	for _, address := range m.Facts().Modules.Nouveau {
+		f := Finding{
+			Object: address, What: "GPU " + address + " is bound to nouveau",
+			Command: `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf && update-initramfs -u && reboot`,
+		}
+		if m.Packages().packager == "dnf" {
+			f.Command = strings.Replace(f.Command, "update-initramfs -u", "dracut --force", 1)
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// refusal is how the kernel says that it refuses a module for its signature: module_sig_check in kernel/module/signing.c of the kernel's
+// tree (a sentence of its own since 5.4), and lockdown's in security/security.c; the same in https://github.com/NVIDIA/gpu-operator/issues/1726.
+var refusal = pattern.Of(`(?i)loading of (?:unsigned module|module with \w+ \w+) is rejected|Lockdown: .*unsigned module loading is restricted`)
+
+func refusedSignature(m *Machine) []Finding {
+	k, ok := notLoadable(m)
+	if !ok || k.Nvidia == nil {
+		return nil
+	}
+	t, signer := m.Facts().Modules.Trust, k.Nvidia.Signer
+	inLog := slices.ContainsFunc(m.Log(), refusal().MatchString)
+	known := len(t.Enrolled)+len(t.Kernels) > 0 // else none could be read
+	if !inLog && (!t.Demands() || signer != nil && (!known || t.Trusts(signer))) {
+		return nil
+	}
+	what := k.Nvidia.Path + " is not signed"
+	if signer != nil {
+		what = k.Nvidia.Path + " is signed by " + signer.Name + ", which is not enrolled"
+	}
+	f := Finding{What: what + "; Secure Boot is " + t.SecureBoot}
+	if t.BuildCert != "" && t.Build != nil {
+		f.Command = "mokutil --import " + t.BuildCert
+		if t.Waiting {
+			f.What, f.Command = f.What+"; the key waits to be confirmed at the console", "reboot"
+		}
+	}
+	return []Finding{f}
+}
+
+func notLoaded(m *Machine) []Finding {
+	k, ok := notLoadable(m)
+	if !ok {
+		return nil
+	}
+	what := "the module nvidia of " + k.Kernel + " is there, and is not loaded"
+	if k.Problem != "" {
+		what = k.Problem
+	}
+	return []Finding{{What: what}}
+}
+
+func otherFlavour(m *Machine) []Finding {
+	if _, ok := m.NVML(); ok && !m.someMissing() {
+		return nil
+	}
+	return saying("the driver", said(m.sinceLoad(), faults.Of("DRV-008").Says...))
+}
+
+// saying returns a finding with this text, or none if the text is empty.
+func saying(who, line string) []Finding {
+	if line == "" {
+		return nil
+	}
+	return []Finding{{What: who + " says: " + line}}
+}
+
+// someMissing says whether the driver answers for fewer GPUs than are on the bus.
+func (m *Machine) someMissing() bool {
+	gpus, ok := m.NVML()
+	return !ok || slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool {
+		g, there := gpus[p.Address]
+		return !there || g.Lost != ""
+	})
+}
+
+// gpuIn finds a GPU of the PCI bus that a line names: 0000:17:00.0, 0000:17:00 or PCI:0000:17:00.
+func (m *Machine) gpuIn(line string) string {
+	for _, p := range m.GPUs() {
+		if strings.Contains(strings.ToLower(line), strings.TrimSuffix(p.Address, path.Ext(p.Address))) {
+			return p.Address
+		}
+	}
+	return ""
+}
+
+func noBAR(m *Machine) []Finding {
+	lines := m.sinceLoad()
+	if at := slices.IndexFunc(lines, faults.Of("DRV-016").In); at >= 0 && m.someMissing() {
+		near := strings.Join(lines[at:min(at+3, len(lines))], " ") // the next line names the device: nv-pci.c
+		return []Finding{{Object: m.gpuIn(near), What: "the driver says: " + strings.TrimSpace(near)}}
+	}
+	return nil
+}
+
+func noFirmware(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || !m.loaded() || !m.someMissing() {
+		return nil
+	}
+	if found := saying("the kernel", said(m.sinceLoad(), "Direct firmware load for nvidia/")); found != nil {
+		return found
+	}
+	if f := m.Facts(); len(k.Missing) > 0 && f.Driver == nil && f.Modules.Mismatch() == "" && len(f.Modules.Libraries) > 0 {
+		return []Finding{{What: "/lib/firmware/" + k.Missing[0] + ", which the module asks for, is not there"}}
+	}
+	return nil
+}
+
+// noAdapter returns what the driver says about GPUs that it does not answer for, once for each.
+func noAdapter(m *Machine) (found []Finding) {
+	gpus, _ := m.NVML()
+	seen := map[string]bool{}
+	for _, line := range m.sinceLoad() {
+		address := m.gpuIn(line)
+		g, answers := gpus[address]
+		if seen[address] || answers && g.Lost == "" || !m.someMissing() || !faults.Of("DRV-017").In(line) {
+			continue
+		}
+		seen[address] = true
+		found = append(found, Finding{Object: address, What: "the driver says: " + strings.TrimSpace(line)})
+	}
+	return found
+}
+
+func mismatch(m *Machine) []Finding {
+	what := m.Facts().Modules.Mismatch()
+	if what == "" || !m.ownDriver() {
+		return nil
+	}
+	if when := m.upgraded(); when != "" {
+		what += "; " + when
+	}
+	return []Finding{{What: what}}
+}
+
+// upgraded says when dpkg last replaced a library of the driver: "2026-01-02 02:14:05 upgrade libnvidia-compute-580:amd64 OLD NEW", dpkg(1),
+// FILES.
+func (m *Machine) upgraded() string {
+	text, _ := m.text("/var/log/dpkg.log")
+	for _, line := range slices.Backward(strings.Split(text, "\n")) {
+		f := strings.Fields(line)
+		if len(f) == 6 && f[2] == "upgrade" && (strings.HasPrefix(f[3], "libnvidia-compute") || strings.HasPrefix(f[3], "libcuda1") || strings.HasPrefix(f[3], "libnvidia-ml1")) {
+			name, _, _ := strings.Cut(f[3], ":")
+			return "dpkg upgraded " + name + " to " + f[5] + " at " + f[0] + " " + f[1]
+		}
+	}
+	return ""
+}
+
+// hidden says that the library was not found where that is no fault: systems that come with their driver, such as Container-Optimized OS
+// and Talos, have it where containers find it. Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
+// nvidia-driver-installer/cos; siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
+func hidden(f facts.Facts) bool {
+	other, err := drivers.New().Other(f)
+	return f.NVMLSays == "LIBRARY_NOT_FOUND" && err == nil && other.Owner != "" && f.DriverOwner == nil
+}
+
+func noLibraries(m *Machine) []Finding {
+	f := m.Facts()
+	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || hidden(f) || !m.ownDriver() || len(m.GPUs()) == 0 {
+		return nil
+	}
+	return []Finding{{What: f.NoDriver}}
+}
+
+// noDeviceFile asks only on machines that have such files at all: where no program has opened a GPU yet there are none.
+func noDeviceFile(m *Machine) (found []Finding) {
+	names, err := m.View.ReadDir("/dev")
+	if err != nil || !m.loaded() || !m.ownDriver() || !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "nvidia") }) {
+		return nil
+	}
+	wanted := map[string]string{"/dev/nvidiactl": "nvidia-modprobe -c 255"} // minor 255 is the control device: nvidia-modprobe(1)
+	gpus, _ := m.NVML()
+	for _, g := range gpus {
+		if g.Minor >= 0 && g.Lost == "" {
+			wanted[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = fmt.Sprintf("nvidia-modprobe -c %d", g.Minor)
+		}
+	}
+	for name, command := range wanted {
+		i, err := m.View.Stat(name)
+		switch {
+		case err != nil:
+			found = append(found, Finding{Object: name, What: name + " is not there", Command: command})
+		case i.Mode&fs.ModeCharDevice == 0:
+			found = append(found, Finding{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + command})
+		}
+	}
+	return found
+}
+
+func noUVMFile(m *Machine) []Finding {
+	if !m.ownDriver() || !m.has("/sys/module/nvidia_uvm") || !m.has("/dev/nvidiactl") || m.has("/dev/nvidia-uvm") {
+		return nil
+	}
+	return []Finding{{What: "the module nvidia-uvm is loaded, and /dev/nvidia-uvm is not there"}}
+}
+
+func noUVM(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || !m.loaded() || !m.ownDriver() || k.Nvidia == nil || m.has("/sys/module/nvidia_uvm") {
+		return nil
+	}
+	if slices.ContainsFunc(k.Files, func(f string) bool { return strings.Contains(path.Base(f), "-uvm.ko") }) {
+		return nil
+	}
+	return []Finding{{What: "kernel " + k.Kernel + " has " + k.Nvidia.Path + ", and no nvidia-uvm"}}
+}
+
+func silent(m *Machine) []Finding {
+	f := m.Facts()
+	switch {
+	case !m.loaded() || f.NVMLSays == "" || hidden(f) || !m.ownDriver():
+		return nil
+	case f.NVMLSays == "NO_PERMISSION":
+		m.cannotRead("GPUs", fs.ErrPermission)
+		return nil
+	}
+	return []Finding{{What: f.NoDriver}}
 }

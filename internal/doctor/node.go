@@ -18,43 +18,6 @@ import (
 // nodePatience bounds all requests to the API server together: doctor answers within two seconds, also without a network.
 const nodePatience = time.Second
 
-func nodeChecks() []Check {
-	return []Check{
-		{
-			Code: "KUB-008", Title: "the cluster has no Node of this machine",
-			Reads:   "the Node, with kubelet's identity, where kubelet runs and the API server answers within a second",
-			Meaning: "the cluster starts no pod here: kubelet registers its Node only when it starts, and another process has deleted it since",
-			Fix:     "restart kubelet, which registers the Node again", Command: "sudo systemctl restart kubelet", Interrupts: "restarts kubelet; pods of the deleted Node are removed",
-			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/71398", "https://github.com/kubernetes/kubernetes/issues/115761"},
-			Find:    noNode,
-		},
-		{
-			Code: "KUB-009", Title: "no device plugin runs, and the Node has a taint that can repel it",
-			Reads:   "the Node's taints and the pods on it, with kubelet's identity, and the running processes",
-			Meaning: "a DaemonSet makes no pod for a Node with a taint that its pods do not tolerate, and the cluster says so nowhere: no GPU is offered",
-			Fix:     "add a toleration to the device plugin's DaemonSet, or remove the taint; where the cluster has no device plugin, install one", Interrupts: "nothing",
-			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/421", "https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/"},
-			Find:    repelled,
-		},
-		{
-			Code: "KUB-010", Title: "the Node offers fewer GPUs than the driver has",
-			Reads:   "the Node's allocatable nvidia.com/gpu, with kubelet's identity, the driver's GPUs, and the running processes",
-			Meaning: "the device plugin runs and holds GPUs back: it keeps one that failed once as unhealthy until it restarts",
-			Fix:     "read the log of the device plugin's pod, then delete the pod: its DaemonSet starts it again", Interrupts: "new pods with GPUs wait until the plugin has registered",
-			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/234", "https://github.com/NVIDIA/k8s-device-plugin/issues/426"},
-			Find:    offersFewer,
-		},
-		{
-			Code: "KUB-011", Title: "the Node takes no new pods",
-			Reads:   "the Node's spec.unschedulable, with kubelet's identity",
-			Meaning: "an operator or a controller has cordoned the Node, most often for maintenance",
-			Fix:     "once the maintenance is over: kubectl uncordon NODE", Interrupts: "nothing",
-			Sources: []string{"https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration", "https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/"},
-			Find:    cordoned,
-		},
-	}
-}
-
 // registration is the API server's view of this machine.
 type registration struct {
 	name string

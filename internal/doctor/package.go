@@ -18,55 +18,6 @@ const (
 	mixedRPM  = "dnf versionlock list; dnf check"
 )
 
-func packageChecks() []Check {
-	const finishDpkg = "sudo dpkg --configure -a"
-	const status = "dpkg's status file and updates; of rpm the transaction that a killed dnf left"
-	return []Check{
-		{
-			Code: "PKG-004", Title: "the packager was interrupted",
-			Reads:   status,
-			Meaning: "a package manager was killed in a transaction: until that is finished it refuses all others",
-			Fix:     "let it finish what it began", Command: finishDpkg,
-			Interrupts: "daemons of the packages that were being installed may restart", Find: interrupted,
-			Sources: []string{
-				"dpkg(1), --configure", "https://github.com/Azure/AKS/issues/729",
-				"https://github.com/NVIDIA/nvidia-docker/issues/1357",
-			},
-		},
-		{
-			Code: "PKG-001", Title: "a package of the driver is not wholly installed",
-			Reads:   status,
-			Meaning: "its script failed: modules were not built, or daemons not set up",
-			Fix:     "find out why its script fails, and finish it", Command: finishDpkg,
-			Interrupts: "daemons of the driver may restart",
-			Find:       func(m *Machine) []Finding { return brokenPackages(m, true) },
-			Sources:    []string{"dpkg(1), PACKAGE STATES", "https://github.com/NVIDIA/gpu-operator/issues/564"},
-		},
-		{
-			Code: "PKG-002", Title: "a package is not wholly installed",
-			Reads:   status,
-			Meaning: "each later installation, the driver's too, runs its failing script again and reports that failure",
-			Fix:     "find out why its script fails, and finish it, or remove the package", Command: finishDpkg,
-			Interrupts: "daemons of that package may restart; a removal stops them",
-			Find:       func(m *Machine) []Finding { return brokenPackages(m, false) },
-			Sources:    []string{"dpkg(1), PACKAGE STATES", "https://github.com/Azure/AKS/issues/729"},
-		},
-		{
-			Code: "PKG-003", Title: "packages of the driver are of different versions",
-			Reads:      "the versions and holds of the packages that must be of one version, as dpkg or rpm says",
-			Meaning:    "a part of the driver was upgraded and another was not: the next load of the module, or the next program, fails",
-			Fix:        "bring all of them to one version; a hold on some of them is the usual reason",
-			Command:    mixedDpkg,
-			Interrupts: "programs on the GPUs, when the driver is loaded again", Find: mixedVersions,
-			Sources: []string{
-				"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
-				"https://github.com/pando85/homelab/pull/4110",
-				"https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",
-			},
-		},
-	}
-}
-
 // command is what finishes an installation: dpkg --configure -a, as the check says, or rpm's way.
 func (i inventory) command(names ...string) string {
 	if i.packager == "dnf" {

@@ -14,72 +14,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
-
-func runtimeChecks() []Check {
-	return []Check{
-		{
-			Code: "RUN-001", Title: "the container engine has no handler for GPUs",
-			Reads:   "the engine's configuration and what it imports",
-			Meaning: "no container on this node gets a GPU: NVIDIA's Container Toolkit is here, and nothing runs it",
-			Fix:     "add the handler to the engine's configuration", Command: trouble.Command("repair RUN-001"), Interrupts: "restarts the engine; containers keep running",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/555", "https://github.com/NVIDIA/gpu-operator/issues/730"},
-			Find:    noHandler,
-		},
-		{
-			Code: "RUN-002", Title: "the container engine runs with an older configuration than its files",
-			Reads:   "the times of the engine's start and of its files",
-			Meaning: "what the files say has no effect until the engine restarts",
-			Fix:     "restart the engine", Command: trouble.Command("repair RUN-002"),
-			Interrupts: "restarts the engine; containers keep running, with Docker only where live-restore is on",
-			Sources:    []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
-			Find:       oldConfiguration,
-		},
-		{
-			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",
-			Reads:   "the engine's configuration and what it imports, as the engine's own program reads them",
-			Meaning: "the engine's next start fails or leaves kubelet without an engine",
-			Fix:     "fix the file; if gpuadm wrote it last, " + trouble.Command("undo") + " restores it", Interrupts: "nothing until the engine restarts",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", "https://github.com/NVIDIA/gpu-operator/issues/143"},
-			Find:    unreadable,
-		},
-		{
-			Code: "RUN-004", Title: "a handler's program is missing",
-			Reads:   "the engine's configuration, and the programs that it names",
-			Meaning: "containers of the handler do not start; where it is the default, no new container starts on this node",
-			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then " + trouble.Command("apply"), Interrupts: "nothing",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-container-runtime/issues/98", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/145"},
-			Find:    noProgram,
-		},
-		{
-			Code: "RUN-005", Title: "the container engine does not run",
-			Reads:   "systemd's state of the engine's unit",
-			Meaning: "no pod starts on this node, and kubelet calls it not ready",
-			Fix:     "start the engine", Command: trouble.Command("repair RUN-005"), Interrupts: "nothing",
-			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/110383", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/"},
-			Find:    idleEngine(false),
-		},
-		{
-			Code: "RUN-006", Title: "kubelet and containerd use different cgroup drivers",
-			Reads:   "kubelet's configuration and containerd's",
-			Meaning: "pods restart without a reason in their logs, or do not start",
-			Fix:     "state SystemdCgroup in the handler's options as kubelet's cgroupDriver asks", Interrupts: "restarts the engine, and the pods of the handler are made again",
-			Sources: []string{"https://github.com/containerd/containerd/issues/7276", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers"},
-			Find:    otherCgroups,
-		},
-		{
-			Code: "RUN-010", Title: "the container engine ends again and again",
-			Reads:   "systemd's state of the engine's unit",
-			Meaning: "systemd starts the engine again each time it ends; until its cause is gone, no pod starts on this node",
-			Fix:     "read in its log why it ends", Interrupts: "nothing",
-			Sources: []string{"https://github.com/moby/moby/issues/34091", "https://github.com/containerd/containerd/blob/main/containerd.service"},
-			Find:    idleEngine(true),
-		},
-	}
-}
 
 // engine is the engine that pods run on; ok is false where there is none, or gpuadm cannot tell.
 func (m *Machine) engine() (facts.Engine, engine.Configured, bool) {
@@ -196,35 +133,6 @@ func otherCgroups(m *Machine) (list []Finding) {
 		}
 	}
 	return list
-}
-
-func cdiChecks() []Check {
-	return []Check{
-		{
-			Code: "CDI-001", Title: "the CDI spec is not what the driver has",
-			Reads:   "the spec of the toolkit's service, and the driver's GPUs and partitions",
-			Meaning: "containers that ask for a device by CDI do not start, or start without it",
-			Fix:     "have NVIDIA's Container Toolkit write the spec again", Command: trouble.Command("repair CDI-001"), Interrupts: "nothing",
-			Sources: []string{"https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828"},
-			Find:    oldSpec,
-		},
-		{
-			Code: "CDI-002", Title: "a CDI spec that nothing keeps current names files that are gone",
-			Reads:   "the specs for nvidia.com/gpu in /etc/cdi and /var/run/cdi, and the files that they mount",
-			Meaning: "containers that get a device by it do not start",
-			Fix:     "remove the file, or write it again with nvidia-ctk cdi generate", Interrupts: "nothing",
-			Sources: []string{"https://github.com/NVIDIA/NemoClaw/pull/4733", "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"},
-			Find:    func(m *Machine) []Finding { return foreign(m, false) },
-		},
-		{
-			Code: "CDI-003", Title: "two CDI specs name the same devices",
-			Reads:   "the specs for nvidia.com/gpu in the folder that the toolkit's service writes to",
-			Meaning: "a device that two files of one folder name counts for neither, so that containers do not get it",
-			Fix:     "remove the file that nothing keeps current", Interrupts: "nothing",
-			Sources: []string{"https://github.com/cncf-tags/container-device-interface, pkg/cdi/cache.go", "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"},
-			Find:    func(m *Machine) []Finding { return foreign(m, true) },
-		},
-	}
 }
 
 func oldSpec(m *Machine) []Finding {

@@ -16,61 +16,9 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
-
-// settingChecks are about programs that run with a wrong setting.
-func settingChecks() []Check {
-	return []Check{
-		{
-			Code: "RUN-007", Title: "the toolkit does not give containers access to the GPUs' devices",
-			Reads:   toolkit.Config + ", and the toolkit's version",
-			Meaning: "in each container NVML fails with Unknown Error or Insufficient Permissions: no-cgroups = true is for containers of users that are not root",
-			Fix:     "set no-cgroups = false in that file, and restart the pods that use GPUs", Interrupts: "the pods that use GPUs",
-			Command: "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-docker/issues/1608", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580"},
-			Find:    noCgroups,
-		},
-		{
-			Code: "RUN-008", Title: "the toolkit looks for the driver in an empty folder",
-			Reads:   toolkit.Config + ", and the folder that it names as root",
-			Meaning: "no container with a GPU starts: the driver is on the machine, and no longer in the GPU Operator's driver container",
-			Fix:     "remove root from that file, and name the machine's own program as ldconfig", Interrupts: "nothing",
-			Command: "sudo nvidia-ctk config --set nvidia-container-cli.root=/ --set nvidia-container-cli.ldconfig=@/sbin/ldconfig --in-place",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", "https://github.com/NVIDIA/gpu-operator/issues/425"},
-			Find:    emptyRoot,
-		},
-		{
-			Code: "RUN-009", Title: "the device plugin runs without NVIDIA's handler",
-			Reads:   "the logs of the device plugin's containers in /var/log/pods, and the engine's default handler",
-			Meaning: "the device plugin finds no driver in its container and ends, and kubelet offers no GPU",
-			Fix:     "make the handler the default: set_as_default = true in [runtime], then " + trouble.Command("apply") + "; or give the plugin's DaemonSet runtimeClassName: nvidia",
-			Command: trouble.Command("plan runtime"), Interrupts: "restarts the engine; containers keep running",
-			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/406", "https://github.com/NVIDIA/k8s-device-plugin/issues/23"},
-			Find:    otherDefault,
-		},
-		{
-			Code: "KUB-012", Title: "kubelet's policy for CPUs or memory was changed, and its state is of the old one",
-			Reads:      "kubelet's configuration, and cpu_manager_state and memory_manager_state in its folder",
-			Meaning:    "kubelet refuses to start until the state is removed",
-			Fix:        "remove the state, and start kubelet; drain the node first if its pods have CPUs of their own",
-			Interrupts: "pods with CPUs of their own may lose them",
-			Sources:    []string{"https://github.com/kubernetes-sigs/kubespray/issues/8535", "https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/"},
-			Find:       refused("KUB-012"),
-		},
-		{
-			Code: "KUB-013", Title: "the pods' network is not configured",
-			Reads:   "/etc/cni/net.d, where the engine reads no other folder; without that folder the engine's word on the network",
-			Meaning: "the cluster calls the node not ready, and no pod but those of the machine's own network starts",
-			Fix:     "see why the pod of the network add-on on this node does not write its file; after that restart the engine if the node stays not ready",
-			Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=NODE", Interrupts: "nothing",
-			Sources: []string{"https://github.com/containerd/containerd/issues/8419", "https://github.com/NVIDIA/k8s-device-plugin/issues/26"},
-			Find:    noNetwork,
-		},
-	}
-}
 
 var toolkitKey = pattern.Of(`(?m)^[ \t]*(root|no-cgroups|mode)[ \t]*=[ \t]*"?([^"#\n]*?)"?[ \t]*(?:#.*)?$`)
 

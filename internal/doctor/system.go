@@ -16,65 +16,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-func systemChecks() []Check {
-	return []Check{
-		{
-			Code: "SYS-001", Title: "a file system is full",
-			Reads:   "the room that is left for root on /, /var and /run (statfs)",
-			Meaning: "packages, images and the files that daemons write at their start cannot be written",
-			Fix:     "free room: remove logs and packages that are not needed, and unused images by crictl rmi --prune",
-			Command: "df -h / /var /run && du -xh --max-depth=2 /var | sort -h | tail", Interrupts: "programs of a package that is removed; pods pull a removed image again",
-			Find:    fullDisks,
-			Sources: []string{"statfs(2)", "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"},
-		},
-		{
-			Code: "SYS-002", Title: "a file system has no inodes left",
-			Reads:   "the inodes that are free on /, /var and /run (statfs)",
-			Meaning: "no file can be made, though there is room",
-			Fix:     "remove files that are not needed, and unused images by crictl rmi --prune; delete nothing by hand in the engine's folders",
-			Command: "df -i / /var /run && du -x --inodes --max-depth=3 /var | sort -n | tail", Interrupts: "programs that use a removed file; pods pull a removed image again",
-			Find:    noInodes,
-			Sources: []string{"statfs(2)", "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"},
-		},
-		{
-			Code: "SYS-003", Title: "the clock is behind",
-			Reads:   "the clock, and when files of the packager, of the time daemons and of kubelet were last changed",
-			Meaning: "certificates are not yet valid by this clock: the API server and repositories are refused",
-			Fix:     "set the clock, by the time daemon or by hand", Command: "timedatectl set-ntp true",
-			Interrupts: "nothing; timers may run again", Find: clockBehind,
-			Sources: []string{"stat(2)", "systemd-timesyncd.service(8), FILES: the clock is never before that of its file"},
-		},
-		{
-			Code: "SYS-004", Title: "the clock is not synchronised",
-			Reads:   "timedatectl show: NTP and NTPSynchronized, once the machine is up for 15 minutes",
-			Meaning: "the clock drifts; certificates and leases of the cluster go by it",
-			Fix:     "find out why the time daemon reaches no server: its log names the servers",
-			Command: "timedatectl timesync-status || chronyc sources", Interrupts: "nothing", Find: clockNotSynchronised,
-			Sources: []string{"org.freedesktop.timedate1(5), NTPSynchronized", "adjtimex(2), STA_UNSYNC"},
-		},
-		{
-			Code: "SYS-005", Title: "no name can be resolved",
-			Reads:   "/etc/resolv.conf",
-			Meaning: "neither repositories nor the API server are found by name, and kubelet hands the file to pods",
-			Fix:     "start what makes the file that the link leads to, or write a nameserver into it",
-			Command: "systemctl enable --now systemd-resolved", Interrupts: "nothing", Find: noNameserver,
-			Sources: []string{
-				"resolv.conf(5)", "systemd-resolved.service(8), /ETC/RESOLV.CONF",
-				"https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/",
-			},
-		},
-		{
-			Code: "SYS-006", Title: "a file system became read-only",
-			Reads:      "/proc/self/mounts, /etc/fstab and the kernel log",
-			Meaning:    "after errors of the disk the kernel lets no one write: packages, kubelet and logs fail",
-			Fix:        "find the disk's errors in the kernel log, replace the disk or check the file system, and reboot",
-			Command:    "journalctl --dmesg --grep 'I/O error|EXT4-fs|XFS|Remounting'",
-			Interrupts: "the node, while it reboots", Find: readOnly,
-			Sources: []string{"ext4(5), errors=remount-ro", "mount(8)", "https://docs.kernel.org/admin-guide/ext4.html"},
-		},
-	}
-}
-
 // rooms are the folders that must take files, and how many bytes they need: below that a package or a socket's folder is not written.
 func rooms() map[string]uint64 {
 	return map[string]uint64{"/": 64 << 20, "/var": 64 << 20, "/run": 1 << 20}

@@ -85,7 +85,7 @@ var onlyIn = map[string][]string{
 	"github.com/godbus/dbus":               {"internal/host/systemd"},
 	"github.com/knqyf263/go-deb-version":   {"internal/packages/apt"},
 	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf", "internal/facts"},
-	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/host/view", "internal/spec", "internal/facts", "internal/toml", "test"},
+	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/doctor", "internal/host/view", "internal/spec", "internal/facts", "internal/toml", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
 	"log":                                  {},

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/devices"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/mig"
+)
+
+func (m *Machine) answering() (list []host.GPU) {
+	d := m.Facts().Driver
+	if d == nil {
+		return nil
+	}
+	for _, g := range d.GPUs {
+		if g.Lost == "" {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// otherPartitions plans the stage of [mig] and touches nothing. Where another program partitions the GPUs, the stage wants nothing.
+func otherPartitions(m *Machine) (list []Finding) {
+	if !m.spec.MIG.Asked() || m.Facts().Driver == nil {
+		return nil
+	}
+	f, err := facts.Gather(m.ctx, m.View, mig.Stage.Needs(m.spec))
+	if err != nil {
+		return nil // Facts has noted it
+	}
+	wants, err := mig.Stage.Wants(m.spec, f)
+	if err != nil {
+		m.cannotRead("the partitions that node.toml asks for", err)
+	}
+	for _, w := range wants {
+		if w.Ref().Kind != "mig" {
+			continue
+		}
+		found, err := w.Look(m.ctx, m.View)
+		if err != nil {
+			continue // GPU-003 names a GPU that does not answer
+		}
+		if want, err := w.To(found); err == nil && want != found {
+			list = append(list, Finding{Object: w.Ref().Name, What: fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", w.Ref().Name, found, want)})
+		}
+	}
+	return list
+}
+
+func noPartition(m *Machine) (list []Finding) {
+	if m.Facts().DynamicMIG != "" {
+		return nil // pods have them made
+	}
+	for _, g := range m.answering() {
+		if g.Mode && len(g.Instances) == 0 {
+			list = append(list, Finding{
+				Object: g.Address, What: fmt.Sprintf("GPU %d (%s) is in MIG mode and has no instance", g.Index, g.Address),
+				Command: fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", g.Address),
+			})
+		}
+	}
+	return list
+}
+
+func waitsForReset(m *Machine) (list []Finding) {
+	modes := map[bool]string{true: "on", false: "off"}
+	for _, g := range m.answering() {
+		if g.Mode == g.Pending {
+			continue
+		}
+		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, modes[g.Mode], modes[g.Pending])
+		if holders, err := devices.Clients(m.ctx, m.View); err == nil && len(holders) > 0 {
+			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
+		}
+		list = append(list, Finding{Object: g.Address, What: what, Command: resetCommand(g.Address)})
+	}
+	return list
+}
