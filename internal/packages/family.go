@@ -184,23 +184,25 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	return changes
 }
 
-// needed keeps parts that the spec no longer asks for and that the chosen version may depend on, in that version: of some
-// branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
-// 570.148.08 of test/listings). Parts that are installed in another revision of the chosen version, which the source has no more,
-// come in the revision that it has: the others depend on it. more says whether there was any of the two.
-func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
+// extra says whether a package is one of Extras.
+func (f *Family) extra(name string) bool { return f != nil && slices.Contains(f.Extras, name) }
+
+// mayStay says of a change to an installed part, which the chosen source has, whether the packager may know better: it removes what the
+// spec no longer asks for, or brings a dependency in another version.
+func (f *Family) mayStay(c converge.Change, chosen choice, offers []Offer) bool {
+	before, after := Parse(c.Before), Parse(c.After)
+	if f == nil || chosen.own == "" || !before.Installed() || !f.Has(c.Name, before.Version) || after.Installed() && !(c.Dependency && before.Auto) {
+		return false
+	}
+	to, _ := f.fit(before, chosen, offers)
+	return to.Installed()
+}
+
+// revised brings parts that are installed in another revision of the chosen version, which the source has no more, in the revision that
+// it has: the others depend on it. more says whether there was any.
+func (f *Family) revised(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
 	if f == nil || chosen.own == "" {
 		return changes, false
-	}
-	for i, c := range changes {
-		before := Parse(c.Before)
-		if Parse(c.After).Installed() || !before.Installed() || !f.Has(c.Name, before.Version) {
-			continue
-		}
-		if to, _ := f.fit(before, chosen, offers[c.Name]); to.Installed() {
-			to.Auto, more = true, true
-			changes[i].After, changes[i].Dependency, changes[i].Why = to.String(), true, "dependency"
-		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found := all[name]

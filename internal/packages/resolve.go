@@ -71,6 +71,9 @@ func Begin(ctx context.Context, v host.View, ask Request, installed map[string]S
 	if err := r.closeGroups(ctx, v, ask.Versions); err != nil {
 		return nil, err
 	}
+	if r.family != nil && r.chosen.own == "" {
+		r.chosen.own = ask.Versions[r.family.Group]
+	}
 	r.Changes = r.family.with(r.Changes, installed, r.Offers, r.chosen)
 	for i, c := range r.Changes {
 		if Parse(c.After).Version == removed {
@@ -129,10 +132,16 @@ func (r *Resolution) draw(ctx context.Context, v host.View) error {
 // simulate asks the packager for what it would do. Where a dependency allows several versions of a part of the family it may
 // take the newest: then that part is asked for in the chosen version, and the packager is asked again.
 func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) {
+	decided := false
 	for len(Due(r.Changes)) > 0 {
-		moves, err := r.Solver.Simulate(ctx, v, r.Changes, r.Offers, r.pins())
+		moves, lost, err := r.ask(ctx, v, r.Changes)
+		if (err != nil || lost) && !decided {
+			if decided = true; r.decide(ctx, v) {
+				continue
+			}
+		}
 		if err != nil {
-			changes, more := r.family.needed(r.Changes, r.Installed, r.Offers, r.chosen)
+			changes, more := r.family.revised(r.Changes, r.Installed, r.Offers, r.chosen)
 			if r.Changes = changes; more {
 				continue
 			}
@@ -165,6 +174,62 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 	return nil, nil
 }
 
+// ask has the packager simulate changes. lost: it would remove an extra, which no change names and which the chosen source has.
+func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Change) (moves []Move, lost bool, err error) {
+	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, r.pins())
+	named := Named(changes)
+	return moves, slices.ContainsFunc(moves, func(m Move) bool {
+		return m.Version == "" && !named[m.Name] && r.family.extra(m.Name) && r.family.fitting(m.Name, r.chosen, r.Offers[m.Name]) != ""
+	}), err
+}
+
+// decide leaves to the packager which parts of the family stay: dependencies in another version, and what the spec no longer asks for.
+// Of a driver's other flavour a dependency conflicts with what is asked for. And a part that was asked for by name may be another's
+// dependency: of branch 580 nvidia-persistenced is one of nvidia-compute-utils-580, of 570 one of that, too (test/listings). It returns
+// false where there are none, or where the packager has no answer without them either.
+func (r *Resolution) decide(ctx context.Context, v host.View) bool {
+	var dependencies, unasked, others []converge.Change
+	for _, c := range r.Changes {
+		switch {
+		case !r.family.mayStay(c, r.chosen, r.Offers[c.Name]):
+			others = append(others, c)
+		case Parse(c.After).Installed():
+			dependencies = append(dependencies, c)
+		default:
+			unasked = append(unasked, c)
+		}
+	}
+	if len(others) == len(r.Changes) {
+		return false
+	}
+	moves, _, err := r.ask(ctx, v, others)
+	if err != nil {
+		return false
+	}
+	with := func(c converge.Change) (lost bool, err error) {
+		_, lost, err = r.ask(ctx, v, append(others[:len(others):len(others)], c))
+		return lost, err
+	}
+	for _, c := range slices.Concat(dependencies, unasked) { // in this order: those may depend on these
+		stays := c
+		to, _ := r.family.fit(Parse(c.Before), r.chosen, r.Offers[c.Name])
+		to.Held, to.Auto = true, true
+		stays.After, stays.Dependency, stays.Why = to.String(), true, "dependency"
+		if !Parse(c.After).Installed() {
+			if lost, err := with(c); lost || err != nil {
+				c = stays
+			}
+		} else if slices.Contains(moves, Move{Name: c.Name}) {
+			if _, err := with(stays); err != nil {
+				c.After, c.Why = r.Solver.Without(v, c.Name), "cannot stay beside what is installed"
+			}
+		}
+		others = append(others, c)
+	}
+	r.Changes = others
+	return true
+}
+
 // pins are those of the version that was just chosen: a version asked for as 580.* is exact only now, and the pins on disk
 // cannot say it. They count more than the pin on disk, which fits newer versions of the branch too.
 func (r *Resolution) pins() []Pin {
@@ -187,12 +252,14 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 	}
 	for _, open := range familyFirst(groups, r.family) {
 		group, pattern, _ := strings.Cut(open, "=")
-		pattern = cmp.Or(versions[group], pattern)
 		var members []string
 		for _, i := range groups[open] {
 			members = append(members, r.Changes[i].Name)
 		}
-		chosen, site, ok := choose(members, pattern, r.Offers, r.Solver.Compare)
+		chosen, site, ok := choose(members, cmp.Or(versions[group], pattern), r.Offers, r.Solver.Compare)
+		if !ok { // the others come in another version, too: see Family.with
+			chosen, site, ok = choose(members, pattern, r.Offers, r.Solver.Compare)
+		}
 		if !ok && !slices.ContainsFunc(members, func(m string) bool { return !slices.Contains(r.ifThere, m) }) {
 			for _, i := range groups[open] {
 				r.Changes[i].After = r.Changes[i].Before
@@ -200,7 +267,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 			continue
 		}
 		if !ok {
-			return r.missing(ctx, v, group, pattern, members, versions[group])
+			return r.missing(ctx, v, group, pattern, members)
 		}
 		if r.family != nil && r.family.Group == group {
 			r.chosen = choice{Own(chosen[members[0]]), site}
@@ -219,7 +286,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 }
 
 // missing says that no one version of a group is available: which versions each member has, and from where.
-func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern string, members []string, others string) error {
+func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern string, members []string) error {
 	what, words := strings.TrimSuffix(group+" "+pattern, " *"), r.Solver.Words()
 	if err := r.Solver.Hidden(ctx, v, what, pattern, members, r.Offers); err != nil {
 		return err
@@ -241,9 +308,6 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 		if with := kmod.WithHeaders(v); len(with) > 0 {
 			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
 		}
-	}
-	if others != "" {
-		t.Because = append(t.Because, fmt.Sprintf("the other packages of %s are installed in %s, and all must be the same", group, others))
 	}
 	if all := common(members, r.Offers, r.Solver.Compare); len(all) > 0 {
 		t.Try = append(t.Try, fmt.Sprintf("ask for a version that all have: %s", strings.Join(all[:min(len(all), 5)], ", ")))

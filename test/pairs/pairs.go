@@ -59,9 +59,6 @@ func Test(t *testing.T, cli CLI) {
 			if b := (a + apart) % len(Specs); !testing.Short() || a%4 == 0 {
 				t.Run(Specs[a].Name+" then "+Specs[b].Name, func(t *testing.T) {
 					t.Parallel()
-					if why := j.waits(a, b); why != "" {
-						t.Skip(why)
-					}
 					j.pair(t, a, b)
 				})
 			}
@@ -171,19 +168,6 @@ func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 		}
 	}
 	j.follow(t, n, j.run(t, n, 0, "apply"), before)
-}
-
-// waits says what a pair shows that is not fixed yet.
-func (j *judge) waits(a, b int) string {
-	was, is := Specs[a].Text, Specs[b].Text
-	const flavour, daemon = `modules = "proprietary"`, withoutRun
-	switch one, other := source(was), source(is); {
-	case one != "" && strings.Contains(was, flavour) != strings.Contains(is, flavour) && other != "" && j.of[a].module != j.of[b].module:
-		return "another flavour in another version of the branch is refused"
-	case one != "" && !strings.Contains(was, daemon) && strings.Contains(is, daemon):
-		return "a part that is no longer asked for, and is a dependency, is refused"
-	}
-	return ""
 }
 
 // stays says that the version which A installed is one that B asks for too: B leaves it.
