@@ -25,7 +25,7 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if len(files) == 0 {
 		return nil
 	}
-	engines, err := facts.Engines(ctx, v)
+	engines, err := facts.Engines(ctx, v, facts.Stated{Config: files[0], Unit: unit})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,12 @@ var Stage = converge.Stage{
 	Name:  "runtime",
 	About: "points the container engine at the NVIDIA runtime",
 	Wants: wants,
-	Needs: func(spec.Spec) facts.Needs { return facts.Needs{Files: []string{facts.AKSProvisioned}} },
+	Needs: func(s spec.Spec) facts.Needs {
+		return facts.Needs{
+			Files:  []string{facts.AKSProvisioned},
+			Engine: facts.Stated{Name: s.Runtime.Engine, Config: s.Runtime.Config, Binary: s.Runtime.EngineBinary},
+		}
+	},
 	Notes: notes,
 }
 
@@ -58,6 +63,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 
 // chosen returns the container engine that kubelet uses, or else the engine that the spec names.
 func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
+	if r.Config != "" {
+		return stated(r, f)
+	}
 	var found []string
 	pick := -1
 	for i, e := range f.Engines {
@@ -82,7 +90,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
 		return e, unknownEndpoint(k.Endpoint, f.Engines)
 	}
-	if e.Wrapper != "" && r.Config != e.Config {
+	if e.Wrapper != "" {
 		return e, &trouble.Error{
 			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it by %s", e.Name, e.Unit, e.Wrapper),
 			Try: []string{
@@ -91,13 +99,24 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 			},
 		}
 	}
-	if r.Config != "" && r.Config != e.Config {
-		return e, &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),
-			Try:  []string{"drop config from [runtime], or make the engine's unit read that file"},
+	return e, nil
+}
+
+// stated is the engine that reads the file that the spec names.
+func stated(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
+	i := slices.IndexFunc(f.Engines, func(e facts.Engine) bool {
+		return e.Config == r.Config && (r.Engine == "auto" || r.Engine == e.Name) && (e.Unit != "" || e.Binary != "")
+	})
+	if i < 0 {
+		return facts.Engine{}, &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: no process and no unit is known to read it", r.Config),
+			Try: []string{
+				`write engine_binary = "PROGRAM" into [runtime]: the absolute path of the program that reads it, which a unit starts`,
+				"or drop config: gpuadm edits what kubelet's engine reads",
+			},
 		}
 	}
-	return e, nil
+	return f.Engines[i], nil
 }
 
 // onlyDockers says whether a containerd serves Docker alone: Docker is installed, and the CRI plugin is disabled, as in Docker's

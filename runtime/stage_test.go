@@ -14,10 +14,20 @@ import (
 // TestWrapper: where a program of the machine's own starts the engine, its configuration is edited only if the spec says which it is.
 func TestWrapper(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: "/etc/containerd/config.toml"}
-	for text, refused := range map[string]bool{"": true, "config = \"/srv/c.toml\"\n": true, "config = \"/etc/containerd/config.toml\"\n": false} {
+	for text, refused := range map[string]bool{"": true, "config = \"/etc/containerd/config.toml\"\n": false} {
 		_, err := wants(must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t), facts.Facts{Engines: []facts.Engine{e}})
 		if (err != nil) != refused || refused && err.Error() != "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh" {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
+}
+
+// TestStated: a file that nothing is known to read is not edited, and a file that a unit's engine reads is, whichever kubelet uses.
+func TestStated(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\nconfig = \"/srv/c.toml\"\n")}))(t)
+	engines := []facts.Engine{{Name: "containerd", Version: "1.7.24", Unit: "x.service", Config: "/srv/c.toml", Socket: "/run/x.sock"}, {Name: "containerd", Config: "/etc/containerd/config.toml", Unit: "containerd.service"}}
+	list, err := wants(s, facts.Facts{Engines: engines, Kubelet: facts.Kubelet{Endpoint: "unix:///run/containerd/containerd.sock"}})
+	must.That(t, err == nil && list[len(list)-1].Ref().Name == "x.service", "%v: %v", list, err)
+	_, err = wants(s, facts.Facts{Engines: engines[1:]})
+	must.That(t, err != nil && err.Error() == "cannot edit /srv/c.toml: no process and no unit is known to read it", "%v", err)
 }

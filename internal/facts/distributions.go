@@ -30,7 +30,7 @@ func KubeletUnits() []string {
 // findDistributions finds those on this machine. Where each keeps its files was read in its own code and in a second source, in
 // November 2026: k0sproject/k0s pkg/component/worker and docs/runtime.md; k3s-io/k3s pkg/agent and docs.k3s.io; rancher/rke2 bundle and
 // docs.rke2.io; canonical/microk8s microk8s-resources and canonical/microk8s-core-addons; canonical/k8s-snap k8s/args and its docs. A
-// distribution that is missing here is found on the running machine by the processes of its kubelet and engine (process.go).
+// distribution that is missing here is found on the running machine by the processes of its kubelet and engine (imports.go).
 func (l *look) findDistributions(ctx context.Context) (found []distribution) {
 	units := KubeletUnits()
 	for _, d := range [...]*distribution{
@@ -112,13 +112,19 @@ func (l *look) rancher(ctx context.Context, name string, units ...string) *distr
 	}
 	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
-	for _, name := range []string{"config-v3.toml.tmpl", "config.toml.tmpl"} { // the first that is there is used
-		p := path.Join(path.Dir(e.Config), name)
-		e.Templates = append(e.Templates, File{p, l.read(p)})
-	}
+	l.templates(e)
 	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	d.engine, d.kubelet.Endpoint = e, cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
 	return d
+}
+
+// templates reads those from which K3s or RKE2 makes the engine's config: the first that is there is used.
+func (l *look) templates(e *Engine) {
+	e.Templates = nil
+	for _, name := range []string{"config-v3.toml.tmpl", "config.toml.tmpl"} {
+		p := path.Join(path.Dir(e.Config), name)
+		e.Templates = append(e.Templates, File{p, l.read(p)})
+	}
 }
 
 // rancherStart reads all places of settings. An environment variable wins for the data folder and the config file; the value of a later

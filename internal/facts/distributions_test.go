@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host/local"
@@ -82,6 +83,49 @@ func TestWhoRunsTheEngine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStated: the spec names the file, and a unit, its wrapper or the data folder of a distribution leads to the engine that reads it.
+// The program's own word on its version wins over that of a package, whose file it may have replaced.
+func TestStated(t *testing.T) {
+	const unit, moved = "/etc/systemd/system/x.service", "/data/k3s/agent/etc/containerd/config.toml"
+	idle := files{
+		"/usr/bin/containerd": "x", "/etc/containerd/config.toml": "version = 2\n", "/srv/c.toml": "version = 3\n", "/opt/x/engine": "x",
+		"/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n", "/var/lib/dpkg/status": "Package: containerd\nStatus: install ok installed\nVersion: 1.7.24\n\n",
+	}
+	for _, c := range []struct {
+		name                         string
+		files                        files
+		stated                       Stated
+		engine, binary, owner, inUse string
+	}{
+		{"a unit names the file", files{unit: service1("/opt/x/containerd -c /srv/c.toml"), "/opt/x/containerd": "x"}, Stated{Config: "/srv/c.toml"}, "containerd", "/opt/x/containerd", "", "x.service"},
+		{"a unit starts the program", files{unit: service1("/opt/x/engine"), "/opt/x/engine": "x"}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine"}, "containerd", "/opt/x/engine", "", "x.service"},
+		{"CRI-O by another name", files{unit: service1("/opt/x/engine")}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine", Name: "crio"}, "crio", "/opt/x/engine", "", "x.service"},
+		{"a wrapper", files{"/etc/systemd/system/containerd.service": service1("/opt/start.sh")}, Stated{Config: "/srv/c.toml"}, "containerd", "/usr/bin/containerd", "", "containerd.service"},
+		{"K3s, elsewhere", files{"/etc/systemd/system/k3s.service": service1("/usr/local/bin/k3s server"), "/data/k3s/agent/etc/containerd/config.toml": "version = 3\n"}, Stated{Config: moved}, "containerd", "", "k3s", "k3s.service"},
+	} {
+		maps.Copy(c.files, idle)
+		f, err := Gather(t.Context(), asking{c.files}, Needs{Engine: c.stated})
+		e := f.Engines[0]
+		if got := [...]string{e.Name, e.Config, e.Binary, e.Owner, e.Unit}; err != nil || got != [...]string{c.engine, c.stated.Config, c.binary, c.owner, c.inUse} || len(e.Files[0].Data) == 0 {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+		if c.owner == "k3s" && (e.Socket != "/run/k3s/containerd/containerd.sock" || !strings.HasPrefix(e.Templates[0].Path, "/data/k3s/")) {
+			t.Errorf("%s: %s, %v", c.name, e.Socket, e.Templates)
+		}
+		if i := len(f.Engines) - 1; f.Engines[i].Version != "2.1.5" {
+			t.Errorf("%s: the package's version %s, not the program's", c.name, f.Engines[i].Version)
+		}
+	}
+}
+
+// asking is a machine whose containerd says which version it is.
+type asking struct{ files }
+
+func (asking) Runs() bool { return true }
+func (asking) Ask(context.Context, ...string) ([]byte, error) {
+	return []byte("containerd github.com/containerd/containerd/v2 v2.1.5 fcd4\n"), nil
 }
 
 // TestListener finds the process behind a socket on the machine that runs the test: this one.

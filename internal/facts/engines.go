@@ -97,9 +97,7 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
-	l.engineVersion(ctx, e)
-	l.containerdConfig(e)
-	e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
+	l.started(ctx, e, argv)
 	if e.Config == made { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = l.owner(os)
 	}
@@ -133,14 +131,10 @@ func (l *look) engineVersion(ctx context.Context, e *Engine) {
 func (l *look) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
 	argv := l.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
-	e.Config = cmp.Or(option(argv, "config", "c"), crioDefault)
-	e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
-	l.crioFiles(e)
+	l.started(ctx, e, argv)
 	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {
 		return nil
 	}
-	e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
-	l.engineVersion(ctx, e)
 	if l.has("/etc/machine-config-daemon") {
 		// OpenShift's operator renders the node's files and reverts what others changed.
 		e.Owner, e.Why = "machine-config-operator", "/etc/machine-config-daemon"
@@ -151,6 +145,8 @@ func (l *look) crio(ctx context.Context) *Engine {
 const (
 	crioDefault = "/etc/crio/crio.conf"
 	crioFolder  = "/etc/crio/crio.conf.d"
+
+	dockerDefault = "/etc/docker/daemon.json"
 )
 
 // crioFiles reads what CRI-O reads: its file, which may be missing, then all files of the folder and its folders, by name.
@@ -202,24 +198,41 @@ func (l *look) walk(dir string, depth int) []string {
 func (l *look) docker(ctx context.Context) *Engine {
 	e := &Engine{Name: "docker"}
 	argv := l.start(ctx, e, []string{"docker.service"}, []string{"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd"})
-	e.Args, e.CRI = argv, l.criDockerd(ctx)
-	e.Config = cmp.Or(option(argv, "config-file"), "/etc/docker/daemon.json")
-	if bare(*e) == 1 && !l.has(e.Config) {
+	e.CRI = l.criDockerd(ctx)
+	l.started(ctx, e, argv)
+	if bare(*e) == 1 && e.Files[0].Data == nil {
 		return nil
 	}
-	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
-	var c struct {
-		Hosts []string `json:"hosts"`
-	}
-	_ = json.Unmarshal(e.Files[0].Data, &c) // a broken file names no socket
-	for _, h := range append(c.Hosts, Options(argv, "host", "H")...) {
-		if s, ok := strings.CutPrefix(h, "unix://"); ok && e.Socket == "" {
-			e.Socket = s
-		}
-	}
-	e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
-	l.engineVersion(ctx, e)
 	return e
+}
+
+// started fills in what an engine reads and where it listens, by its command line.
+func (l *look) started(ctx context.Context, e *Engine, argv []string) {
+	l.engineVersion(ctx, e)
+	switch e.Name {
+	case "containerd":
+		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), containerdDefault)
+		l.containerdConfig(e)
+		e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
+	case "crio":
+		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), crioDefault)
+		e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
+		l.crioFiles(e)
+		e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
+	case "docker":
+		e.Args, e.Config = argv, cmp.Or(e.Config, option(argv, "config-file"), dockerDefault)
+		e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
+		var c struct {
+			Hosts []string `json:"hosts"`
+		}
+		_ = json.Unmarshal(e.Files[0].Data, &c) // a broken file names no socket
+		for _, h := range append(c.Hosts, Options(argv, "host", "H")...) {
+			if s, ok := strings.CutPrefix(h, "unix://"); ok && e.Socket == "" {
+				e.Socket = s
+			}
+		}
+		e.Socket = cmp.Or(e.Socket, "/run/docker.sock")
+	}
 }
 
 // k3sDocker is where K3s runs a cri-dockerd of its own: pkg/agent/config/config_linux.go of https://github.com/k3s-io/k3s.

@@ -78,6 +78,7 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
+	Engine  Stated   // the engine that the spec names
 	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
 
 	Cluster *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
@@ -91,7 +92,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 	return Needs{
 		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files),
-		Signed: cmp.Or(n.Signed, o.Signed), Cluster: cluster,
+		Engine: cmp.Or(n.Engine, o.Engine), Signed: cmp.Or(n.Signed, o.Signed), Cluster: cluster,
 	}
 }
 
@@ -151,7 +152,7 @@ type Engine struct {
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 
-	Args []string `json:"-"` // what its unit gives it beside the config file; nil where unknown
+	Args []string `json:"-"` // its command line; nil where unknown
 
 	// Templates are the files from which K3s, RKE2 or k0s makes the config file; of those that are not there Data is nil.
 	Templates []File `json:"-"`

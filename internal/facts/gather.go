@@ -48,17 +48,18 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 			f.Engines = append([]Engine{*e}, f.Engines...)
 		}
 	}
+	f.Engines = l.stated(ctx, needs.Engine, f.Engines)
 	f.Programs = l.programs(f.Engines)
 	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
 }
 
-// Engines finds the container engines, as Gather does, and nothing else.
-func Engines(ctx context.Context, v host.View) ([]Engine, error) {
+// Engines finds the container engines, as Gather does, and the one that is stated, and nothing else.
+func Engines(ctx context.Context, v host.View, s Stated) ([]Engine, error) {
 	l := new(Cache).look(v)
 	l.cloud = instance.Detect(l.v)
-	found := l.engines(ctx, l.os())
+	found := l.stated(ctx, s, l.engines(ctx, l.os()))
 	return found, l.err
 }
 

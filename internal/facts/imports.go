@@ -245,22 +245,107 @@ func (l *look) engineOf(ctx context.Context, pid, socket string) *Engine {
 	if len(argv) == 0 {
 		return nil
 	}
-	e := &Engine{Name: path.Base(argv[0]), Socket: socket, Unit: unit}
+	e := &Engine{Name: engineName(argv[0]), Unit: unit, Args: argv}
 	e.Binary, _ = l.v.Readlink("/proc/" + pid + "/exe")
-	switch e.Name {
-	case "containerd":
-		e.Config = cmp.Or(option(argv, "config", "c"), containerdDefault)
-		l.engineVersion(ctx, e)
-		e.Files, _ = l.containerdFiles(e.Config, Globs(e.Version))
-	case "crio":
-		e.Config = cmp.Or(option(argv, "config", "c"), crioDefault)
-		e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
-		l.engineVersion(ctx, e)
-		l.crioFiles(e)
-	}
+	l.started(ctx, e, argv)
+	e.Socket, e.Texts = cmp.Or(socket, e.Socket), l.texts
 	if u, err := l.v.Unit(ctx, unit); unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
 		e.Owner, e.Why = cmp.Or(unit, "another program"), "process "+pid
 	}
-	e.Texts = l.texts
 	return e
+}
+
+// engineName is an engine's name by its program's.
+func engineName(program string) string {
+	if name := path.Base(program); name != "dockerd" {
+		return name
+	}
+	return "docker"
+}
+
+// A Stated engine is one that the spec names by the file that it reads. All but Config may be empty.
+type Stated struct{ Name, Config, Binary, Unit string }
+
+// stated has the engine that a spec names among those that were found: a process that reads the file or runs the program, what a unit
+// starts so, or the engine whose options are not known, or whose data folder is not.
+func (l *look) stated(ctx context.Context, s Stated, found []Engine) []Engine {
+	if s.Config == "" || slices.ContainsFunc(found, func(e Engine) bool {
+		return bare(e) == 0 && e.Config == s.Config && e.Binary != "" && e.Wrapper == "" && (s.Unit == "" || s.Unit == e.Unit)
+	}) {
+		return found
+	}
+	at, err := l.v.Resolve(s.Binary)
+	if err != nil {
+		at = s.Binary
+	}
+	reads := func(argv []string, exe string) bool {
+		if len(argv) == 0 || s.Binary != "" && exe == at {
+			return len(argv) > 0
+		}
+		usual := map[string]string{"containerd": containerdDefault, "crio": crioDefault, "docker": dockerDefault}[engineName(argv[0])]
+		return usual != "" && cmp.Or(option(argv, "config", "c", "config-file"), usual) == s.Config
+	}
+	e := l.running(ctx, s.Unit, reads)
+	if e == nil {
+		e = l.startedBy(ctx, reads)
+	}
+	if i := slices.IndexFunc(found, func(e Engine) bool { return e.Config == s.Config || e.Wrapper != "" || isRancher(e, s.Config) }); e == nil && i >= 0 {
+		e = &found[i]
+	}
+	if e == nil {
+		return found
+	}
+	stated := *e
+	switch known := []string{"containerd", "crio", "docker"}; {
+	case slices.Contains(known, s.Name):
+		stated.Name = s.Name
+	case !slices.Contains(known, e.Name):
+		stated.Name = "containerd"
+	}
+	stated.Config, stated.Binary, stated.Wrapper = s.Config, cmp.Or(e.Binary, s.Binary), ""
+	l.started(ctx, &stated, e.Args)
+	if isRancher(*e, s.Config) {
+		l.templates(&stated)
+		stated.Socket = e.Socket
+	} else if stated.Unit != "" {
+		stated.Owner, stated.Why = "", ""
+	}
+	stated.Texts = l.texts
+	return append([]Engine{stated}, found...)
+}
+
+// isRancher says whether a file is what an engine of K3s or RKE2 would read in another data folder.
+func isRancher(e Engine, config string) bool {
+	return (e.Owner == "k3s" || e.Owner == "rke2") && strings.HasSuffix(config, "/agent/etc/containerd/config.toml")
+}
+
+// running is the engine that a process is.
+func (l *look) running(ctx context.Context, unit string, reads func(argv []string, exe string) bool) *Engine {
+	if !l.v.Live() {
+		return nil
+	}
+	for _, pid := range l.pids() {
+		argv, in := l.commandOf(pid)
+		exe, _ := l.v.Readlink("/proc/" + pid + "/exe")
+		if (unit == "" || unit == in) && reads(argv, exe) {
+			return l.engineOf(ctx, pid, "")
+		}
+	}
+	return nil
+}
+
+// startedBy is the engine that a unit of the administrator's starts.
+func (l *look) startedBy(ctx context.Context, reads func(argv []string, exe string) bool) *Engine {
+	for _, name := range slices.Concat(l.unitNames()...) {
+		if !strings.HasSuffix(name, ".service") {
+			continue
+		}
+		s := l.service(ctx, name)
+		if argv := l.argv(s); len(argv) > 0 && reads(argv, argv[0]) {
+			e := &Engine{Name: engineName(argv[0]), Binary: l.first(argv[0]), Unit: s.name, Args: argv}
+			l.started(ctx, e, argv)
+			return e
+		}
+	}
+	return nil
 }

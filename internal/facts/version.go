@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"path"
@@ -43,26 +44,25 @@ type program struct {
 	ask      bool     // it may be run with --version; its words tell which program it is
 }
 
-// version finds a program's version: dpkg says it, then the Go build information in the binary, then the program
-// itself. rpm's database needs a library to be read; the binary's own word is as good.
+// version finds a program's version: a program that may be run says it, then the Go build information in the binary, then dpkg, which
+// does not know of a file that was put in the package's place. One that is not run is dpkg's first: that is cheaper.
 func (l *look) version(ctx context.Context, path string, p program) string {
-	if v := upstream(l.dpkgVersion(path, p.packages...)); v != "" {
-		return v
-	}
+	packaged := upstream(l.dpkgVersion(path, p.packages...))
 	info, err := l.v.Stat(path)
-	if err != nil {
-		return ""
+	if packaged != "" && !p.ask || err != nil {
+		return packaged
 	}
 	key := binary{path, info.Size, info.Ctime}
 	if v, ok := l.cache.versions[key]; ok {
 		return v
 	}
-	found := l.binaryVersion(path, p.module)
-	if found == "" && p.ask && l.v.Runs() {
+	found := ""
+	if p.ask && l.v.Runs() {
 		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
 			found = spoken(string(out))
 		}
 	}
+	found = cmp.Or(found, l.binaryVersion(path, p.module), packaged)
 	if ctx.Err() == nil {
 		if l.cache.versions == nil {
 			l.cache.versions = map[binary]string{}

@@ -137,7 +137,8 @@ func table() []row {
 	section = "runtime"
 	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
-	file("config", "absolute path of the engine's config; empty: the engine's own", func(s *Spec) any { return &s.Runtime.Config })
+	file("config", "absolute path of the config of the engine that kubelet uses, whatever gpuadm finds; empty: the engine's own", func(s *Spec) any { return &s.Runtime.Config })
+	file("engine_binary", "absolute path of the program that reads config, where gpuadm cannot find it", func(s *Spec) any { return &s.Runtime.EngineBinary })
 	text("handler", `"auto"`, "name of the runtime handler; auto: the one that the config's owner made, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
 	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })

@@ -110,6 +110,7 @@ type Runtime struct {
 	Engine       string // auto, containerd, crio, docker
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
+	EngineBinary string `json:",omitempty"` // absolute path of the program that reads Config, where gpuadm cannot find it
 	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
 	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default

@@ -65,6 +65,7 @@ repo = { url = "file:///srv/toolkit", key = "/k", fingerprint = "EB693B3035CD571
 engine  = "containerd"
 owner   = "other"
 config  = "/etc/containerd/config.toml"
+engine_binary = "/opt/bin/containerd"
 handler = "nvidia-cdi"
 inject  = "handler"
 set_as_default = true
@@ -133,7 +134,7 @@ func wholeSpec() spec.Spec {
 			Version: "1.18", Runtimes: []string{"/usr/libexec/crio/crun"},
 			Repo: spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
-		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", Inject: "handler", SetAsDefault: true, CDIStated: true},
+		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", EngineBinary: "/opt/bin/containerd", Handler: "nvidia-cdi", Inject: "handler", SetAsDefault: true, CDIStated: true},
 		MIG: spec.MIG{Failure: "per-gpu", TrustDriver: true, GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,

@@ -161,7 +161,7 @@ func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, 
 }
 
 func engineOf(ctx context.Context, v host.View, config string) (facts.Engine, error) {
-	engines, err := facts.Engines(ctx, v)
+	engines, err := facts.Engines(ctx, v, facts.Stated{})
 	if err != nil {
 		return facts.Engine{}, err
 	}

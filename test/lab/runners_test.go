@@ -20,6 +20,7 @@ type runner struct {
 	changed string // the one file that gpuadm makes or edits
 	restart string // the unit that gpuadm restarts; "" where the runner starts its daemon again
 	command string // the daemon's configuration, as the daemon says it
+	says    string // in [runtime]
 }
 
 const (
@@ -106,6 +107,15 @@ oom_score = 0
 			},
 			command: "/snap/k8s/current/bin/containerd --config /srv/k8s/etc/containerd/config.toml config dump",
 		},
+		{ // a program and a unit of no name that gpuadm knows, and no kubelet: the spec says it all
+			name: "stated", socket: "/run/stated/containerd.sock", changed: "/srv/stated/engine.toml", units: []string{"gpu-engine"}, restart: "gpu-engine",
+			says: "config = \"/srv/stated/engine.toml\"\nengine_binary = \"/opt/stated/gpu-engine\"\n",
+			files: map[string]string{
+				"/srv/stated/engine.toml":                "version = 3\n",
+				"/etc/systemd/system/gpu-engine.service": snap("stated", "engine", "/opt/stated/gpu-engine "+args("stated", "/srv/stated/engine.toml")),
+			},
+			command: "/opt/stated/gpu-engine --config /srv/stated/engine.toml config dump",
+		},
 	}
 }
 
@@ -117,10 +127,11 @@ func TestLabRunners(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			n := boot(t, lab.Options{Dist: "trixie", Containerd: "2.4", GPUs: 1})
-			for _, at := range []string{"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin"} {
+			for _, at := range []string{"/var/lib/k0s/bin", "/snap/microk8s/current/bin", "/snap/k8s/current/bin", "/opt/stated"} {
 				n.Must("mkdir", "-p", at)
 				n.Must("cp", "/usr/bin/containerd", at)
 			}
+			n.Must("mv", "/opt/stated/containerd", "/opt/stated/gpu-engine")
 			for name, text := range r.files {
 				mode := os.FileMode(0o644)
 				if strings.HasPrefix(text, "#!") {
@@ -128,7 +139,7 @@ func TestLabRunners(t *testing.T) {
 				}
 				n.Put(name, text, mode)
 			}
-			n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
+			n.Put(specFile, "format = 1\n[runtime]\n"+r.says, 0o644)
 			n.Must("systemctl", "daemon-reload")
 			n.Must(append([]string{"systemctl", "start"}, r.units...)...)
 			answers := func() bool { return n.Exec("ctr", "--address", r.socket, "version").Exit == 0 }
