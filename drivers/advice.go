@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
 // refuse says what forbids a driver, and how to get one that is supported and fits all GPUs; more is what else may help.
@@ -83,15 +85,18 @@ func (p *plan) works(branch int, version string) bool {
 	return q.compose() == nil
 }
 
-// alive lists the branches for production that are supported on the machine's day, newest first.
+// alive lists the branches that are chosen unasked and are supported on the machine's day: with long-term support first, then for
+// production; one for new features only where a GPU works with no older one.
 func (p *plan) alive() []int {
 	var list []int
-	for _, b := range p.c.Branches {
-		if (b.Designation == "PB" || b.Designation == "LTSB") && b.End != "" && !b.ended(p.m.Day) {
-			list = append(list, b.Branch)
+	_, min := p.highest()
+	for _, designation := range []string{"LTSB", "PB", "NFB"} {
+		for _, b := range slices.Backward(p.c.Branches) {
+			needed := designation != "NFB" || hardware.Compare(min, strconv.Itoa(b.Branch)) >= 0
+			if b.Designation == designation && b.Default != "" && needed && !b.ended(p.m.Day) {
+				list = append(list, b.Branch)
+			}
 		}
 	}
-	slices.Sort(list)
-	slices.Reverse(list)
 	return list
 }

@@ -8,7 +8,9 @@
 package drivers
 
 import (
+	"cmp"
 	"io"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -71,23 +73,32 @@ func (c *Catalog) decode(r io.Reader) error {
 // Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. Without a known one it returns what to
 // assume, unknown-newer or unknown-older, and false.
 func (c Catalog) Arch(pciID string) (Architecture, bool) {
-	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
-	if err != nil {
-		return Architecture{}, false
-	}
-	for _, r := range c.Ranges {
-		from, err1 := strconv.ParseUint(r.From, 16, 16)
-		to, err2 := strconv.ParseUint(r.To, 16, 16)
-		if err1 != nil || err2 != nil || id < from || id > to {
-			continue
-		}
-		for _, a := range c.Architectures {
-			if a.Name == r.Architecture {
-				return a, !strings.HasPrefix(a.Name, "unknown-")
-			}
+	r := c.rangeOf(pciID)
+	for _, a := range c.Architectures {
+		if r != nil && a.Name == r.Architecture {
+			return a, !strings.HasPrefix(a.Name, "unknown-")
 		}
 	}
 	return Architecture{}, false
+}
+
+// coherent says whether the GPU of a device id and the CPU have one memory.
+func (c Catalog) coherent(pciID string) bool {
+	r := c.rangeOf(pciID)
+	return r != nil && r.Coherent
+}
+
+// rangeOf is the row that has a device id, nil for what is none.
+func (c Catalog) rangeOf(pciID string) *rangeRow {
+	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
+	for i, r := range c.Ranges {
+		from, err1 := strconv.ParseUint(r.From, 16, 16)
+		to, err2 := strconv.ParseUint(r.To, 16, 16)
+		if err == nil && err1 == nil && err2 == nil && from <= id && id <= to {
+			return &c.Ranges[i]
+		}
+	}
+	return nil
 }
 
 // KnownBad says why a driver's modules do not build on a kernel, "" if nothing is known against it. Kernel is its release.
@@ -123,6 +134,18 @@ func (c Catalog) UnloadOrder() []string {
 		names = append(names, u.Module)
 	}
 	return names
+}
+
+// Evidence is the oldest and the newest day of what the rows say.
+func (c Catalog) Evidence() (oldest, newest string) {
+	for _, table := range []any{c.Branches, c.GPUs, c.Exceptions, c.Repositories, c.Sets, c.Bulletins} {
+		rows := reflect.ValueOf(table)
+		for i := range rows.Len() {
+			day := rows.Index(i).FieldByName("Date").String()
+			oldest, newest = cmp.Or(min(oldest, day), day), max(newest, day)
+		}
+	}
+	return oldest, newest
 }
 
 // rule returns the branch that a rule names; 0 if the catalog lacks the rule.

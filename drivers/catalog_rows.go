@@ -10,6 +10,7 @@ type rangeRow struct {
 	To           string `toml:"to"`
 	Architecture string `toml:"architecture"`
 	Chips        string `toml:"chips"`
+	Coherent     bool   `toml:"coherent"` // CPU and GPU have one memory
 	Origin
 }
 
@@ -23,10 +24,16 @@ type gpuRow struct {
 
 type exceptionRow struct {
 	Instances  []string          `toml:"instances"`
+	Clouds     []string          `toml:"clouds"`
 	IDs        []string          `toml:"ids"`
-	Branch     int               `toml:"branch"`
+	Except     []string          `toml:"except"`
+	RDMA       bool              `toml:"rdma"`
+	From       string            `toml:"from"` // driver versions; Below is excluded
+	Below      string            `toml:"below"`
 	Flavour    string            `toml:"flavour"`
 	Parameters map[string]string `toml:"parameters"`
+	Refused    bool              `toml:"refused"`
+	Guest      bool              `toml:"guest"`
 	Why        string            `toml:"why"`
 	Origin
 }
@@ -35,6 +42,9 @@ type branchRow struct {
 	Branch      int    `toml:"branch"`
 	Designation string `toml:"designation"`
 	End         string `toml:"end"`
+	Default     string `toml:"default"` // the month since when it is chosen unasked; "" = never
+	Why         string `toml:"why"`     // it is
+	VGPU        int    `toml:"vgpu"`    // the release of NVIDIA vGPU with guest drivers of it; 0 if unknown
 	Origin
 }
 
@@ -101,6 +111,8 @@ type repositoryRow struct {
 	Needs       []string `toml:"needs"`
 	Refused     string   `toml:"refused"`
 	Multiverse  []int    `toml:"multiverse"` // branches that Ubuntu has in that component
+
+	ProprietaryLast int `toml:"proprietary_last"` // the last branch with proprietary modules; 0 = by the rule
 	Origin
 }
 

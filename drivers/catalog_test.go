@@ -49,7 +49,8 @@ func TestEveryGPU(t *testing.T) {
 			continue
 		}
 		legacy := slices.Contains([]string{"maxwell", "pascal", "volta"}, w[1])
-		if (ch.Flavour == FlavourProprietary) != legacy || (ch.Branch == "580") != legacy {
+		newer := slices.Contains([]string{"2909", "2c3a", "31c3"}, w[0])
+		if (ch.Flavour == FlavourProprietary) != legacy || ch.Branch != map[bool]string{false: "580", true: "595"}[newer] {
 			t.Errorf("%s (%s): %s modules of branch %s", w[0], w[1], ch.Flavour, ch.Branch)
 		}
 	}
@@ -185,6 +186,16 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+// TestCoherent holds the ranges against the rule of NVIDIA's module, pci_devid_is_self_hosted in kernel-open/nvidia/detect-self-hosted.h
+// of open-gpu-kernel-modules 595.45.04.
+func TestCoherent(t *testing.T) {
+	c := Load()
+	for id := range 0x10000 {
+		rule := id >= 0x2340 && id <= 0x237f || id >= 0x2940 && id <= 0x297f || id == 0x31a1 || id >= 0x31c0 && id <= 0x31ff
+		check.Equal(t, c.coherent(fmt.Sprintf("%04x", id)), rule, "%04x:", id)
+	}
+}
+
 // TestBranches wants the tables of branches to agree with each other.
 func TestBranches(t *testing.T) {
 	c := Load()
@@ -209,10 +220,10 @@ func TestBranches(t *testing.T) {
 	}
 	check.That(t, past[535] && past[570] && past[550] && !past[580] && !past[595] && past[610], "past: %v", past)
 	for day, want := range map[string][]int{
-		"":           {595, 580},
-		"2026-11-22": {595, 580},
-		"1970-01-01": {595, 580}, // a clock before the catalog is wrong
-		"2027-03-31": {595, 580},
+		"":           {580, 595},
+		"2026-11-22": {580, 595},
+		"1970-01-01": {580, 595}, // a clock before the catalog is wrong
+		"2027-03-31": {580, 595},
 		"2027-04-01": {580},
 		"2028-06-30": {580},
 		"2028-07-01": nil,

@@ -49,6 +49,9 @@ type Choice struct {
 	Without     []string          // kernels that it has no signed modules for, and that are left without
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
 	Fabric      string            // what joins the GPUs: FabricOf
+	Reason      string            // why the branch is taken, where none is asked for
+	Guest       bool              // the driver is a guest's, of NVIDIA vGPU
+	Coherent    bool              // CPU and GPU have one memory
 	CUDA        string            // the newest CUDA major version with programs that run: 13
 	Warnings    []string
 }
@@ -89,6 +92,9 @@ func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	}
 	p := plan{c: c, m: m, d: d, limits: c.limits(m)}
 	if err := p.mixed(); err != nil {
+		return Choice{}, err
+	}
+	if err := p.guest(); err != nil {
 		return Choice{}, err
 	}
 	if err := p.from(); err != nil {
@@ -174,6 +180,7 @@ func (p *plan) remark() {
 		ch.CUDA = strconv.Itoa(major)
 	}
 	_, ch.Minimum = p.highest()
+	ch.Coherent = slices.ContainsFunc(p.limits, func(l limit) bool { return p.c.coherent(l.gpu.ID) })
 	for _, l := range p.limits {
 		switch {
 		case !l.known && l.arch.Open == "must":
@@ -200,8 +207,9 @@ func (p *plan) remark() {
 }
 
 func (p *plan) remarkBranch() {
-	if p.d.Version == "" {
-		p.warn("no version is asked for: branch %d is taken, and its newest version", p.branch)
+	if i := slices.IndexFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }); i >= 0 && p.d.Version == "" {
+		p.choice.Reason = p.c.Branches[i].Why
+		p.warn("no version is asked for: branch %d is taken, and its newest version: %s", p.branch, cmp.Or(p.choice.Reason, "the only one that "+p.repo.String()+" has"))
 	}
 	asked := cmp.Or(p.choice.Version, p.choice.Branch)
 	if s := p.c.unfixed("driver "+asked, asked, p.m.Day); s != "" {

@@ -150,7 +150,9 @@ func table(c Catalog, id, version, source string) string {
 				}
 			}
 			for _, p := range slices.Sorted(maps.Keys(ch.Parameters)) {
-				fmt.Fprintf(&rows, ", %s=%s", p, ch.Parameters[p])
+				if p != "NVreg_CoherentGPUMemoryMode" { // in every row from 580 on: TestPlatforms
+					fmt.Fprintf(&rows, ", %s=%s", p, ch.Parameters[p])
+				}
 			}
 			rows.WriteString("\n")
 			for _, w := range ch.Warnings {

@@ -107,7 +107,7 @@ func (p *plan) mixed() error {
 // decide settles branch, version and kernel modules.
 func (p *plan) decide() error {
 	if p.d.Version == "" {
-		return p.newest()
+		return p.careful()
 	}
 	major, _, exact := strings.Cut(p.d.Version, ".")
 	branch, err := strconv.Atoi(major)
@@ -129,8 +129,8 @@ func (p *plan) settle(branch int, flavour string) {
 	p.branch, p.choice.Branch, p.choice.Flavour = branch, strconv.Itoa(branch), flavour
 }
 
-// newest takes the newest branch with support to come that fits, or the one that the archive has.
-func (p *plan) newest() error {
+// careful takes the first branch of those that may be chosen unasked that fits, or the one that the archive has.
+func (p *plan) careful() error {
 	supported := p.supported()
 	old, last := p.oldest()
 	if len(supported) == 0 {
@@ -139,6 +139,12 @@ func (p *plan) newest() error {
 	}
 	if last > 0 && last < slices.Min(supported) && len(supported) > 1 {
 		return p.refuse(fmt.Sprintf("cannot choose a driver with support: %s works with branch %d and older only", old, last))
+	}
+	for _, l := range p.limits {
+		if !l.known && l.arch.Open == "must" {
+			return refuse(fmt.Sprintf("cannot choose a driver branch: %s is newer than this release knows", l),
+				"install nvidia-driver-assistant of NVIDIA's repository: its supported-gpus.json names the GPUs of its branch", "then write that branch as version in [driver]")
+		}
 	}
 	var why []error
 	for _, b := range supported {
@@ -155,7 +161,7 @@ func (p *plan) newest() error {
 	return why[0]
 }
 
-// supported lists the branches that may be chosen unasked, newest first. An archive that has one branch has no other choice.
+// supported lists the branches that may be chosen unasked, the most careful first. An archive that has one branch has no other choice.
 func (p *plan) supported() []int {
 	if p.repo.First > 0 && p.repo.First == p.repo.Last {
 		return []int{p.repo.First}
@@ -182,6 +188,11 @@ func (p *plan) judge(branch int, asked string) (flavour, what string, more []str
 	}
 	if what := p.published(branch, asked); what != "" {
 		return "", what, nil
+	}
+	for _, e := range p.exceptions(asked) {
+		if e.Refused && !p.d.TrustVersion {
+			return "", fmt.Sprintf("cannot install driver %s: %s", asked, e.Why), []string{"or write trust_version = true in [driver], if this driver is meant all the same"}
+		}
 	}
 	flavour = p.flavour(branch)
 	what, more = p.possible(branch, asked, flavour)
@@ -224,8 +235,8 @@ func (p *plan) flavour(branch int) string {
 	case p.repo.OpenOnly, p.d.GDS && p.repo.Source == SourceNVIDIA:
 		return FlavourOpen
 	}
-	for _, e := range p.exceptions(branch) {
-		if e.Flavour == FlavourOpen || e.Flavour == FlavourProprietary && branch <= p.c.rule("proprietary-last") {
+	for _, e := range p.exceptions(strconv.Itoa(branch)) {
+		if e.Flavour == FlavourOpen || e.Flavour == FlavourProprietary && branch <= p.proprietaryLast() {
 			return e.Flavour
 		}
 	}
@@ -233,6 +244,11 @@ func (p *plan) flavour(branch int) string {
 		return FlavourOpen
 	}
 	return FlavourProprietary
+}
+
+// proprietaryLast is the last branch of which the repository has proprietary kernel modules.
+func (p *plan) proprietaryLast() int {
+	return cmp.Or(p.repo.ProprietaryLast, p.c.rule("proprietary-last"))
 }
 
 // possible says why a branch or a repository lacks kernel modules of a flavour, "" if it has them, and what may help.
@@ -247,7 +263,7 @@ func (p *plan) possible(branch int, asked, flavour string) (what string, more []
 	if p.d.Modules == FlavourProprietary {
 		more = []string{`write modules = "auto" in [driver]`}
 	}
-	open, last := p.c.rule("open-first"), p.c.rule("proprietary-last")
+	open, last := p.c.rule("open-first"), p.proprietaryLast()
 	switch {
 	case flavour == FlavourProprietary && p.d.GDS && p.repo.Source == SourceNVIDIA:
 		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage release notes.

@@ -307,13 +307,23 @@ func (h headerRow) fits(family, id, kernel string) bool {
 		strings.HasPrefix(kernel, h.Prefix) && strings.Contains(kernel, h.Contains) && strings.HasSuffix(kernel, h.Suffix)
 }
 
-// exceptions returns the rows that are for the machine's instance type or one of its GPUs, and the branch.
-func (p *plan) exceptions(branch int) []exceptionRow {
+// exceptions returns the rows that are for the machine, one of its GPUs, and the version or branch asked for.
+func (p *plan) exceptions(asked string) []exceptionRow {
 	family, _, _ := strings.Cut(p.m.Instance, ".")
 	var rows []exceptionRow
 	for _, e := range p.c.Exceptions {
-		gpu := slices.ContainsFunc(p.limits, func(l limit) bool { return slices.Contains(e.IDs, strings.ToLower(l.gpu.ID)) })
-		if branch >= e.Branch && (gpu || slices.Contains(e.Instances, family)) {
+		gpu := func(ids []string) bool {
+			return slices.ContainsFunc(p.limits, func(l limit) bool {
+				id := strings.ToLower(l.gpu.ID)
+				return slices.Contains(ids, id) || slices.Contains(ids, id+":"+l.gpu.Board)
+			})
+		}
+		of := func(i string) bool { return i == family || strings.HasSuffix(i, "-") && strings.HasPrefix(family, i) }
+		switch {
+		case below(asked, e.From), e.Below != "" && hardware.Compare(asked, e.Below) >= 0, e.RDMA && !p.m.RDMA, gpu(e.Except):
+		case len(e.IDs) > 0 && !gpu(e.IDs), len(e.Clouds) > 0 && !slices.Contains(e.Clouds, p.m.Cloud):
+		case len(e.Instances) > 0 && !slices.ContainsFunc(e.Instances, of):
+		default:
 			rows = append(rows, e)
 		}
 	}
@@ -322,7 +332,7 @@ func (p *plan) exceptions(branch int) []exceptionRow {
 
 // parameters takes over the exceptions' module parameters that the spec does not set.
 func (p *plan) parameters() {
-	for _, e := range p.exceptions(p.branch) {
+	for _, e := range p.exceptions(cmp.Or(p.choice.Version, p.choice.Branch)) {
 		if cmp.Or(e.Flavour, p.choice.Flavour) != p.choice.Flavour {
 			p.warn("%s; %s kernel modules were chosen nevertheless", e.Why, p.choice.Flavour)
 			continue

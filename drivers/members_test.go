@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -124,7 +125,7 @@ func TestWarnings(t *testing.T) {
 		want []string
 	}{
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver("580.178.04"), nil},
-		{machine("ubuntu", "24.04", "amd64", "2331"), driver(""), []string{"no version is asked for: branch 595 is taken, and its newest version"}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver(""), []string{"no version is asked for: branch 580 is taken, and its newest version: long-term support until 2028-06, and what the images of AKS, Azure HPC, Google and AICR pin"}},
 		{machine("ubuntu", "22.04", "amd64", "20b5"), driver("535.309.01"), []string{"driver branch 535 ended in 2026-06: no security fix will come for it"}},
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver("700"), []string{"driver branch 700 is not known to this release"}},
 		{bad, driver("535.154.05"), []string{"driver 535.154.05 lacks the security fixes of NVIDIA's bulletin 5821 (2026-05-19), which 535.309.01 has; branch 535 ended in 2026-06, and no fix will come for what was found since", "driver 535.154.05 on kernel 6.6.15-x64v3: the kernel made __rcu_read_lock GPL-only, which the proprietary modules use through pfn_valid: they do not build"}},
@@ -184,23 +185,65 @@ func TestRepositories(t *testing.T) {
 	check.That(t, ch.Repo.URL == "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run", "%+v", ch.Repo)
 }
 
-// TestExceptions wants the parameters of AWS' older instances, unless the spec sets them.
+// TestExceptions wants the parameters that a machine's kind asks for, unless the spec sets them; TestPlatforms has more machines.
 func TestExceptions(t *testing.T) {
-	m := machine("ubuntu", "24.04", "amd64", "2237")
-	m.Instance = "g5.xlarge"
-	ch := choose(t, m, driver("580.95.05"))
-	check.That(t, ch.Flavour == FlavourProprietary && ch.Parameters["NVreg_EnableGpuFirmware"] == "0", "%+v", ch)
-	d := driver("580.95.05")
-	d.Parameters = map[string]string{"NVreg_EnableGpuFirmware": "1"}
-	ch = choose(t, m, d)
-	check.That(t, len(ch.Parameters) == 0, "the spec's parameter is lost: %+v", ch.Parameters)
-	for _, other := range []string{"", "g6.xlarge", "g5x.large", "p5.48xlarge"} {
-		m.Instance = other
-		ch := choose(t, m, driver("580.95.05"))
-		check.That(t, ch.Flavour == FlavourOpen && ch.Parameters == nil, "%s: %+v", other, ch)
+	const cdmm, gsp = "NVreg_CoherentGPUMemoryMode", "NVreg_EnableGpuFirmware"
+	for _, x := range []struct {
+		gpu, instance, version string
+		of                     map[string]string // the spec's parameters
+		want                   map[string]string
+		flavour                string
+	}{
+		{"2237", "g5.xlarge", "580.95.05", nil, map[string]string{gsp: "0", cdmm: "driver"}, FlavourProprietary},
+		{"2237", "g5.xlarge", "580.95.05", map[string]string{gsp: "1", cdmm: "numa"}, nil, FlavourProprietary},
+		{"2237", "", "580.95.05", nil, map[string]string{cdmm: "driver"}, FlavourOpen},
+		{"2237", "g6.xlarge", "580.65.06", nil, map[string]string{cdmm: "driver"}, FlavourOpen},
+		{"2237", "g5x.large", "580.65.05", nil, nil, FlavourOpen}, // before the parameter
+		{"2e12", "", "580.95.05", nil, nil, FlavourOpen},          // GB10: one memory for both, and no mode
+	} {
+		m, d := machine("ubuntu", "24.04", "amd64", x.gpu), driver(x.version)
+		m.Instance, d.Parameters = x.instance, x.of
+		ch := choose(t, m, d)
+		check.That(t, ch.Flavour == x.flavour && maps.Equal(ch.Parameters, x.want), "%+v: %s %v", x, ch.Flavour, ch.Parameters)
 	}
-	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), driver("580"))
-	check.That(t, ch.Parameters["NVreg_CoherentGPUMemoryMode"] == "driver", "%+v", ch.Parameters)
+	p6e := machine("ubuntu", "24.04", "arm64", "2941")
+	p6e.Instance, p6e.RDMA = "p6e-gb200.36xlarge", true
+	d := driver("595")
+	d.TrustVersion = true
+	ch := choose(t, p6e, d)
+	check.That(t, ch.Branch == "595" && len(ch.Parameters) == 1, "595 that is meant: %+v", ch)
+	_, err := Choose(Load(), p6e, driver("595.91.07"))
+	check.That(t, strings.Contains(whole(err), `write version = "580"`) && strings.Contains(whole(err), "trust_version = true"), "%v", whole(err))
+}
+
+// TestGuests wants for a virtual GPU the guest's own driver, of the host's release of vGPU or of the one before.
+func TestGuests(t *testing.T) {
+	for _, x := range []struct {
+		host, version, url, want string // in the refusal, or in the warnings
+	}{
+		{"580.105.08", "580.105.08", "", "cannot install a data-centre driver: GPU 0000:01:00.0 (L4, ada) is for a vGPU guest driver: its hypervisor cut it out of a whole one with driver 580.105.08, of vGPU 19"},
+		{"580.105.08", "580.105.08", "/x.run", ""},
+		{"580.105.08", "570.211.01", "/x.run", ""},
+		{"580.105.08", "595.58.03", "/x.run", "cannot install driver 595.58.03: it is of vGPU 20, and the host's is of vGPU 19 (580.105.08), which serves no newer guests"},
+		{"595.71.05", "570.211.01", "/x.run", "guests that are more than one release behind may not work"},
+		{"", "570.211.01", "/x.run", ""},
+	} {
+		m, d := machine("ubuntu", "24.04", "amd64", "27b8"), driver(x.version)
+		m.VGPU = &facts.VGPU{Version: x.host}
+		d.Source, d.Runfile.URL = "runfile", x.url
+		ch, err := Choose(Load(), m, d)
+		is := strings.Join(ch.Warnings, "; ")
+		if err != nil {
+			is = err.Error()
+		}
+		check.That(t, strings.Contains(is, x.want) && (x.want != "" || err == nil && ch.Guest && !strings.Contains(is, "vGPU")), "%+v: %+v, %v", x, ch, err)
+	}
+	for instance, where := range map[string]string{"aws": "s3://ec2-linux-nvidia-drivers", "azure": "resources.json", "gce": "gs://", "": "licensing portal"} {
+		m := machine("ubuntu", "24.04", "amd64", "27b8")
+		m.Cloud, m.GPUs[0].Board = instance, "1733"
+		_, err := Choose(Load(), m, driver("580"))
+		check.That(t, strings.Contains(whole(err), where), "%s: %v", instance, whole(err))
+	}
 }
 
 // TestParse wants a catalog with an unknown key, or without files, to be refused.

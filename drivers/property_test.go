@@ -154,7 +154,7 @@ func TestMonotone(t *testing.T) {
 		chosen++
 		branchA, _ := strconv.Atoi(a.Branch)
 		branchB, _ := strconv.Atoi(b.Branch)
-		if hardware.Compare(a.Minimum, b.Minimum) > 0 || d.Version == "" && branchB > branchA || d.Version != "" && a.Branch != b.Branch {
+		if hardware.Compare(a.Minimum, b.Minimum) > 0 || d.Version == "" && branchB > branchA && !below(a.Branch, b.Minimum) || d.Version != "" && a.Branch != b.Branch {
 			t.Fatalf("%s from %s on, then %s from %s on", a.Branch, a.Minimum, b.Branch, b.Minimum)
 		}
 		for role := range roles(a) {

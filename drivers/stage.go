@@ -320,7 +320,12 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), c.lacking(s.Driver, f))
+			k, _ := c.KernelSide(s.Driver, f)
+			notes := slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), c.lacking(s.Driver, f))
+			if c.Coherent && k.Parameters[coherentMode] == "driver" && (s.MIG.Asked() || s.Driver.GDS) {
+				notes = append(notes, coherentMode+"=driver keeps the GPUs' memory out of the node's, and NVIDIA excludes MIG and GPUDirect Storage under it since 580.65.06: no release is known that allows them")
+			}
+			return notes
 		},
 	}
 }
@@ -353,6 +358,10 @@ func (d Driver) Services() converge.Stage {
 		Notes: d.imexNotes,
 	}
 }
+
+// coherentMode says who has the memory of GPUs that share one with the CPU: the driver, or the kernel as a NUMA node.
+// Source of what it excludes: NVIDIA/cloud-native-docs gpu-operator/release-notes.rst, v25.3.2.
+const coherentMode = "NVreg_CoherentGPUMemoryMode"
 
 // later is the want for what is not known yet.
 func later(name, until string) converge.Want {

@@ -48,13 +48,13 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		advice string // in the words of the refusal
 		then   spec.Driver
 	}{
-		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
-		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
+		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "580.178.04"`, with(driver("580.178.04"), "source", "runfile")},
+		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "580.178.04"`, with(driver("580.178.04"), "source", "runfile")},
 		{"580 on Debian 13, arm64, by runfile", debian("13"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 		{"580 on Debian 13, amd64", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
 		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
-		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `version = "595"`, with(driver("595"), "source", "distro")},
-		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "595"`, with(driver("595"), "source", "nvidia")},
+		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `version = "580"`, with(driver("580"), "source", "distro")},
+		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "580"`, with(driver("580"), "source", "nvidia")},
 		{"no archive of its own", machine("rocky", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "auto"`, driver("580")},
 		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 	} {
@@ -226,15 +226,15 @@ func TestAdviceInWords(t *testing.T) {
 	}{
 		{machine("ubuntu", "24.04", "amd64", "1db1"), driver("595"), []string{`write version = "580" in [driver]`}},
 		{late(machine("ubuntu", "24.04", "amd64", "1db1"), "2028-07-01"), driver("595"), []string{none}},
-		{machine("ubuntu", "24.04", "amd64", "2901"), driver("550"), []string{`write version = "595" in [driver]`}},
+		{machine("ubuntu", "24.04", "amd64", "2901"), driver("550"), []string{`write version = "580" in [driver]`}},
 		{late(machine("ubuntu", "24.04", "amd64", "2901"), "2027-04-01"), driver("550"), []string{`write version = "580" in [driver]`}},
 		{machine("rocky", "9.6", "amd64", "102d"), driver(""), []string{none}},
-		{machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), []string{`write source = "nvidia" and version = "595" in [driver]`}},
-		{machine("debian", "13", "arm64", "2941"), driver(""), []string{`write source = "runfile" and version = "595.91.07" in [driver]`}},
-		{machine("debian", "12", "amd64", "20b5"), with(driver("580"), "source", "runfile"), []string{`write version = "595.91.07" in [driver]`}},
+		{machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), []string{`write source = "nvidia" and version = "580" in [driver]`}},
+		{machine("debian", "13", "arm64", "2941"), driver(""), []string{`write source = "runfile" and version = "580.178.04" in [driver]`}},
+		{machine("debian", "12", "amd64", "20b5"), with(driver("580"), "source", "runfile"), []string{`write version = "580.178.04" in [driver]`}},
 		{machine("azurelinux", "3.0", "amd64", "1db1"), driver(""), []string{`write source = "runfile" and version = "580.178.04" in [driver]`}},
-		{machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"), []string{`write version = "595" in [driver]`, `write modules = "auto" in [driver]`}},
-		{machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), []string{`write version = "595" in [driver]`}},
+		{machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"), []string{`write version = "580" in [driver]`, `write modules = "auto" in [driver]`}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), []string{`write version = "580" in [driver]`}},
 	} {
 		_, err := Choose(c, x.m, x.d)
 		var told *trouble.Error

@@ -215,6 +215,7 @@ func (d *draft) driver() {
 	asked := spec.Defaults()
 	asked.Sections = []string{"driver"}
 	choice, err := d.advised()
+	careful := choice
 	for _, version := range []string{d.present(), choice.Branch} {
 		asked.Driver.Version = version
 		if found, ok, wrong := drivers.New().Choose(asked, d.facts); ok && wrong == nil {
@@ -236,6 +237,9 @@ func (d *draft) driver() {
 		d.say("# The driver is left to " + choice.Owner + ": gpuadm verifies that it is of this branch.")
 	default:
 		d.say("# The driver: the newest of a branch, or an exact version where all nodes must have the same.")
+		if asked.Driver.Version == careful.Branch && careful.Reason != "" {
+			d.say("# Branch " + careful.Branch + ": " + careful.Reason + ".")
+		}
 	}
 	d.say("[driver]", fmt.Sprintf("version = %q", asked.Driver.Version))
 	if n := len(d.gpus); n > 0 {

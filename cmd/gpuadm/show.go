@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -64,6 +65,8 @@ content; values of keys that look like secrets are masked.`,
 func (c *common) factsText(f facts.Facts) {
 	printf(c.stdout, "%s\n", f)
 	if c.verbose {
+		oldest, newest := drivers.Load().Evidence()
+		printf(c.stdout, "driver catalog: evidence up to %s, oldest of %s; a branch or a GPU that it does not know is taken as asked for\n", newest, oldest)
 		text, _ := json.MarshalIndent(f, "", "  ") // facts can always be encoded
 		for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
 			printf(c.stdout, "%s\n", line)

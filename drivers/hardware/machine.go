@@ -21,7 +21,10 @@ type Machine struct {
 	Name      string            // PRETTY_NAME
 	Arch      string            // amd64, arm64
 	Kernels   []string          // releases of the kernels that the modules are for
+	Cloud     string            // aws, azure, gce; "" if unknown or none
 	Instance  string            // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
+	RDMA      bool              // a network card behind PCIe reads and writes the GPUs' memory
+	VGPU      *facts.VGPU       // what a virtual GPU says of the host's driver; nil where no GPU is a virtual one
 	Owner     string            // the driver's owner, if signs on the machine name one; "" = none
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
 	Signed    []string          // packages of signed modules that are available for the kernels; nil where that is not known
@@ -42,6 +45,7 @@ type Module struct {
 type Device struct {
 	Address string // 0000:17:00.0
 	ID      string // 2330
+	Board   string // the subsystem's device, 1733; "" if unknown
 	Model   string // H100 80GB; "" if unknown
 }
 
@@ -49,7 +53,7 @@ type Device struct {
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Instance: instanceType, Signed: f.Signed, Day: f.Day,
+		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Cloud: f.Cloud.Name, Instance: instanceType, RDMA: f.RDMA, VGPU: f.VGPU, Signed: f.Signed, Day: f.Day,
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}
@@ -72,6 +76,7 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	}
 	for _, p := range f.GPUs {
 		d := Device{Address: p.Address, ID: strings.ToLower(p.Device), Model: p.Model}
+		_, d.Board, _ = strings.Cut(p.Subsystem, ":")
 		switch {
 		case p.Display():
 			m.GPUs = append(m.GPUs, d)

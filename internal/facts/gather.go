@@ -33,9 +33,10 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	if f.Live {
-		f.Virt, f.GPUs = l.virt(), c.gpus
+		f.Virt, f.GPUs, f.RDMA = l.virt(), c.gpus, c.rdma
 		if c.gpus = nil; f.GPUs == nil {
 			f.GPUs = l.pci()
+			f.RDMA = l.rdma
 		}
 	}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
@@ -68,7 +69,7 @@ func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	l := c.look(v)
 	all := l.pci()
 	if l.err == nil {
-		c.gpus = all
+		c.gpus, c.rdma = all, l.rdma
 	}
 	return all, l.err
 }
@@ -95,12 +96,14 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.Modules = &m
 		f.DriverOwner = l.driverOwner()
 	}
+	if needs.Modules || needs.Driver {
+		f.VGPU = l.vgpu(f.Virt, f.GPUs)
+	}
 	if needs.Signed != "" {
 		f.Signed = l.signed(ctx, *f, needs.Signed)
 	}
 	if needs.Driver {
 		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(), l.dynamicMIG(), l.gfd(), l.machine()
-		f.VGPU = l.vgpu(f.Virt, f.GPUs)
 		d, err := l.v.Driver(ctx)
 		none, later := (*host.NoDriver)(nil), host.Later{}
 		switch {
@@ -134,6 +137,7 @@ type look struct {
 
 	units [][]string // the names in systemd's folders, once unitThere has listed them
 	cloud instance.Cloud
+	rdma  bool // pci has seen a network card that reads and writes GPUs' memory
 	err   error
 
 	distributions []distribution // those that start the engine and kubelet themselves

@@ -27,7 +27,8 @@ type Cache struct {
 	versions map[binary]string
 	modules  *ModuleCache
 	asked    asked
-	gpus     []PCI // found by GPUs, for the next Gather
+	gpus     []PCI // found by GPUs, for the next Gather; and rdma with them
+	rdma     bool
 	texts    *toml.Texts
 }
 
@@ -315,6 +316,9 @@ func (l *look) pci() []PCI {
 		l.fail("list", pci.Bus, err)
 	}
 	for _, p := range all {
+		// 15b3 is Mellanox, as NVIDIA's network cards say; EFA's functions are Amazon's efa0 to efa3, beside its plain ec20: pci.ids, and
+		// EFA_DEV in drivers/infiniband/hw/efa/efa_main.c of the kernel's tree.
+		l.rdma = l.rdma || strings.HasPrefix(p.Class, "02") && (p.Vendor == "15b3" || p.Vendor == "1d0f" && strings.HasPrefix(p.Device, "efa"))
 		if p.Vendor == pci.Nvidia {
 			p.Model = model(p.Device, p.Subsystem)
 			found = append(found, p)

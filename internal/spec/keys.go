@@ -121,6 +121,7 @@ func table() []row {
 	add("packages", TypeStrings, "[]", "packages to install with the driver; parts of the driver come in its version", func(s *Spec) any { return &s.Driver.Packages }).check = checkPackage
 	add("without", TypeStrings, "[]", "packages that gpuadm would ask for and that are to be left out", func(s *Spec) any { return &s.Driver.Without }).check = checkPackage
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
+	add("trust_version", TypeBool, "false", "install the version even where it is known not to serve this kind of machine, as 595 on AWS's P6e", func(s *Spec) any { return &s.Driver.TrustVersion })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
 	add("enable_needed", TypeBool, "false", "enable what the driver's packages depend on, such as EPEL and CRB; it needs no url", func(s *Spec) any { return &s.Driver.Repo.EnableNeeded })
 	section = "driver.runfile"

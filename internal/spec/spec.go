@@ -74,6 +74,7 @@ type Driver struct {
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Packages      []string          // to install with the driver
 	Without       []string          // of the packages that the catalog names, those to leave out
+	TrustVersion  bool              `json:",omitempty"` // install the version where it is known not to serve this kind of machine
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	Repo          Repo
 	Runfile       Runfile

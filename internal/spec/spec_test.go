@@ -47,6 +47,7 @@ peermem = true
 gds = true
 packages = ["libnvidia-gl-580", "nvidia-driver-NVML"]
 without = ["libnvidia-encode-580"]
+trust_version = true
 parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
 [driver.repo]
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
@@ -126,7 +127,7 @@ func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
 			Version: "580.95.05", GPUCount: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", IMEX: "host", IMEXNodes: []string{"10.0.0.12", "fd00::b", "gb200-3.example"}, Peermem: true, GDS: true,
-			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"},
+			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"}, TrustVersion: true,
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
 			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "packages", EnableNeeded: true},
 		},
