@@ -214,6 +214,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		}
 	}()
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
+		c.ran(res)
 		return err
 	}
 	voice := c.voice()
@@ -223,6 +224,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	began := h.Now()
 	res, err = c.run.Apply(ctx)
 	voice.close()
+	c.ran(res)
 	if err != nil && !(trouble.Passes(err) && waitsFor(res, host.InNewProcess)) {
 		return err
 	}
@@ -242,6 +244,8 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		}
 	}
 	switch {
+	case res.Held != "" && !c.booting: // a boot has done what it should: the gate opens
+		return exit(exitPending)
 	case res.Reboot == "":
 		return c.inNewProcess(ctx, res, stop)
 	case c.run.Reboots:
@@ -334,11 +338,14 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := c.run.Undo(ctx, to, leave)
 	voice.close()
+	c.ran(res)
 	if err != nil {
 		return err
 	}
 	if len(res.Damaged) > 0 { // the run's last warning has said so
 		err = exit(exitCannot)
+	} else if res.Reboot != "" {
+		err = exit(exitReboot)
 	}
 	if c.output == "json" {
 		return err
@@ -358,7 +365,6 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	}
 	if res.Reboot != "" {
 		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
-		err = cmp.Or(err, error(exit(exitReboot)))
 	}
 	return err
 }

@@ -211,6 +211,7 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	began := h.Now()
 	res, err := e.Apply(ctx, h)
 	voice.close()
+	c.ran(res)
 	if err != nil || c.output == "json" {
 		return err
 	}

@@ -35,6 +35,7 @@ type env struct {
 	getenv         func(string) string
 	args           []string // the command line, without the program
 	root           bool     // may touch the live machine
+	ended          *ending  // how the command's run has ended
 	open           func(root string) (host.Host, error)
 	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opened to be baked
 	read           func(name string) ([]byte, error)                                              // a file named on the command line

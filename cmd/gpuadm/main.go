@@ -55,11 +55,11 @@ func system() env {
 
 // The exit codes, one per next act of the caller.
 const (
-	exitCannot  = 1                // an operator must fix the cause
-	exitUsage   = agent.ExitUsage  // fix the spec or the command line; another run does not help
-	exitPending = 3                // changes are pending: decide
-	exitReboot  = agent.ExitReboot // reboot; then gpuadm continues
-	exitAgain   = agent.ExitAgain  // run it again: sysexits' EX_TEMPFAIL
+	exitCannot  = 1                 // an operator must fix the cause
+	exitUsage   = agent.ExitUsage   // fix the spec or the command line; another run does not help
+	exitPending = agent.ExitPending // changes are pending: decide
+	exitReboot  = agent.ExitReboot  // reboot; then gpuadm continues
+	exitAgain   = agent.ExitAgain   // run it again: sysexits' EX_TEMPFAIL
 )
 
 // usage is an error of the command line or the spec.
@@ -77,16 +77,31 @@ type exit int
 
 func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
 
-// report prints an error and returns the exit code.
+// report prints how a command has ended, and returns the exit code.
 func report(e env, cmd *cobra.Command, err error) int {
-	var code exit
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &code):
-		return int(code)
+	var f ending
+	if e.ended != nil {
+		f = *e.ended
 	}
+	var code exit
+	if err == nil || errors.As(err, &code) {
+		f.Exit = int(code)
+	} else {
+		f = judge(e, cmd, err, f)
+	}
+	if f.Format == 0 { // no run, and everything has been printed
+		return f.Exit
+	}
+	if out := cmd.Flag("output"); (out == nil || out.Value.String() != "json" || printJSON(e.stdout, f) != nil) && f.Error != "" {
+		f.print(e)
+	}
+	return f.Exit
+}
+
+// judge is an error with its exit code, what to do, and what the run had changed.
+func judge(e env, cmd *cobra.Command, err error, ran ending) ending {
 	f := failureOf(err)
+	f.Run, f.Stage, f.Changed, f.Deferred, f.Held, f.Reboot = ran.Run, ran.Stage, ran.Changed, ran.Deferred, ran.Held, ran.Reboot
 	switch {
 	case f.Spec != nil:
 		f.Exit = exitUsage
@@ -106,21 +121,31 @@ func report(e env, cmd *cobra.Command, err error) int {
 	default:
 		f.advise(e, err)
 	}
-	if out := cmd.Flag("output"); out == nil || out.Value.String() != "json" || printJSON(e.stdout, f) != nil {
-		f.print(e)
-	}
-	return f.Exit
+	return f
 }
 
-// failure is what every verb prints when it fails; -o json prints the struct itself.
-type failure struct {
-	Format  int       `json:"format"`
-	Error   string    `json:"error"`
-	Exit    int       `json:"exit"` // the exit code
-	Because []string  `json:"because,omitempty"`
-	Undone  []string  `json:"undone,omitempty"` // what was rolled back
-	Try     []string  `json:"try,omitempty"`
-	Spec    []finding `json:"spec,omitempty"` // what is wrong in the files
+// An ending is the object that -o json ends with where a verb has made a run, or has failed: how that ended.
+type ending struct {
+	Format   int       `json:"format"`
+	Error    string    `json:"error,omitempty"`
+	Exit     int       `json:"exit"` // the exit code
+	Because  []string  `json:"because,omitempty"`
+	Undone   []string  `json:"undone,omitempty"` // what was rolled back
+	Try      []string  `json:"try,omitempty"`
+	Spec     []finding `json:"spec,omitempty"`   // what is wrong in the files
+	Run      string    `json:"run,omitempty"`    // the run, in the journal; none where it had nothing to do
+	Stage    string    `json:"stage,omitempty"`  // the stage that has failed, or waits
+	Changed  int       `json:"changed"`          // what the run has changed, also before it was continued
+	Deferred int       `json:"deferred"`         // changes that wait for an event
+	Held     string    `json:"held,omitempty"`   // the run whose undo holds unattended applies
+	Reboot   string    `json:"reboot,omitempty"` // why a reboot is needed
+}
+
+// ran keeps how a run has ended, for the object that -o json ends with.
+func (e env) ran(res converge.Result) {
+	*e.ended = ending{
+		Format: converge.PlanFormat, Run: res.Run, Stage: res.Stage, Changed: res.Changed, Deferred: len(res.Deferred), Held: res.Held, Reboot: res.Reboot,
+	}
 }
 
 type finding struct {
@@ -133,8 +158,8 @@ type finding struct {
 }
 
 // failureOf is an error as it is printed.
-func failureOf(err error) failure {
-	f := failure{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
+func failureOf(err error) ending {
+	f := ending{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
 	if t := (*trouble.Error)(nil); errors.As(err, &t) {
 		f.Error, f.Because, f.Undone, f.Try = t.Error(), slices.Clone(t.Because), t.Undone, slices.Clone(t.Try)
 	}
@@ -147,7 +172,7 @@ func failureOf(err error) failure {
 }
 
 // advise adds likely causes and what to do, where the machine and not the spec is at fault.
-func (f *failure) advise(e env, err error) {
+func (f *ending) advise(e env, err error) {
 	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
 	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
 	var confined []string
@@ -171,7 +196,7 @@ func (f *failure) advise(e env, err error) {
 }
 
 // print prints a failure in words: each error of the spec with a mark under its place, or the error with its reasons and what to do.
-func (f failure) print(e env) {
+func (f ending) print(e env) {
 	for _, w := range f.Spec {
 		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
 		if w.Text != "" {

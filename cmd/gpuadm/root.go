@@ -116,7 +116,7 @@ func (c *common) verbs() []verbGroup {
 
 // run runs one command line and returns its exit code.
 func run(ctx context.Context, e env, args []string) int {
-	e.args = args
+	e.args, e.ended = args, &ending{}
 	root := newRoot(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -35,13 +35,13 @@ import (
 // Kubernetes, which has the schemas of those.
 var answers = map[string]any{
 	"doctor":       doctor.Report{},
-	"error":        failure{},
 	"event":        converge.Event{},
 	"facts":        facts.Facts{},
 	"mig-export":   migGPUs{},
 	"mig-fit":      migFits{},
 	"mig-generate": mig.PartedFile{},
 	"mig-profiles": migModels{},
+	"ending":       ending{},
 	"owners":       ownerList{},
 	"plan":         converge.Plan{},
 	"repair":       repairList{},
@@ -217,7 +217,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 			code, out := onHost(t, n, verb, "-o", "json", "-f", good)
 			must.That(t, code != exitUsage, "%s: %s: exit code %d\n%s", name, verb, code, out)
 			if as := verb; code == exitCannot && strings.HasPrefix(out, `{"format":1,"error":`) {
-				check("error", out)
+				check("ending", out)
 			} else {
 				check(as, out)
 			}
@@ -227,7 +227,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	must.OK(t, err)
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
-		"version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
+		"version": {"version", "-o", "json"}, "ending": {"plan", "-o", "json"},
 		"doctor":       {"doctor", "-o", "json"},
 		"repair":       {"repair", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
@@ -240,7 +240,9 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	runtime := filepath.Join(t.TempDir(), "node.toml")
 	must.OK(t, os.WriteFile(runtime, []byte("format = 1\n[runtime]\n"), 0o644))
 	_, out := onHost(t, n, "apply", "-o", "json", "-f", runtime)
-	check("event", out)
+	last := strings.LastIndex(strings.TrimSpace(out), "\n") + 1
+	check("event", out[:last])
+	check("ending", out[last:])
 	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
 	_, out = onHost(t, n, "status", "-o", "json", "-f", runtime)
 	if check("status", out); !strings.Contains(out, `"drift":{`) {
@@ -280,7 +282,7 @@ func TestTextIsMadeOfJSON(t *testing.T) {
 		code, out := onHost(t, n, append(args, "-f", good, "-o", "json")...)
 		_, text := onHost(t, n, append(args, "-f", good)...)
 		if strings.HasPrefix(out, `{"format":1,"error":`) {
-			render = rendered(func(c *common, f failure) { f.print(c.env) })
+			render = rendered(func(c *common, f ending) { f.print(c.env) })
 		}
 		if strings.Contains(out, `"notes":["no NVIDIA GPU on the PCI bus: nothing to do here"]`) && text == "No NVIDIA GPU on the PCI bus: nothing to do here.\n" {
 			return // in one line, for the log of a pod in a mixed pool

@@ -91,9 +91,7 @@ func exitCodes() []exitCode {
 	return []exitCode{
 		{0, `The machine is converged, or the command has printed its answer. plan
 exits with 0 whether changes are pending or not; see plan --exit-code.
-After an apply with 0, changes may still be deferred: it names them. An
-unattended apply also exits with 0 where an undo holds applies; it says
-so.`},
+After an apply with 0, changes may still be deferred: it names them.`},
 		{exitCannot, `The machine cannot converge, or a change failed: an operator must fix the
 cause. The lines because and try say why and what to do. Apply touched
 nothing if it could know beforehand; else it rolled back the failed stage,
@@ -102,7 +100,9 @@ yet.`},
 		{exitUsage, `The command line or the spec is wrong; nothing was touched. Fix it: the
 same command fails again.`},
 		{exitPending, `Changes are pending (plan --exit-code, status, mig fit). This is no
-error. Run gpuadm apply. doctor: it found a fault, and says how to fix it.`},
+error. Run gpuadm apply. apply --unattended: an undo holds it, and nothing
+was done; with --boot that is 0, since kubelet may start. doctor: it found
+a fault, and says how to fix it.`},
 		{exitReboot, `Some changes take effect only after a reboot. Reboot, then apply again;
 the boot unit does that where it is installed. With --reboot apply exits
 with 4 too, while the machine shuts down.`},
@@ -117,8 +117,11 @@ gpuadm uses no other codes: 128 and above mean that a signal ended the process,
 124 comes from timeout(1). After these, too, run apply again: it continues from
 the journal.
 
-With -o json an error is an object on stdout with the keys "error", "exit" (the
-code), "because", "undone" (the changes that were rolled back) and "try".
+With -o json apply, bake, repair and undo print an object for each event, and
+end with one that says how the run ended, whatever the code: "exit" (the code),
+"changed" and "deferred" (how many), "run", "held" and "reboot". An error of any
+verb is an object of that form, with "error", "because", "undone" (the changes
+that were rolled back) and "try".
 
 In a script:
 

@@ -34,9 +34,10 @@ const (
 
 // Exit codes of apply that the pod, which runs apply as a program, tells apart. cmd returns them.
 const (
-	ExitUsage  = 2  // the spec or the command line is wrong
-	ExitReboot = 4  // a reboot is needed
-	ExitAgain  = 75 // run it again: sysexits' EX_TEMPFAIL
+	ExitUsage   = 2  // the spec or the command line is wrong
+	ExitPending = 3  // changes are pending; an unattended apply: an undo holds them
+	ExitReboot  = 4  // a reboot is needed
+	ExitAgain   = 75 // run it again: sysexits' EX_TEMPFAIL
 )
 
 // A Pod is the DaemonSet's process: it copies this program and the spec to the machine, and has the machine's systemd run them.
@@ -180,6 +181,9 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	status, err := systemd.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
 	if output, rerr := machine.ReadFile(log); rerr == nil {
 		p.Print(output)
+	}
+	if status == ExitPending { // an operator's undo is no failure of the pod
+		status = 0
 	}
 	return status, err
 }

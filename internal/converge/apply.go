@@ -63,7 +63,11 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 			return Result{}, err
 		}
 		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
-		return Result{Deferred: plan.Changes}, waiting(plan.Changes)
+		res := Result{Deferred: plan.Changes}
+		if r.open {
+			res.Changed = r.cut.changes()
+		}
+		return res, waiting(plan.Changes)
 	}
 	if err := r.older(); err != nil {
 		return Result{}, err
@@ -77,7 +81,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	err = r.stages(ctx)
-	r.Restores = r.journalled().restores()
+	r.Restores, r.Changed = r.journalled().restores(), r.journalled().changes()
 	if err != nil || !r.newProcess() {
 		if result, err := r.end(err); err != nil {
 			return result, err
@@ -96,13 +100,13 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 	}
 	if held := r.j.Held(); held != "" {
 		r.tell(Event{Time: r.h.Now(), What: Held, Text: held})
-		return Result{Undone: undone.Made, Held: held}, true, nil
+		return Result{Undone: undone.Made, Changed: undone.Changed, Held: held}, true, nil
 	}
 	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which comes after kubelet. It is before the
 	// plan, which may fail on what the newer one made.
 	if newer := r.LeavesTo(r.j); newer != "" {
 		r.tell(Event{Time: r.h.Now(), What: Newer, Text: newer})
-		return Result{Undone: undone.Made, Newer: newer}, true, nil
+		return Result{Undone: undone.Made, Changed: undone.Changed, Newer: newer}, true, nil
 	}
 	return Result{}, false, nil
 }

@@ -33,6 +33,7 @@ type Result struct {
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
 	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last
 	Reboot   string   `json:"reboot,omitempty"`   // why a reboot is needed
+	Changed  int      `json:"changed,omitempty"`  // how many things are not as before the run, which may have begun in another process
 	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
 }
 
@@ -175,6 +176,7 @@ func (r *run) covers(cut Run) bool {
 // end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and the next run continues it.
 func (r *run) end(err error) (Result, error) {
 	r.cache.Keep(r.h)
+	r.Changed = r.journalled().changes()
 	if err != nil {
 		r.Stage = r.at
 	}

@@ -100,6 +100,20 @@ func (r Run) changed() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.restored() })
 }
 
+// changes counts the things that are not as before the run, restarts among them. One may be what it was about to change.
+func (r Run) changes() int {
+	before, differs := map[key]State{}, map[key]bool{}
+	for _, c := range r.Makes {
+		if _, again := before[c.key()]; !again {
+			before[c.key()] = c.Before
+		}
+		if differs[c.key()] = true; c.After == before[c.key()] { // rolled back
+			delete(differs, c.key())
+		}
+	}
+	return len(differs)
+}
+
 // restores says whether undo would restore anything of it.
 func (r Run) restores() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.Keeps == "" && (o.unsure() || !o.restored()) })

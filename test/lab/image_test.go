@@ -70,6 +70,11 @@ func TestLabDaemonSetExit(t *testing.T) {
 				t.Errorf("%swant exit %d and %q\ndaemonset: %s\napply: %s", c.spec, c.exit, c.says, pod, apply)
 			}
 		}
+		h.Put("/etc/gpuadm/node.toml", specText, 0o644)
+		h.Must("gpuadm", "apply")
+		h.Must("gpuadm", "undo")
+		apply, pod := h.Exec("gpuadm", "apply", "--unattended"), h.Exec("gpuadm", "daemonset", "--once", "--host", "/")
+		check.That(t, apply.Exit == 3 && pod.Exit == 0 && strings.Contains(pod.Stdout, "Held since the undo"), "held: %s%s", apply, pod)
 		for try := 0; ; try++ {
 			pod := h.Exec("sh", "-c", `gpuadm daemonset --once --host / & for i in $(seq 200); do
 p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:-0}" = 0 ] || { kill -STOP $p; sleep 0.1; grep -q '^State:.T' /proc/$p/status && kill -9 $p && : >/run/killed; break; }; done; wait $!`)
