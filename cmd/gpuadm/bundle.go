@@ -65,7 +65,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	b := &bundle{c: c, h: h, seen: view.Record(h)}
+	b := &bundle{c: c, h: h, seen: view.Record(view.Within(h))}
 	packed, err := b.pack(ctx)
 	if err != nil {
 		return err

@@ -43,14 +43,14 @@ content; values of keys that look like secrets are masked.`,
 				return err
 			}
 			if record {
-				r := view.Record(h)
+				r := view.Record(view.Within(h))
 				if _, err := facts.Gather(cmd.Context(), r, facts.Everything); err != nil {
 					return err
 				}
 				_, err := c.stdout.Write(r.Txtar())
 				return err
 			}
-			f, err := facts.Gather(cmd.Context(), h, facts.Everything)
+			f, err := facts.Gather(cmd.Context(), view.Within(h), facts.Everything)
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func (c *common) factsText(f facts.Facts) {
 // withoutSpec shows what machine this is where an operator asks for its state and it has no spec; err is returned.
 func (c *common) withoutSpec(ctx context.Context, err error) error {
 	if h, openErr := c.open(c.rootDir); errors.Is(err, errNoSpec) && openErr == nil && c.output != "json" {
-		if f, factsErr := facts.Gather(ctx, h, facts.Everything); factsErr == nil {
+		if f, factsErr := facts.Gather(ctx, view.Within(h), facts.Everything); factsErr == nil {
 			printf(c.stdout, "%s\n", f)
 		}
 	}
@@ -204,6 +204,26 @@ func newStartCUDA(*common) *cobra.Command {
 	}
 }
 
+// newAskDriver is the verb of the child process in which gpuadm asks a driver that may hang.
+func newAskDriver(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:    nvml.DriverVerb,
+		Short:  "ask the driver in this process and hand its answer to the parent",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := c.open("/")
+			if err != nil {
+				return err
+			}
+			if d, is := h.(interface{ SayDriver(context.Context) error }); is {
+				return d.SayDriver(cmd.Context())
+			}
+			return errors.New("internal error: this machine is no real one")
+		},
+	}
+}
+
 func newDoctor(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
@@ -237,7 +257,7 @@ func (c *common) doctor(ctx context.Context) error {
 		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
 		return nil
 	}
-	r, err := c.examine(ctx, h, h)
+	r, err := c.examine(ctx, h, view.Within(h))
 	if err != nil {
 		return err
 	}

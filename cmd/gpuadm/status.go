@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -53,7 +54,7 @@ with 3 if something was; that needs no spec.`,
 			if none, err := c.noGPU(cmd.Context(), e, h, nothing); err != nil || none && !diff {
 				return err
 			}
-			s, err := e.Status(cmd.Context(), h)
+			s, err := e.Status(cmd.Context(), view.Within(h))
 			if err != nil {
 				return err
 			}

@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // broken are the machines of the broken hosts: each breaks the working one as a public report says.
@@ -105,6 +109,13 @@ var broken = []struct {
 	}, "DRV-011"},
 	{"nvidia-uvm without a file", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/394", func(r *recorded) { r.remove("dev/nvidia-uvm") }, "DRV-012"},
 	{"driver silent", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.silent("UNKNOWN", "NVML cannot be initialised: UNKNOWN") }, "DRV-015"},
+	{"driver hangs, two programs with it", "https://github.com/NVIDIA/NVSentinel/issues/1576", func(r *recorded) {
+		r.silent(host.Overdue, "the driver has not answered for 10s")
+		r.put("proc/devices", "Character devices:\n195 nvidia\n")
+		r.put("proc/4242/comm", "dcgm-exporter\n")
+		r.put("proc/4242/stat", "4242 (dcgm-exporter) D 1 4242 4242 0 -1\n")
+		r.put("proc/4242/fd/3 link=/dev/nvidiactl", "")
+	}, "DRV-019"},
 	{"killed dpkg", "https://github.com/Azure/AKS/issues/729", func(r *recorded) {
 		r.put("var/lib/dpkg/updates/0000", "Package: man-db\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 2.12.0-4build2\n")
 	}, "PKG-004"},
@@ -285,6 +296,36 @@ func TestBroken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stuckView is a machine on which a file's server is gone.
+type stuckView struct {
+	host.View
+	asked, gone chan struct{}
+}
+
+func (s stuckView) Room(string) (host.Room, error) {
+	s.asked <- struct{}{}
+	<-s.gone
+	return host.Room{}, nil
+}
+
+// TestStuck: what hangs is named as not checked, and all else is reported.
+func TestStuck(t *testing.T) {
+	r := working(t)
+	r.fails("nvidia-persistenced")
+	stuck, over := stuckView{r.node(), make(chan struct{}), make(chan struct{})}, make(chan time.Time)
+	defer close(stuck.gone)
+	go func() {
+		<-stuck.asked
+		<-stuck.asked
+		close(over)
+	}()
+	report := examineUntil(t.Context(), stuck, spec.Spec{}, over)
+	must.That(t, len(report.Unread) == 1, "%v", report.Unread)
+	late := report.Unread[0].What // on a slow machine more than the two
+	check.That(t, strings.Contains(late, "SYS-001, SYS-002"), "%v", late)
+	check.That(t, codes(report) == "GPU-010" || strings.Contains(late, "GPU-010"), "%v", report.Causes)
 }
 
 // TestWorking: the machine that the broken ones are made of is not broken, and all of it can be read.

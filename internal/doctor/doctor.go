@@ -10,9 +10,11 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -70,16 +72,41 @@ func Checks() []Check {
 	return table.Check
 }
 
+// patience is how long a check may take, all of which run side by side: a file on a server that is gone never answers. It is longer than
+// what a driver, a command and a daemon have.
+const patience = 20 * time.Second
+
 // Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
 func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
+	return examineUntil(ctx, v, s, time.After(patience))
+}
+
+func examineUntil(ctx context.Context, v host.View, s spec.Spec, over <-chan time.Time) Report {
 	m := &Machine{ctx: ctx, View: v, spec: s}
 	checks := Checks()
-	found := make([][]Finding, len(checks))
-	var all sync.WaitGroup
-	for i, c := range checks {
-		all.Go(func() { found[i] = c.Find(m) })
+	found, waits := make([][]Finding, len(checks)), map[string]bool{}
+	type answer struct {
+		of    int
+		found []Finding
 	}
-	all.Wait()
+	answers := make(chan answer, len(checks))
+	for i, c := range checks {
+		waits[c.Code] = true
+		go func() { answers <- answer{i, c.Find(m)} }()
+	}
+	known := make(chan struct{})
+	go func() { m.Facts(); close(known) }()
+	r := Report{Format: Format, Checks: len(checks)}
+	for len(waits) > 0 && over != nil {
+		select {
+		case a := <-answers:
+			found[a.of] = a.found
+			delete(waits, checks[a.of].Code)
+		case <-over:
+			over = nil
+			m.cannotRead(strings.Join(slices.Sorted(maps.Keys(waits)), ", "), fmt.Errorf("no answer within %v", patience))
+		}
+	}
 	var hits []fault
 	for i, c := range checks {
 		slices.SortStableFunc(found[i], func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) })
@@ -87,11 +114,17 @@ func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
 			hits = append(hits, fault{c, f})
 		}
 	}
-	r := Report{Format: Format, Checks: len(checks)}
 	r.Causes, r.Notes = causes(hits, Edges())
-	r.Host = m.Facts().String()
-	if note := m.note(); note != "" {
-		r.Notes = append(r.Notes, Found{What: note})
+	if over != nil {
+		<-known
+	}
+	select {
+	case <-known:
+		r.Host = m.Facts().String()
+		if note := m.note(); note != "" {
+			r.Notes = append(r.Notes, Found{What: note})
+		}
+	default:
 	}
 	r.Unread = m.notRead()
 	return r

@@ -4,13 +4,16 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 
 	"github.com/gpuadm/gpuadm/drivers"
@@ -322,11 +325,34 @@ func noUVM(m *Machine) []Finding {
 func silent(m *Machine) []Finding {
 	f := m.Facts()
 	switch {
-	case !m.loaded() || f.NVMLSays == "" || hidden(f) || !m.ownDriver():
+	case !m.loaded() || f.NVMLSays == "" || f.NVMLSays == host.Overdue || hidden(f) || !m.ownDriver():
 		return nil
 	case f.NVMLSays == "NO_PERMISSION":
 		m.cannotRead("GPUs", fs.ErrPermission)
 		return nil
 	}
 	return []Finding{{What: f.NoDriver}}
+}
+
+// hung names the processes that wait in the kernel with a device of the driver open: state D of proc_pid_stat(5). No signal ends them.
+// The Node stays ready meanwhile: https://github.com/NVIDIA/NVSentinel/issues/1576.
+func hung(m *Machine) []Finding {
+	f := m.Facts()
+	if f.NVMLSays != host.Overdue {
+		return nil
+	}
+	m.cannotRead("GPUs", errors.New(f.NoDriver))
+	var stuck []string
+	holders, _ := devices.Holders(m.ctx, m.View)
+	for _, h := range holders {
+		text, _ := m.text(fmt.Sprintf("/proc/%d/stat", h.PID))
+		if _, state, _ := strings.Cut(text, ") "); strings.HasPrefix(state, "D") {
+			stuck = append(stuck, h.Who())
+		}
+	}
+	what := f.NoDriver
+	if len(stuck) > 0 {
+		what += "; in the kernel's hands: " + strings.Join(trouble.Few(stuck, 4), ", ")
+	}
+	return []Finding{{What: what}}
 }

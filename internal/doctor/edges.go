@@ -49,10 +49,10 @@ func edges() []Edge {
 		{By: "DRV-008 DRV-009 DRV-010 DRV-013 DRV-014 DRV-016 DRV-017", Explains: "DRV-015"},
 		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
 		{By: "DRV-008", Explains: "DRV-005"},
-		{By: "DRV-001 DRV-005 DRV-008 DRV-009 DRV-013 DRV-015", Explains: driverDaemons},
+		{By: "DRV-001 DRV-005 DRV-008 DRV-009 DRV-013 DRV-015 DRV-019", Explains: driverDaemons},
 		{By: "DRV-014", Explains: "FAB-002 FAB-003 GPU-010"},
 		// The plugin ends where no driver answers.
-		{By: "DRV-001 DRV-005 DRV-006 DRV-007 DRV-013 DRV-014 DRV-015 DRV-017", Explains: "KUB-004"},
+		{By: "DRV-001 DRV-005 DRV-006 DRV-007 DRV-013 DRV-014 DRV-015 DRV-017 DRV-019", Explains: "KUB-004"},
 
 		{By: "GPU-001", Explains: "GPU-003 GPU-002 DRV-017 GPU-011/program GPU-011/recovery " + brokenGPU, Of: sameObject},
 		{By: "GPU-001", Explains: "DRV-015 GPU-011/link"}, // a link has two ends: the GPU that is gone is another one
@@ -64,6 +64,7 @@ func edges() []Edge {
 		{By: brokenGPU, Explains: "GPU-011/program GPU-011/recovery", Of: sameObject},
 		{By: "GPU-011/bus", Explains: "GPU-002 GPU-003 DRV-017 GPU-011/memory GPU-011/device GPU-011/link", Of: sameObject},
 		{By: "GPU-011/bus", Explains: "DRV-015"},
+		{By: "GPU-001 " + brokenGPU, Explains: "DRV-019"},
 		{By: "GPU-011/memory", Explains: "GPU-005 GPU-011/link", Of: sameObject},
 		{By: "GPU-011/recovery", Explains: "GPU-003", Of: sameObject},
 

@@ -37,6 +37,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"DRV-012": noUVMFile,
 		"DRV-011": noUVM,
 		"DRV-015": silent,
+		"DRV-019": hung,
 		"GPU-001": offBus,
 		"GPU-003": ofGPUs(lost, resetCommand),
 		"GPU-002": unseen,

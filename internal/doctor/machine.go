@@ -72,8 +72,9 @@ func (m *Machine) cannotRead(what string, err error) {
 }
 
 func (m *Machine) notRead() []Unread {
-	slices.SortFunc(m.unread, func(a, b Unread) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
-	return m.unread
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 }
 
 // Facts are what machine this is, with its modules and what its driver says. What of them could not be read is empty.

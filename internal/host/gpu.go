@@ -6,6 +6,7 @@ package host
 import (
 	"fmt"
 	"io/fs"
+	"time"
 )
 
 // Driver is what the NVIDIA driver that is loaded says through NVML.
@@ -116,6 +117,17 @@ type NoDriver struct {
 }
 
 func (e *NoDriver) Error() string { return "cannot ask the NVIDIA driver: " + e.Why }
+
+// Overdue is the code of a driver that has not answered in time. A call of its library may hang, and cannot be cut short.
+const Overdue = "OVERDUE"
+
+// NoAnswer is the error of a driver that has not answered for this long.
+func NoAnswer(limit time.Duration) *NoDriver {
+	return &NoDriver{
+		Why: fmt.Sprintf("the driver has not answered for %v", limit), Code: Overdue,
+		Try: "journalctl --dmesg --grep 'NVRM|Xid' says what it found; a driver that hangs ends with a reboot",
+	}
+}
 
 // GPUError reports a call that the driver refused.
 type GPUError struct {

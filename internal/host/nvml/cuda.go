@@ -10,16 +10,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"reflect"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"golang.org/x/sys/unix"
 )
@@ -83,60 +80,24 @@ func (d *CUDA) Ask(ctx context.Context, of string, shown [][]string) ([]host.CUD
 	return answers, nil
 }
 
-// start has a child start CUDA. A child in the kernel's hands cannot be killed, so nothing waits for its end once its time is over.
+// start has a child start CUDA.
 func (d *CUDA) start(ctx context.Context, shown []string) (host.CUDA, error) {
 	none := host.CUDA{Shown: shown}
 	question, err := json.Marshal(d.question)
 	if err != nil {
 		return none, err
 	}
-	fd, err := unix.MemfdCreate("gpuadm-cuda", unix.MFD_CLOEXEC)
-	if err != nil {
-		return none, host.Failed("make room for", "CUDA's answer", err)
-	}
-	answer := os.NewFile(uintptr(fd), "CUDA's answer")
-	defer answer.Close()
-	cmd := exec.Cmd{
-		Path: d.self, Args: []string{"gpuadm", CUDAVerb, string(question)}, Dir: "/", ExtraFiles: []*os.File{answer},
-		Env: append(commands.Environment(), append(d.env,
-			"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
-			// A client of a control daemon of MPS would have it start a server, or end one of another user. Where there is no daemon
-			// CUDA goes on without. Source: nvidia-cuda-mps-control(1); https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
-			"CUDA_MPS_PIPE_DIRECTORY=/nonexistent")...),
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
-	}
-	if err := context.Cause(ctx); err != nil {
+	d.children()
+	text, ended, err := child(ctx, d.self, d.after(cudaLimit), cudaLimit, append(d.env,
+		"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
+		// A client of a control daemon of MPS would have it start a server, or end one of another user. Where there is no daemon
+		// CUDA goes on without. Source: nvidia-cuda-mps-control(1); https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
+		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent"), CUDAVerb, string(question))
+	if none.Ended = ended; err != nil || ended != "" {
 		return none, err
 	}
-	if err := cmd.Start(); err != nil {
-		return none, host.Failed("start", "gpuadm "+CUDAVerb, err)
-	}
-	d.children()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case err = <-ended:
-	case <-d.after(cudaLimit):
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		none.Ended = fmt.Sprintf("it gave no answer within %v and was killed", cudaLimit)
-		return none, nil
-	case <-ctx.Done():
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		return none, context.Cause(ctx)
-	}
-	if err != nil {
-		none.Ended = "it ended without an answer: " + err.Error()
-		return none, nil
-	}
-	return readCUDA(answer, none)
-}
-
-// readCUDA reads what a child that ended well has left.
-func readCUDA(answer *os.File, none host.CUDA) (host.CUDA, error) {
-	text := make([]byte, 64<<10)
-	n, _ := answer.ReadAt(text, 0)
 	got := none
-	if err := json.Unmarshal(text[:n], &got); err != nil {
+	if err := json.Unmarshal(text, &got); err != nil {
 		none.Ended = "it ended without an answer"
 		return none, nil
 	}
@@ -148,7 +109,7 @@ func readCUDA(answer *os.File, none host.CUDA) (host.CUDA, error) {
 func StartCUDA(question string) error {
 	q, out := defaultCUDA(), os.Stdout
 	if question != "" {
-		q, out = cudaQuestion{}, os.NewFile(3, "the parent")
+		q, out = cudaQuestion{}, parent()
 		if err := json.Unmarshal([]byte(question), &q); err != nil {
 			return fmt.Errorf("internal error: cannot read what to ask CUDA: %w", err)
 		}

@@ -26,6 +26,9 @@ import (
 
 // TestMain lets this binary be the child that starts CUDA.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == DriverVerb {
+		select {} // as a driver that hangs
+	}
 	if len(os.Args) != 3 || os.Args[1] != CUDAVerb {
 		os.Exit(m.Run())
 	}
@@ -281,4 +284,11 @@ func TestCUDARemembered(t *testing.T) {
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ") && syscall.Kill(pid, 0) == nil
+}
+
+// TestDriverHangs: a child that does not answer is not waited for.
+func TestDriverHangs(t *testing.T) {
+	_, err := (&NVML{}).DriverWithin(t.Context(), time.Millisecond)
+	none := (*host.NoDriver)(nil)
+	must.That(t, errors.As(err, &none) && none.Code == host.Overdue, "%v", err)
 }

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// How long a driver and a daemon have to answer those who only look. A driver that no nvidia-persistenced holds attaches its GPUs first, in
+// 1 to 3 seconds for eight of them: https://docs.nvidia.com/deploy/driver-persistence/overview.html.
+const (
+	driverPatience = 10 * time.Second
+	callPatience   = 2 * time.Second
+)
+
+// within is a machine on which no driver and no daemon holds those up who only look.
+type within struct {
+	host.View
+	once   sync.Once
+	driver host.Driver
+	err    error
+}
+
+// Within returns a View of the same machine that asks the driver once, in another process where it can, and waits 10 seconds for it, and 2
+// for a daemon.
+func Within(v host.View) host.View { return &within{View: v} }
+
+// Driver is View's.
+func (w *within) Driver(ctx context.Context) (host.Driver, error) {
+	w.once.Do(func() {
+		if v, can := w.View.(interface {
+			DriverWithin(context.Context, time.Duration) (host.Driver, error)
+		}); can {
+			w.driver, w.err = v.DriverWithin(ctx, driverPatience)
+			return
+		}
+		w.driver, w.err = w.View.Driver(ctx)
+	})
+	return w.driver, w.err
+}
+
+// Call is View's.
+func (w *within) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	ctx, end := context.WithTimeoutCause(ctx, callPatience, fmt.Errorf("no answer within %v", callPatience))
+	defer end()
+	return w.View.Call(ctx, socket, method, request)
+}
