@@ -37,7 +37,7 @@ With --root it works on the image's root folder, and without on this machine,
 which becomes the image.
 
 The image's own apt or dnf, dkms and update-initramfs or dracut run in it. They run
-in a mount namespace of their own, and start no daemon. Modules are built for the
+apart from this machine's processes, and start no daemon. Modules are built for the
 image's kernel, and verified. Bake also installs this gpuadm and its boot units. What
 needs the running machine is deferred until first boot; bake says what that needs.
 

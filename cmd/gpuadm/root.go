@@ -109,7 +109,7 @@ func (c *common) verbs() []verbGroup {
 		{"Find and fix faults", []*cobra.Command{newDoctor(c), newRepair(c), newBundle(c)}},
 		{"Inspect a machine", []*cobra.Command{newFacts(c), newOwners(c), newMIG(c)}},
 		{"Machines and clusters", []*cobra.Command{newSSH(c), newManifest(c)}},
-		{"Run by units, kubelet and pods", []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c)}},
+		{"Run by units, kubelet and pods", []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c), newHoldImage(c)}},
 		{"About gpuadm", []*cobra.Command{newVersion(c)}},
 	}
 }

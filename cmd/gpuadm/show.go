@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
@@ -221,6 +222,14 @@ func newAskDriver(c *common) *cobra.Command {
 			}
 			return errors.New("internal error: this machine is no real one")
 		},
+	}
+}
+
+// newHoldImage is the verb of the first process beside an image's programs.
+func newHoldImage(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use: local.FirstVerb, Short: "hold the PID namespace of an image's programs", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return local.First(c.stdin, os.Stdout) },
 	}
 }
 

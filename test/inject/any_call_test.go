@@ -182,14 +182,14 @@ func judge(t *testing.T, command string, r inject.Result) {
 }
 
 // named is the name under which a message shall speak of the file that a call is about: that of its folder if the file has
-// only a temporary one.
+// only a temporary one, or is a blob, whose name says nothing to an operator.
 func named(c inject.Call, root string) string {
 	before, after, two := strings.Cut(c.What, " → ")
 	if two && strings.HasPrefix(c.Name, "rename") {
 		before = after
 	}
 	name := strings.TrimPrefix(before, root)
-	if strings.HasPrefix(path.Base(name), ".gpuadm-") {
+	if strings.HasPrefix(path.Base(name), ".gpuadm-") || path.Base(path.Dir(name)) == "blobs" {
 		name = path.Dir(name)
 	}
 	return name

@@ -38,7 +38,8 @@ type Runner struct {
 	Start func(*exec.Cmd) error                  // where its programs run: in an image that is its own root folder
 	Mode  func(name string) (fs.FileMode, error) // of a program's file
 	Env   []string                               // added to the common environment
-	Root  string                                 // the programs' root folder; "" for this process's own
+	Self  string                                 // this program's file, for programs; "" has them inherit it, open
+	Root  string                                 // the programs' root folder, without the caller's terminal; "" for this process's own
 }
 
 func New() Runner {
@@ -96,12 +97,12 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 		Dir:         "/",
 		Stdout:      &stdout,
 		Stderr:      &stderr,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Chroot: r.Root},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: r.Root == "", Setsid: r.Root != "", Chroot: r.Root},
 	}
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
-	done, err := withSelf(&cmd)
+	done, err := r.withSelf(&cmd)
 	if err != nil {
 		failed.Cause = err
 		return nil, failed
@@ -243,10 +244,20 @@ func envOf(ctx context.Context) []string {
 	return env
 }
 
-// withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can write, may be another program's by
-// now, and is no name in an image's root folder. PPID is who started the shell, and has the file as long as it waits for that.
-func withSelf(cmd *exec.Cmd) (done func(), err error) {
+// withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can write, or be another program's by
+// now. PPID is who started the shell, and has the file as long as it waits for that.
+func (r Runner) withSelf(cmd *exec.Cmd) (done func(), err error) {
 	if !slices.ContainsFunc(cmd.Args, func(a string) bool { return strings.Contains(a, host.Self) }) {
+		return func() {}, nil
+	}
+	name := r.Self
+	defer func() {
+		cmd.Args = slices.Clone(cmd.Args)
+		for i, a := range cmd.Args {
+			cmd.Args[i] = strings.ReplaceAll(a, host.Self, name)
+		}
+	}()
+	if name != "" {
 		return func() {}, nil
 	}
 	self, err := os.Open("/proc/self/exe")
@@ -254,10 +265,7 @@ func withSelf(cmd *exec.Cmd) (done func(), err error) {
 		return nil, fmt.Errorf("cannot open this program's own file: %w", err)
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, self)
-	cmd.Args = slices.Clone(cmd.Args)
-	for i, a := range cmd.Args {
-		cmd.Args[i] = strings.ReplaceAll(a, host.Self, fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles)))
-	}
+	name = fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles))
 	return func() { self.Close() }, nil
 }
 

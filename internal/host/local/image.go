@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
@@ -36,14 +39,14 @@ type ModuleKey struct {
 
 // Image opens an image to bake it. root "/" is a build machine that becomes an image. sign may be nil. The caller closes it at the end.
 //
-// Programs run in a mount namespace of their own, which ends with the last process in it: nothing that is mounted for them is left
-// behind, however gpuadm ends (mount_namespaces(7), kernel/nsproxy.c). What lies in the image changes in two places only, and for
+// Programs run in namespaces of their own, which end with gpuadm, however it ends: no mount and no process is left behind (rooms). What lies in the image changes in two places only, and for
 // the time of the bake only: see placeholder.
 func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, nil, host.Failed("open", root, err)
 	}
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // what the caller has left open; Linux 5.11
 	named, err := files.OpenRoot(abs)
 	if err != nil {
 		return nil, nil, host.Failed("open root folder", root, err)
@@ -59,7 +62,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 	files := files.New(disk)
 	f := &folder{Files: files, Client: web.NewClient(files), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
 	i := &image{folder: f, rooms: r, runner: commands.New(), sign: sign}
-	i.runner.Root = r.path()
+	i.runner.Root = "/" // of the thread
 	i.runner.Start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }
 	i.runner.Mode = func(name string) (fs.FileMode, error) {
 		info, err := f.Stat(name)
@@ -106,7 +109,24 @@ func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
 			return nil, fmt.Errorf("cannot run %s in %s: %w", argv[0], i.root, err)
 		}
 	}
+	if err := i.bringSelf(); err != nil {
+		return nil, fmt.Errorf("cannot bring gpuadm to the programs of %s: %w", i.root, err)
+	}
 	return i.runner.Do(ctx, argv, i.lock.file())
+}
+
+// bringSelf copies this program into the programs' /run, once: apt starts it there. The file itself they could change, by a descriptor
+// (CVE-2019-5736 of runc).
+func (i *image) bringSelf() error {
+	if i.runner.Self != "" {
+		return nil
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		i.runner.Self = "/run/gpuadm"
+		err = i.rooms.put(placeholder{mode: 0o755}, i.runner.Self, self)
+	}
+	return err
 }
 
 // A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the image's programs. Where the image has
@@ -140,6 +160,9 @@ func (i *image) placeholders() []placeholder {
 		// Sources: read_framework_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
 		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two settings.
 		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", i.dkmsSettings, 0o644, "/etc/dkms/framework.conf.d"},
+		// rpm's plugin gives each script a mount namespace, which programs in an image may not make: rpm-plugin-unshare(8), and
+		// rpm-plugins(8) on switching one off.
+		{"/usr/lib/rpm/macros.d/macros.zz-gpuadm", func() ([]byte, error) { return []byte("%__transaction_unshare %{nil}\n"), nil }, 0o644, ""},
 	}
 }
 

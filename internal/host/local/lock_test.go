@@ -24,6 +24,12 @@ import (
 func TestMain(m *testing.M) {
 	swap.Child()
 	lockChild()
+	if len(os.Args) == 2 && os.Args[1] == FirstVerb {
+		if First(os.Stdin, os.Stdout) != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	path := os.Getenv("GPUADM_TEST_LOCK")
 	if path == "" {
 		os.Exit(m.Run())

@@ -6,23 +6,48 @@ package local
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"syscall"
 
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"golang.org/x/sys/unix"
 )
 
-// rooms is the mount namespace in which an image's programs run. It belongs to one thread of this process: files that gpuadm reads
-// and writes by other threads are the image's own, without what is mounted for its programs.
+// rooms is where an image's programs run: a mount and a PID namespace, whose root folder is the image. It belongs to one thread of this
+// process: files that gpuadm reads and writes by other threads are the image's own, without what is mounted for its programs.
 type rooms struct {
 	work    chan func()
 	dir     files.RealDisk // the image, in the namespace
+	root    bool           // the image is the thread's root folder
 	files   *os.File       // the namespace of its files, where that is another one
 	covered map[string]bool
+	first   *exec.Cmd // the first process of the programs' PID namespace: First
+	hold    io.Closer // ends it
+}
+
+// FirstVerb is the verb by which gpuadm starts itself as the first process beside an image's programs.
+const FirstVerb = "hold-image"
+
+// First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard input ends. With it the kernel ends
+// all processes that they have left: pid_namespaces(7).
+func First(stdin io.Reader, said io.WriteCloser) error {
+	signal.Ignore() // libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under SIGCHLD
+	err := unix.Mount("proc", "/proc/self/fd/3", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err != nil {
+		return fmt.Errorf("cannot mount /proc: %w", err)
+	}
+	said.Close()
+	_, err = io.Copy(io.Discard, stdin)
+	return err
 }
 
 // openRooms makes the namespace, and returns the image's disk: that of named, or, where the image is this machine itself, a disk
@@ -31,15 +56,12 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 	r, disk = &rooms{work: make(chan func()), dir: -1, covered: map[string]bool{}}, named
 	go r.serve()
 	err = r.in(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 			return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
 		}
-		if err := keepModules(); err != nil {
-			return err
-		}
 		unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
-		// What is mounted here stays here, and what the machine unmounts goes here, too: mount_namespaces(7).
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		// What is mounted here stays here, and nothing that the machine mounts comes: mount_namespaces(7).
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("cannot keep mounts apart: %w", err)
 		}
 		if abs == "/" {
@@ -53,13 +75,20 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 				return fmt.Errorf("cannot make a mount namespace: %w", err)
 			}
+		} else if err := unix.Mount(abs, abs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil { // a root folder is a mount
+			return fmt.Errorf("cannot mount it for its programs: %w", err)
 		}
 		opened, err := files.OpenRoot(abs)
 		if err != nil {
 			return err
 		}
 		r.dir = opened
-		return r.furnish()
+		for _, step := range []func() error{r.begin, r.furnish, r.become, keepRights} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		r.end()
@@ -68,15 +97,73 @@ func openRooms(abs string, named files.RealDisk) (r *rooms, disk files.RealDisk,
 	return r, disk, nil
 }
 
-// keepModules takes from this thread's programs the right to load and to remove modules: the kernel that runs is not the image's.
-// Packages' scripts call modprobe, and NVIDIA's installer removes a driver that nothing uses (check_for_unloaded_kernel_module in
-// kernel.c of https://github.com/NVIDIA/nvidia-installer). The bounding set is the thread's, and its programs have it: capabilities(7).
-func keepModules() error {
-	if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_MODULE, 0, 0, 0); err == nil && has == 0 {
-		return nil
+// begin starts the first process of the programs' PID namespace, and has this thread start its programs there.
+func (r *rooms) begin() error {
+	place, err := r.open("proc")
+	if err != nil {
+		return err
 	}
-	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_MODULE, 0, 0, 0); err != nil {
-		return fmt.Errorf("cannot keep its programs from the running kernel's modules: %w; run with CAP_SETPCAP", err)
+	defer place.Close()
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{"gpuadm", FirstVerb}, Dir: "/", ExtraFiles: []*os.File{place},
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Setsid: true},
+	}
+	var stderr commands.Tail
+	cmd.Stderr = &stderr
+	hold, err1 := cmd.StdinPipe()
+	said, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		return fmt.Errorf("cannot make a PID namespace: %w", err)
+	}
+	r.first, r.hold = cmd, hold
+	_, _ = io.Copy(io.Discard, said) // its end says that all is there
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", cmd.Process.Pid))
+	if err == nil {
+		err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
+		ns.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot enter the PID namespace of its programs: %w %s", err, stderr.String())
+	}
+	return nil
+}
+
+// become makes the image the root folder of this thread, of the first process and of all programs. No path leads out of it: what else
+// this machine has mounted is not in the namespace any more. Device nodes that the image brings, or that programs make, open nothing:
+// those of /dev are mounted from this machine. A kernel before 5.12 cannot forbid them so.
+func (r *rooms) become() error {
+	if err := unix.Fchdir(int(r.dir)); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil { // and the old one lies over the new one: pivot_root(2), Notes
+		return fmt.Errorf("cannot make it the root folder of its programs: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("cannot unmount this machine's files: %w", err)
+	}
+	r.root = true
+	return unix.Chdir("/")
+}
+
+// needed are the capabilities that scripts of packages need: those of a container in which Buildah runs them, and CAP_MKNOD, for
+// dracut. Among the others are the right to load modules of the kernel that runs, to mount, to read disks, to trace this process's child.
+// Sources: default_capabilities in https://github.com/containers/common/blob/main/pkg/config/default.go,
+// mknod in dracut.sh of https://github.com/dracut-ng/dracut-ng.
+var needed = []uintptr{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL, unix.CAP_MKNOD, unix.CAP_NET_BIND_SERVICE,
+	unix.CAP_SETFCAP, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SYS_CHROOT,
+}
+
+// keepRights takes all other capabilities from this thread's programs, not from the thread: the bounding set of capabilities(7).
+func keepRights() error {
+	for right := uintptr(0); right <= unix.CAP_LAST_CAP; right++ {
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, right, 0, 0, 0) // an error: this kernel does not know it
+		if err != nil || has == 0 || slices.Contains(needed, right) {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, right, 0, 0, 0); err != nil {
+			return fmt.Errorf("cannot take capabilities from its programs: %w; run with CAP_SETPCAP", err)
+		}
 	}
 	return nil
 }
@@ -107,13 +194,22 @@ func (r *rooms) in(do func() error) (err error) {
 func (r *rooms) end() {
 	close(r.work)
 	r.files.Close() // nil is no file: os.ErrInvalid
+	if r.first != nil {
+		r.hold.Close()
+		_ = r.first.Wait() // until the last of its processes is gone
+	}
 	if r.dir >= 0 {
 		unix.Close(int(r.dir))
 	}
 }
 
 // path is the image's folder, for the namespace's thread and for processes that it starts.
-func (r *rooms) path() string { return fmt.Sprintf("/proc/self/fd/%d", r.dir) }
+func (r *rooms) path() string {
+	if r.root {
+		return ""
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", r.dir)
+}
 
 // wholeMachine shows this machine's files at one more place, without what only the running machine has.
 func wholeMachine() (at string, disk files.RealDisk, err error) {
@@ -136,19 +232,20 @@ func wholeMachine() (at string, disk files.RealDisk, err error) {
 	return at, disk, err
 }
 
-// furnish mounts what programs need: processes, devices, a /run in memory. Of the kernel's objects they see those of the machine
+// furnish mounts what programs need: devices, a /run in memory. Of the kernel's objects they see those of the machine
 // that bakes, read-only, without what is mounted among them: its EFI variables say nothing of the image.
 func (r *rooms) furnish() error {
+	nodev := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
+	_ = unix.MountSetattr(int(r.dir), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &nodev) // see become
 	for _, m := range []struct {
 		source, name, kind string
 		flags              uintptr
 		options            string
 	}{
-		{"/proc", "proc", "", unix.MS_BIND, ""},
 		{"/sys", "sys", "", unix.MS_BIND, ""},
 		{"/sys", "sys", "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY, ""},
 		{"gpuadm", "run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
-		{"gpuadm", "dev", "tmpfs", unix.MS_NOSUID, "mode=755"},
+		{"gpuadm", "dev", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	} {
 		if _, err := os.Lstat(m.source); m.name == "sys" && errors.Is(err, fs.ErrNotExist) {
 			continue // mkosi's scripts have none (mkosi/sandbox.py and run.py); the image's programs do without
@@ -184,21 +281,33 @@ func (r *rooms) furnish() error {
 	return nil
 }
 
-// mount mounts over a folder of the image. A link is not followed: it could lead out of the image.
+// mount mounts over a folder of the image.
 func (r *rooms) mount(source, name, kind string, flags uintptr, options string) error {
-	at := r.dir
-	for _, part := range files.Parts(name) {
-		next, err := files.OpenAt(int(at), part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return fmt.Errorf("cannot open /%s in it, which a root file system has: %w", name, err)
-		}
-		defer unix.Close(next)
-		at = files.RealDisk(next)
+	at, err := r.open(name)
+	if err != nil {
+		return err
 	}
-	if err := unix.Mount(source, fmt.Sprintf("/proc/self/fd/%d", at), kind, flags, options); err != nil {
+	defer at.Close()
+	if err := unix.Mount(source, fmt.Sprintf("/proc/self/fd/%d", at.Fd()), kind, flags, options); err != nil {
 		return fmt.Errorf("cannot mount /%s: %w", name, err)
 	}
 	return nil
+}
+
+// open opens a folder of the image. A link is not followed: it could lead out of the image.
+func (r *rooms) open(name string) (*os.File, error) {
+	at := int(r.dir)
+	for _, part := range files.Parts(name) {
+		next, err := files.OpenAt(at, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if at != int(r.dir) {
+			unix.Close(at)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot open /%s in it, which a root file system has: %w", name, err)
+		}
+		at = next
+	}
+	return os.NewFile(uintptr(at), name), nil
 }
 
 // put mounts a placeholder's file over its name, or writes it to a name in /run.
