@@ -83,6 +83,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 		if len(found) > 0 {
 			t.Because = []string{"installed: " + strings.Join(found, ", ")}
+			t.Try = []string{fmt.Sprintf("write engine = %q in [runtime], or install %s first", found[0], r.Engine)}
 		}
 		return facts.Engine{}, t
 	}

@@ -24,9 +24,15 @@ import (
 // onHost runs gpuadm on a recorded machine.
 func onHost(t *testing.T, n *simhost.Node, args ...string) (code int, out string) {
 	t.Helper()
+	return onHostWith(t, n, "", args...)
+}
+
+// onHostWith is onHost with a text on stdin.
+func onHostWith(t *testing.T, n *simhost.Node, stdin string, args ...string) (code int, out string) {
+	t.Helper()
 	var all strings.Builder
 	e := env{
-		stdin: strings.NewReader(""), stdout: &all, stderr: &all, root: true, read: os.ReadFile,
+		stdin: strings.NewReader(stdin), stdout: &all, stderr: &all, root: true, read: os.ReadFile,
 		getenv: func(string) string { return "" },
 		open:   func(string) (host.Host, error) { return n, nil },
 	}

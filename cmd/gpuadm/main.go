@@ -107,7 +107,7 @@ func judge(e env, cmd *cobra.Command, err error, ran ending) ending {
 		f.Exit = exitUsage
 	case errors.As(err, new(*host.Busy)):
 		f.Exit, f.Try = exitAgain, []string{"wait until it has ended, and run the same command again"}
-	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable():
 		f.Exit = exitUsage
 	case errors.As(err, &overdue{}):
 		f.Try = append(f.Try, "apply again with a longer --deadline: it continues from here")

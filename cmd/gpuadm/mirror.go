@@ -5,18 +5,21 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
-	"github.com/spf13/cobra"
 )
 
 type mirrorFlags struct {
@@ -155,7 +158,7 @@ type elsewhere struct {
 
 func (m *elsewhere) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.os, "os", "", "for the operating system `ID`: ubuntu-24.04, rocky-9")
-	cmd.Flags().StringVar(&m.arch, "arch", "amd64", "for a machine of this `ARCH`: amd64 or arm64")
+	cmd.Flags().StringVar(&m.arch, "arch", "", "for a machine of this `ARCH`: amd64 or arm64; by default that of the GPUs, else amd64")
 	cmd.Flags().StringArrayVar(&m.gpus, "gpu", nil, "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
 	cmd.RegisterFlagCompletionFunc("os", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return drivers.Load().Systems(), cobra.ShellCompDirectiveNoFileComp
@@ -175,13 +178,22 @@ func gpuModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirec
 
 // facts are what can be known of such a machine; a model that is given once counts as n GPUs.
 func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
+	arm := slices.ContainsFunc(m.gpus, func(name string) bool { p, _, err := modelOf(name); return err == nil && facts.OnArm(p.Model) })
+	if m.arch == "" {
+		m.arch = map[bool]string{true: "arm64", false: "amd64"}[arm]
+	}
 	f := facts.Facts{Arch: m.arch, Day: day}
 	if m.arch != "amd64" && m.arch != "arm64" {
 		return f, nil, usage{fmt.Errorf("cannot use --arch %q: it takes amd64 or arm64", m.arch)}
+	} else if arm && m.arch != "arm64" {
+		return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot use --arch %s with --gpu %s: this GPU is on one board with an Arm processor", m.arch, strings.Join(m.gpus, ", ")), Try: []string{"--arch arm64"}}}
 	}
 	if m.os != "" {
 		c := drivers.Load()
 		if known, like := c.Knows(m.os); !known {
+			if meant := nearest.Of(strings.Replace(m.os, "al2", "amzn-2", 1), like); meant != "" && len(like) == len(c.Systems()) { // AL2023 is AWS' own short name
+				like = []string{meant}
+			}
 			return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID, of a system that this gpuadm knows drivers for", m.os), Try: []string{"write one of " + strings.Join(like, ", ")}}}
 		}
 		f.OS.ID, f.OS.Version, _ = strings.Cut(m.os, "-")
@@ -213,8 +225,13 @@ func modelOf(name string) (facts.PCI, host.GPU, error) {
 		return facts.PCI{Vendor: "10de", Device: strings.ToLower(g.Device[2:6]), Class: "030200", Model: m.Name}, g, nil
 	}
 	p, known := facts.Named(name)
-	if !known {
-		return p, host.GPU{}, err
+	if known {
+		return p, host.GPU{Name: p.Model, Device: "0x" + strings.ToUpper(p.Device) + "10DE"}, nil
 	}
-	return p, host.GPU{Name: p.Model, Device: "0x" + strings.ToUpper(p.Device) + "10DE"}, nil
+	plain := strings.ToLower(strings.ReplaceAll(name, " ", "-"))
+	like := slices.DeleteFunc(facts.Models(), func(model string) bool { return !strings.HasPrefix(strings.ToLower(model), plain+"-") })
+	if f := new(trouble.Error); len(like) > 0 && errors.As(err, &f) {
+		f.Try = []string{"write one of " + strings.Join(like, ", ")}
+	}
+	return p, host.GPU{}, err
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -64,6 +66,8 @@ func newRoot(e env) *cobra.Command {
 		SilenceErrors:     true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
 	}
+	group(root)
+	cobra.EnableCommandSorting = false // the help has the order in which people type the verbs
 	root.SetIn(e.stdin)
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
@@ -87,12 +91,16 @@ func newRoot(e env) *cobra.Command {
 		root.SetHelpCommandGroupID(id)
 		root.SetCompletionCommandGroupID(id)
 	}
+	for _, verb := range c.served() {
+		verb.Hidden = true
+		root.AddCommand(verb)
+	}
 	root.AddCommand(topics()...)
 	root.Version = version()
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
-	root.CompletionOptions.HiddenDefaultCmd = false
+	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
@@ -102,16 +110,20 @@ type verbGroup struct {
 	verbs []*cobra.Command
 }
 
-// verbs are all verbs, in the groups of the help; those that no person types come last.
+// verbs are all verbs that a person types, in the order and the groups of the help.
 func (c *common) verbs() []verbGroup {
 	return []verbGroup{
-		{"Converge a machine", []*cobra.Command{newInit(c), newValidate(c), newPlan(c), newApply(c), newBake(c), newMirror(c), newUndo(c), newStatus(c)}},
-		{"Find and fix faults", []*cobra.Command{newDoctor(c), newRepair(c), newBundle(c)}},
-		{"Inspect a machine", []*cobra.Command{newFacts(c), newOwners(c), newMIG(c)}},
-		{"Machines and clusters", []*cobra.Command{newSSH(c), newManifest(c)}},
-		{"Run by units, kubelet and pods", []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c), newHoldImage(c)}},
+		{"Make a machine a node", []*cobra.Command{newInit(c), newValidate(c), newPlan(c), newApply(c), newStatus(c), newUndo(c)}},
+		{"Find and fix faults", []*cobra.Command{newDoctor(c), newRepair(c)}},
+		{"Images, sites without a network, other machines", []*cobra.Command{newBake(c), newMirror(c), newSSH(c)}},
+		{"Look", []*cobra.Command{newConfig(c), newMIG(c), newOwners(c), newFacts(c), newManifest(c), newBundle(c)}},
 		{"About gpuadm", []*cobra.Command{newVersion(c)}},
 	}
+}
+
+// served are the verbs that units, kubelet, apt and pods run. The help does not list them.
+func (c *common) served() []*cobra.Command {
+	return []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c), newHoldImage(c)}
 }
 
 // run runs one command line and returns its exit code.
@@ -268,6 +280,33 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
+// others are verbs of other programs, and what does that here.
+var others = map[string]string{
+	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all", "rollback": "undo", "revert": "undo",
+	"check": "doctor", "diagnose": "doctor", "explain": "doctor", "install": "apply --install", "bootstrap": "apply --install", "up": "apply", "run": "apply",
+	"sync": "apply", "diff": "status --diff", "show": "status", "render": "plan -v", "export": "mig export", "lint": "validate",
+}
+
+// stated are verbs of other programs for what node.toml states here.
+var stated = map[string]string{
+	"upgrade": "version in [driver]", "update": "version in [driver]", "driver": "version in [driver]", "label": "labels in [node]", "taint": "taints in [node]",
+	"join": "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",
+}
+
 func unknown(cmd *cobra.Command, word string) error {
-	return usage{fmt.Errorf("unknown command %q for %q; see %s --help", word, cmd.CommandPath(), cmd.CommandPath())}
+	var verbs []string
+	for _, v := range cmd.Commands() {
+		if !v.Hidden {
+			verbs = append(verbs, v.Name())
+		}
+	}
+	try := []string{cmd.CommandPath() + " --help"}
+	if other, ok := others[word]; ok && !cmd.HasParent() {
+		try = []string{trouble.Command(other)}
+	} else if key, ok := stated[word]; ok && !cmd.HasParent() {
+		try = []string{"write it into node.toml: " + key, trouble.Command("plan")}
+	} else if like := nearest.Of(word, verbs); like != "" {
+		try = []string{cmd.CommandPath() + " " + like}
+	}
+	return usage{&trouble.Error{What: fmt.Sprintf("cannot find the command %q of %s", word, cmd.CommandPath()), Try: try}}
 }

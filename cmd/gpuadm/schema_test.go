@@ -49,6 +49,7 @@ var answers = map[string]any{
 	"status":       converge.Status{},
 	"undo-dry-run": converge.UndoPlan{},
 	"validate":     validated{},
+	"config":       merged{},
 	"version":      versionOf{},
 }
 
@@ -231,6 +232,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 		"doctor":       {"doctor", "-o", "json"},
 		"repair":       {"repair", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
+		"config":       {"config", good, "-o", "json"},
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
 	} {

@@ -38,7 +38,7 @@ func newValidate(c *common) *cobra.Command {
 	var m elsewhere
 	var layouts string
 	cmd := &cobra.Command{
-		Use:   "validate",
+		Use:   "validate [FILE…]",
 		Short: "check a spec anywhere: on a laptop, in CI",
 		Long: `Validate checks a spec, and a file of MIG layouts, with all that can be known without
 the machine: every key, and with --os and --gpu which driver such a machine would get
@@ -46,9 +46,11 @@ and whether the layout fits its GPUs. It needs no GPU and no root, and touches n
 It prints all errors at once, each with its file, line and column.
 
 Exit codes: 0 valid; 2 not. What could not be checked is named.`,
-		Example: "  gpuadm validate -f node.toml\n  gpuadm validate -f node.toml --mig-file mig.yaml --os ubuntu-24.04 --gpu H100-80GB",
-		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return c.validate(m, layouts) },
+		Example: "  gpuadm validate node.toml\n  gpuadm validate node.toml --mig-file mig.yaml --os ubuntu-24.04 --gpu H100-80GB",
+		RunE: func(_ *cobra.Command, files []string) error {
+			c.files = append(c.files, files...)
+			return c.validate(m, layouts)
+		},
 	}
 	m.flags(cmd)
 	cmd.Flags().StringVar(&layouts, "mig-file", "", "check this `FILE` in mig-parted's format, for file in [mig]; without -f alone")
@@ -101,6 +103,52 @@ func (c *common) validate(m elsewhere, layouts string) error {
 		return c.unquoted(h, append(slices.Clone(c.files), layouts), wrong)
 	}
 	return show(c, v, c.validText)
+}
+
+// merged is what the files of a spec state, once they are merged.
+type merged struct {
+	Format int           `json:"format"`
+	Spec   string        `json:"spec"` // its digest
+	Keys   []spec.Stated `json:"keys"`
+}
+
+func newConfig(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "config [FILE…]",
+		Short: "show the merged spec, and the file that each value comes from",
+		Long: `Config merges node.toml and the files of node.d, or the named files, as all verbs do: later ones
+win by key. It prints each key that they state, with the value that counts and its file and
+line. gpuadm help spec lists the defaults of the others.`,
+		RunE: func(_ *cobra.Command, files []string) error {
+			c.files = append(c.files, files...)
+			h, err := c.open(c.rootDir)
+			if err != nil {
+				return err
+			}
+			all, err := c.specFiles(h, c.files)
+			if err != nil {
+				return err
+			}
+			s, places, err := spec.Read(all...)
+			if err != nil {
+				return c.unquoted(h, c.files, err)
+			}
+			return show(c, merged{1, s.Digest(), places.Stated(s)}, c.mergedText)
+		},
+	}
+}
+
+func (c *common) mergedText(m merged) {
+	key, value := 0, 0
+	lines := make([][2]string, len(m.Keys))
+	for i, k := range m.Keys {
+		text, _ := encoded(k.Value) // it came from TOML, and can always be encoded
+		lines[i] = [2]string{k.Key, strings.TrimSpace(string(text))}
+		key, value = max(key, len(k.Key)), max(value, min(len(lines[i][1]), 40))
+	}
+	for i, k := range m.Keys {
+		printf(c.stdout, "%-*s  %-*s  %s:%d\n", key, lines[i][0], value, lines[i][1], k.File, k.Line)
+	}
 }
 
 // blame puts a refusal at the first of these keys in the spec.

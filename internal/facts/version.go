@@ -8,6 +8,7 @@ import (
 	"context"
 	"debug/buildinfo"
 	"path"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -307,6 +308,22 @@ func Named(name string) (PCI, bool) {
 	}
 	return PCI{}, false
 }
+
+// Models are the names of all known models, as --gpu takes them: V100-16GB.
+func Models() (names []string) {
+	for row := range strings.Lines(models) {
+		words := strings.SplitN(strings.TrimSpace(row), " ", 3)
+		if len(words) == 3 && !strings.HasPrefix(words[2], "NVSwitch") {
+			names = append(names, strings.ReplaceAll(words[2], " ", "-"))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// OnArm says whether GPUs of a model are on one board with an Arm processor of NVIDIA's: GH200, GB200, GB300, GB10.
+// Sources: https://docs.nvidia.com/dccpu/grace-perf-tuning-guide/ and https://docs.nvidia.com/dgx/dgx-spark/hardware.html.
+func OnArm(model string) bool { return regexp.MustCompile(`^G[BH]\d`).MatchString(model) }
 
 // pci lists the NVIDIA functions on the bus, in bus order. Not nil: the bus was read.
 func (l *look) pci() []PCI {

@@ -44,6 +44,8 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		}
 		if strings.HasPrefix(message, "expected '='") && byteAt(at) == ':' {
 			fix = "write = in place of the colon"
+		} else if strings.HasPrefix(message, "expected '='") && byteAt(at) == '/' {
+			fix = "put the whole name in quotes: \"example.com/pool\" = \"gpu\""
 		}
 	}
 	bracket := "put a comma between the elements, or write the missing bracket"
@@ -80,7 +82,11 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 	if r := b.row(key); r != nil && (r.Type == TypeBool || r.Type == TypeInt) {
 		return at, wrong("write "+suggestion(*r, &value{text: raw}), "invalid TOML: %s is no %s", show(raw), r.Type)
 	}
-	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: text needs quotes")
+	says := "text needs quotes"
+	if plain := strings.Trim(raw, "“”„‟‘’‚«»"); plain != raw {
+		raw, says = plain, "text needs straight quotes"
+	}
+	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: %s", says)
 }
 
 // row is the row of a key under the current header, nil if there is none.

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/diff"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// nextStep is how an answer says what to do; a file that is not there needs no such line.
+var nextStep = regexp.MustCompile(`\n +try|; (see )?gpuadm |takes |no such file|needs --os|no run is left|gpuadm ssh root@`)
+
+// TestMistakes: what a person gets wrong on the command line and in node.toml is answered with the thing that is wrong and the next
+// step. The file has each mistake as it is typed, with the file that < gives to stdin, and its answer.
+func TestMistakes(t *testing.T) {
+	const file = "testdata/mistakes.txt"
+	var all strings.Builder
+	seen := 0
+	golden := string(must.Get(os.ReadFile(file))(t))
+	for line := range strings.Lines(golden) {
+		line = strings.TrimSpace(line)
+		typed, is := strings.CutPrefix(line, "$ gpuadm ")
+		if !is {
+			continue
+		}
+		typed, quoted, piped := strings.Cut(typed, " < ")
+		text := ""
+		if piped {
+			text = must.Get(strconv.Unquote(quoted))(t)
+		}
+		n := must.Get(simhost.New(recorded(t)["debian12-containerd16"]))(t)
+		code, out := onHostWith(t, n, text, strings.Fields(typed)...)
+		check.That(t, code != 0, "%s: exit code 0", line)
+		check.That(t, nextStep.MatchString(out), "%s does not say what to do:\n%s", line, out)
+		all.WriteString(line + "\n" + strings.TrimSpace(out) + "\n\n")
+		seen++
+	}
+	must.That(t, seen >= 50, "%d mistakes", seen)
+	if *update {
+		must.OK(t, os.WriteFile(file, []byte(all.String()), 0o644))
+		return
+	}
+	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
+}
