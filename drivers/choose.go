@@ -170,7 +170,7 @@ func takeOver(owner string) string {
 }
 
 // otherOwner is the owner that a spec names with owner = "other".
-const otherOwner = "another owner"
+const otherOwner = facts.OtherOwner
 
 // remark fills in what follows from the rest, and says what a person may want to know.
 func (p *plan) remark() {

@@ -80,8 +80,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		if perGPU(s, f) && !mayStop(s) && (f.Booting || s.Disruption.Policy != "drain") { // a drain empties all GPUs
 			w.Thing = alone{w.Thing.(gpu), w.To}
 		}
-		if f.MIGOwner != "" {
-			w = verify(a, w, f.MIGOwner)
+		if f.MIGOwner != nil {
+			w = verify(a, w, *f.MIGOwner)
 		}
 		list = append(list, w)
 	}
@@ -257,7 +257,7 @@ func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 }
 
 // verify only reads: another owner partitions this machine's GPUs.
-func verify(a Assigned, w converge.Want, owner string) converge.Want {
+func verify(a Assigned, w converge.Want, owner facts.Owner) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		found, err := w.Look(ctx, v)
 		if err != nil {
@@ -269,8 +269,7 @@ func verify(a Assigned, w converge.Want, owner string) converge.Want {
 		}
 		return fmt.Sprintf("cannot partition GPU %d: %s partitions the GPUs of this machine; this one is %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
 	}
-	v := things.Check("partitions of GPU "+strings.TrimSpace(a.GPU.Address), look, owner+" partitions the GPUs, so gpuadm looks and touches nothing",
-		"set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again")
+	v := things.Check("partitions of GPU "+strings.TrimSpace(a.GPU.Address), look, owner.String()+" partitions the GPUs, so gpuadm looks and touches nothing", owner.Ends)
 	v.Releases = true
 	return v
 }

@@ -93,13 +93,13 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 	plugin, dra, domains := node.Allocators(ctx, v)
 	image := imageClaim(f, other)
 	return []Part{
-		driverPart(s, f, other, image),
+		driverPart(v, s, f, other, image),
 		toolkitPart(s, f, image),
 		cdiPart(ctx, v, image),
 		handlerPart(s, f),
 		migPart(s, f),
 		imexPart(s, other, domains),
-		allocationPart(f, plugin, dra),
+		allocationPart(f, plugin, dra, managedPlugin(ctx, v, f)),
 	}, nil
 }
 
@@ -127,13 +127,16 @@ func imageClaim(f facts.Facts, other drivers.Other) *Claim {
 	return nil
 }
 
-func driverPart(s spec.Spec, f facts.Facts, other drivers.Other, image *Claim) Part {
+func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, image *Claim) Part {
 	var claims []Claim
 	switch {
 	case image != nil:
 		claims = append(claims, Claim{image.Who, image.By, []Ends{{"this node", strings.TrimPrefix(other.TakeOver, "or ")}}})
 	case other.Owner != "":
 		claims = append(claims, Claim{f.DriverOwner.Name, f.DriverOwner.Why, operatorEnds("driver")})
+	}
+	if by, err := drivers.ByInstaller(v); err == nil && by != "" && len(claims) == 0 && s.Driver.Source != drivers.SourceRunfile {
+		claims = append(claims, Claim{"NVIDIA's installer", "it has installed driver " + string(by), []Ends{{"this node", "nvidia-uninstall --silent"}}})
 	}
 	// Where the spec leaves the owner open, the stages only verify a driver that another one brings.
 	wanted := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
@@ -208,8 +211,12 @@ func migPart(s spec.Spec, f facts.Facts) Part {
 	if f.DynamicMIG != "" {
 		claims = append(claims, Claim{ownerDRA, "DynamicMIG, " + f.DynamicMIG, operatorEnds("dynamic MIG")})
 	}
-	if f.MIGOwner != "" {
-		claims = append(claims, Claim{"nvidia-mig-manager", f.MIGOwner, operatorEnds("MIG")})
+	if o := f.MIGOwner; o != nil {
+		ends := []Ends{{"this node", o.Ends}}
+		if o.Name == "nvidia-mig-manager" {
+			ends = operatorEnds("MIG")
+		}
+		claims = append(claims, Claim{o.Name, o.Why, ends})
 	}
 	if s.MIG.Asked() {
 		claims = append(claims, asks("[mig]", "remove [mig]"))
@@ -233,8 +240,23 @@ func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
 	return part("IMEX", none, claims...)
 }
 
-func allocationPart(f facts.Facts, plugin, dra string) Part {
+// managedPlugin is the unit by which AKS's managed GPU pools offer GPUs; "" if there is none.
+// Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_config.sh: configureManagedGPUExperience.
+func managedPlugin(ctx context.Context, v host.View, f facts.Facts) string {
+	for _, unit := range []string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"} {
+		if u, err := v.Unit(ctx, unit); err == nil && f.Cloud.Managed == "aks" && u.Enabled == "enabled" {
+			return unit
+		}
+	}
+	return ""
+}
+
+func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
 	var claims []Claim
+	if managed != "" {
+		plugin, dra = "", ""
+		claims = append(claims, Claim{facts.AKSDriver, managed + " is enabled", []Ends{{"pool", "make one without --enable-managed-gpu"}}})
+	}
 	if dra != "" {
 		claims = append(claims, Claim{ownerDRA, dra + " is there", operatorEnds("DRA")})
 	}

@@ -57,7 +57,7 @@ func TestDRAReady(t *testing.T) {
 			a.facts.Kubelet.Version, a.facts.Engines, a.facts.Kubelet.Endpoint = c.kubelet, c.engines, "unix:///run/containerd/containerd.sock"
 			a.facts.Driver.Version, a.facts.Driver.NVML = c.driver, c.driver
 			if c.operator {
-				a.facts.DriverOwner = &facts.DriverOwner{Name: facts.GPUOperator}
+				a.facts.DriverOwner = &facts.Owner{Name: facts.GPUOperator}
 			}
 			if c.lacks {
 				a.faulted(name, "ready: dynamic resource allocation")

@@ -59,7 +59,7 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		m.GPUs = []Device{}
 	}
 	if o := f.DriverOwner; o != nil {
-		m.Owner = o.Name + " (" + o.Why + ")"
+		m.Owner = o.String()
 	}
 	if f.Live {
 		m.Running = f.Kernel.Running

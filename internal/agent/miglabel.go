@@ -56,7 +56,7 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 	if err != nil {
 		return partitions{follows: true}, err
 	}
-	is := partitions{follows: p.Host.Facts.MIGOwner == "" && p.Host.Facts.DynamicMIG == ""}
+	is := partitions{follows: p.Host.Facts.MIGOwner == nil && p.Host.Facts.DynamicMIG == ""}
 	for _, ch := range p.Changes {
 		switch {
 		case ch.Kind != "mig" && ch.Kind != "check": // what runs after a change disturbs no client

@@ -56,8 +56,8 @@ type Facts struct {
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
 	NVMLSays    string            `json:"-"`                     // NVML's name of that: host.NoDriver.Code
-	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
-	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
+	DriverOwner *Owner            `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
+	MIGOwner    *Owner            `json:"migOwner,omitempty"`    // who else partitions the GPUs
 	DynamicMIG  string            `json:"dynamicMIG,omitempty"`  // the sign by which the DRA driver is seen to make partitions as pods ask for them
 	GFD         string            `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
 	Machine     string            `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none

@@ -103,7 +103,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.Signed = l.signed(ctx, *f, needs.Signed)
 	}
 	if needs.Driver {
-		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(), l.dynamicMIG(), l.gfd(), l.machine()
+		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(f.Kubelet), l.dynamicMIG(), l.gfd(), l.machine()
 		d, err := l.v.Driver(ctx)
 		none, later := (*host.NoDriver)(nil), host.Later{}
 		switch {

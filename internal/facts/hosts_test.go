@@ -121,11 +121,11 @@ func TestDriverOwner(t *testing.T) {
 	} {
 		n := must.Get(simhost.New([]byte(test.files)))(t)
 		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true}))(t)
-		got := facts.DriverOwner{}
+		got := facts.Owner{}
 		if f.DriverOwner != nil {
 			got = *f.DriverOwner
 		}
-		want := (facts.DriverOwner{Name: test.want, Why: test.why})
+		want := (facts.Owner{Name: test.want, Why: test.why})
 		check.That(t, got == want, "%s: %+v, want %+v", test.name, got, want)
 	}
 }

@@ -112,11 +112,20 @@ func TestFlagLists(t *testing.T) {
 // TestMIGOwner: another owner of the partitions is seen also while its pod does not run, by the link to its log that kubelet keeps;
 // the DRA driver only where its gate DynamicMIG is on, as its chart hands it over.
 func TestMIGOwner(t *testing.T) {
+	unit := func(enabled, line string) string {
+		return "-- sim.toml --\n[[unit]]\nname = \"cut.service\"\nenabled = \"" + enabled + "\"\n-- etc/systemd/system/cut.service --\n[Service]\n" + line + "\n[Install]\nWantedBy=multi-user.target\n"
+	}
 	const plugin = "-- sim.toml --\n-- proc/77/comm --\ngpu-kubelet-plu\n-- proc/77/environ --\n"
 	for name, c := range map[string]struct{ tree, owner, dynamic string }{
 		"nothing":       {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", "", ""},
 		"its process":   {"-- sim.toml --\n-- proc/77/comm --\nnvidia-mig-mana\n", "nvidia-mig-manager (process 77)", ""},
 		"its ended pod": {"-- sim.toml --\n-- var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log --\n", "nvidia-mig-manager (/var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log)", ""},
+		"a unit":        {unit("enabled", "ExecStart=-/usr/bin/nvidia-smi -i 0 -mig 1"), "cut.service (it is enabled and calls nvidia-smi)", ""},
+		"not enabled":   {unit("disabled", "ExecStart=/usr/bin/nvidia-smi -mig 1"), "", ""},
+		"a list":        {unit("enabled", "ExecStart=/usr/bin/nvidia-smi mig -lgi"), "", ""},
+		"its script":    {unit("enabled", "ExecStart=/bin/bash /opt/cut.sh 1") + "-- opt/cut.sh --\n#!/bin/bash\n# nvidia-mig-parted\nnvidia-smi mig -i 0 -cgi 19,19 -C\n", "cut.service (it is enabled and calls nvidia-smi, in /opt/cut.sh)", ""},
+		"a comment":     {unit("enabled", "ExecStart=/opt/cut.sh") + "-- opt/cut.sh --\n#!/bin/sh\n# nvidia-mig-parted apply\n", "", ""},
+		"GKE's label":   {"-- sim.toml --\n-- etc/nvidia/gpu_config.json --\n{\"GPUPartitionSize\": \"1g.5gb\"}\n", "GKE (/etc/nvidia/gpu_config.json has a GPUPartitionSize)", ""},
 		"DRA":           {plugin + "A=b\x00FEATURE_GATES=TimeSlicingSettings=true,DynamicMIG=true,\x00C=d\x00\n", "", "process 77"},
 		"DRA without":   {plugin + "FEATURE_GATES=TimeSlicingSettings=true,\x00\n", "", ""},
 		"DRA off":       {plugin + "FEATURE_GATES=DynamicMIG=false,\x00\n", "", ""},
@@ -125,7 +134,11 @@ func TestMIGOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(c.tree)))(t)
 			f, err := Gather(t.Context(), n, Needs{Driver: true})
-			check.That(t, err == nil && f.MIGOwner == c.owner && f.DynamicMIG == c.dynamic, "%q %q, %v; want %q %q", f.MIGOwner, f.DynamicMIG, err, c.owner, c.dynamic)
+			owner := ""
+			if f.MIGOwner != nil {
+				owner = f.MIGOwner.String()
+			}
+			check.That(t, err == nil && owner == c.owner && f.DynamicMIG == c.dynamic, "%q %q, %v; want %q %q", owner, f.DynamicMIG, err, c.owner, c.dynamic)
 		})
 	}
 }

@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -46,30 +47,6 @@ func (l *look) owner(os OS) (owner, why string) {
 	return "", ""
 }
 
-// migOwner says who else partitions the GPUs. NVIDIA's GPU Operator runs nvidia-mig-manager in a pod, and its packages as
-// a unit; both follow the node's label nvidia.com/mig.config and would undo what others do. The link to a container's log is there
-// also while its pod does not run. Sources: https://github.com/NVIDIA/mig-parted, deployments; kubernetes,
-// pkg/kubelet/kuberuntime/legacy.go.
-func (l *look) migOwner() string {
-	const unit, comm = "nvidia-mig-manager.service", "nvidia-mig-mana"
-	if l.has("/etc/systemd/system/multi-user.target.wants/"+unit) || l.has("/etc/systemd/system/nvidia-gpu-reset.target.wants/"+unit) {
-		return unit
-	}
-	if !l.v.Live() {
-		return ""
-	}
-	if pid := l.process(comm); pid != "" {
-		return "nvidia-mig-manager (process " + pid + ")"
-	}
-	const logs = "/var/log/containers"
-	for _, name := range l.names(logs) {
-		if strings.HasPrefix(name, "nvidia-mig-manager") {
-			return "nvidia-mig-manager (" + logs + "/" + name + ")"
-		}
-	}
-	return ""
-}
-
 // dynamicMIG says by which sign NVIDIA's DRA driver makes partitions as pods ask for them: its plugin runs with the gate DynamicMIG,
 // which its chart hands over in the environment. Sources: kubernetes-sigs/dra-driver-nvidia-gpu, pkg/featuregates/featuregates.go and
 // deployments/helm/dra-driver-nvidia-gpu/templates/kubeletplugin.yaml.
@@ -93,6 +70,7 @@ const (
 	AKSDriver   = "AKS" // whose images can carry a driver
 	OSTree      = "the ostree image that this system is"
 	EKSImage    = "the EKS image"
+	OtherOwner  = "another owner" // of whom nothing more is known
 )
 
 // eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,
@@ -110,15 +88,18 @@ func LoadsDriver(ctx context.Context, v host.View) string {
 	return ""
 }
 
-// DriverOwner is another owner of the driver.
-type DriverOwner struct {
-	Name string `json:"name"` // GPUOperator, AKSDriver, OSTree, EKSImage
-	Why  string `json:"why"`  // by which sign
+// Owner is another owner of a part of the node.
+type Owner struct {
+	Name string `json:"name"`           // GPUOperator, AKSDriver, OSTree, EKSImage, OtherOwner; of partitions NVIDIA's MIG manager, a cloud or a unit
+	Why  string `json:"why"`            // by which sign
+	Ends string `json:"ends,omitempty"` // what makes an owner of the partitions leave them
 }
+
+func (o Owner) String() string { return o.Name + " (" + o.Why + ")" }
 
 // driverOwner says who else brings the driver, by signs on the machine. For distributions that bring one os-release is the sign:
 // owners in drivers/catalog/repositories.toml. What an operator can do about an owner is in takeOver (drivers/choose.go).
-func (l *look) driverOwner() *DriverOwner {
+func (l *look) driverOwner() *Owner {
 	if !l.v.Live() {
 		return l.eksImage() // what is in /run is this boot's
 	}
@@ -129,13 +110,13 @@ func (l *look) driverOwner() *DriverOwner {
 	if _, err := l.v.Stat(container); !missing(err) { // a node with pods has hundreds of mounts, for the kernel to print
 		for line := range strings.Lines(l.attr("/proc/self/mounts")) {
 			if f := strings.Fields(line); len(f) > 1 && f[1] == container {
-				return &DriverOwner{GPUOperator, container + " is mounted, by its driver container"}
+				return &Owner{Name: GPUOperator, Why: container + " is mounted, by its driver container"}
 			}
 		}
 	}
 	for _, sign := range []string{"/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"} {
 		if l.has(sign) {
-			return &DriverOwner{GPUOperator, "its driver container has written " + sign}
+			return &Owner{Name: GPUOperator, Why: "its driver container has written " + sign}
 		}
 	}
 	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was
@@ -143,20 +124,48 @@ func (l *look) driverOwner() *DriverOwner {
 	// Sources: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver,
 	// and vhdbuilder/packer/install-dependencies.sh, which builds it.
 	if sign := "/opt/azure/aks-gpu/dkms-marker"; l.cloud.Managed == "aks" && l.has(sign) {
-		return &DriverOwner{AKSDriver, sign + " is there"}
+		return &Owner{Name: AKSDriver, Why: sign + " is there"}
 	}
 	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
 	if booted := "/run/ostree-booted"; l.has(booted) {
-		return &DriverOwner{OSTree, booted + " is there"}
+		return &Owner{Name: OSTree, Why: booted + " is there"}
 	}
-	return l.eksImage()
+	if image := l.eksImage(); image != nil {
+		return image
+	}
+	return l.unpackaged()
+}
+
+// unpackaged finds a driver that is loaded and belongs to no package: another program brought it. dpkg alone has lists of its files to
+// read. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
+// libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go.
+func (l *look) unpackaged() *Owner {
+	const lists, aks, installer = "/var/lib/dpkg/info", "/usr/bin/lib64", "/var/lib/nvidia/log"
+	version, _ := LoadedDriver(l.v)
+	if version == "" || !l.has(aks) && l.has(installer) {
+		return nil
+	}
+	names := l.names(lists)
+	for _, name := range names {
+		if strings.Contains(name, "nvidia") && strings.HasSuffix(name, ".list") && bytes.Contains(l.read(lists+"/"+name), []byte("/libnvidia-ml.so.")) {
+			return nil
+		}
+	}
+	why := "driver " + version + " is loaded, and no package has its files"
+	switch {
+	case len(names) == 0:
+		return nil
+	case l.cloud.Managed == "aks":
+		return &Owner{Name: AKSDriver, Why: why}
+	}
+	return &Owner{Name: OtherOwner, Why: why}
 }
 
 // eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these names.
-func (l *look) eksImage() *DriverOwner {
+func (l *look) eksImage() *Owner {
 	for _, name := range eksLoaders() {
 		if at := "/etc/systemd/system/" + name; l.has(at) {
-			return &DriverOwner{EKSImage, at + " is there"}
+			return &Owner{Name: EKSImage, Why: at + " is there"}
 		}
 	}
 	return nil

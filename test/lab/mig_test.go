@@ -269,7 +269,7 @@ func otherOwner(t *testing.T, n gpuNode) {
 	n.Put("/etc/systemd/system/nvidia-mig-manager.service", "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	n.Must("systemctl", "enable", "--quiet", "nvidia-mig-manager.service")
 	defer n.Must("systemctl", "disable", "--quiet", "nvidia-mig-manager.service")
-	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service partitions the GPUs")
+	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager (nvidia-mig-manager.service) partitions the GPUs")
 	s := n.dump()
 	check.That(t, s.Mutations == 0, "%d mutations of what another owner has", s.Mutations)
 }

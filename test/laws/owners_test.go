@@ -328,7 +328,7 @@ const noMore = "; IMEX=-; device plugin or DRA=-"
 func ownersOfParts() map[string]string {
 	return map[string]string{
 		"a100-mixed-t4":         "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"aks-ubuntu2204":        "driver=-; toolkit=-; CDI=-; handler=aks; MIG=-" + noMore,
+		"aks-ubuntu2204":        "driver=AKS; toolkit=AKS; CDI=-; handler=aks; MIG=-" + noMore,
 		"al2023-eks-nvidia":     "driver=the EKS image; toolkit=the EKS image; CDI=-; handler=nodeadm; MIG=-" + noMore,
 		"al2023-eks-trees":      "driver=the EKS image; toolkit=the EKS image; CDI=-; handler=nodeadm; MIG=-" + noMore,
 		"arm64-gh200":           "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
