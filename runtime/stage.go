@@ -146,20 +146,16 @@ func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 
 // notes say which program is missing, and what the engine does not do.
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
-	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
-	if e, err := chosen(s.Runtime, f); s.Has("runtime") && err == nil && e.Name == "docker" {
+	list := lacksToolkit(v, s, f)
+	e, err := chosen(s.Runtime, f)
+	switch {
+	case !s.Has("runtime") || err != nil:
+	case e.Name == "docker":
 		list = append(list, docker.Notes(e, f.Kubelet, engine.PlainHandler(s.Runtime))...)
+	case e.Name == "containerd":
+		list = append(list, containerd.Notes(s, f, e)...)
 	}
 	return list
-}
-
-// keepsCDI notes that containerd's configuration disables CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
-func keepsCDI(s spec.Spec, f facts.Facts) []string {
-	e, err := chosen(s.Runtime, f)
-	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
-		return nil
-	}
-	return containerd.Notes(s, f, e)
 }
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.

@@ -160,6 +160,9 @@ var broken = []struct {
 	}, "FAB-002"},
 	{"fabric not registered", "https://github.com/NVIDIA/gpu-operator/issues/2781", func(r *recorded) { r.gpu(0, `fabric = { state = "completed", status = "UNKNOWN" }`) }, "FAB-003"},
 	{"kubelet ends again and again", "https://github.com/kubernetes/kubernetes/issues/83936", func(r *recorded) { r.loops("kubelet") }, "KUB-014"},
+	{"an import that is not there", "https://github.com/NVIDIA/gpu-operator/issues/2646", func(r *recorded) {
+		r.change("etc/containerd/config.toml", "version = 2\n", "version = 2\nimports = [\"/etc/containerd/nvidia.toml\"]\n")
+	}, "RUN-011"},
 	{"engine ends again and again", "https://github.com/moby/moby/issues/34091", func(r *recorded) { r.loops("containerd") }, "RUN-010"},
 	{"engine ends again and again, and kubelet with it", "https://github.com/moby/moby/issues/34091", func(r *recorded) {
 		r.loops("containerd")

@@ -66,6 +66,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"RUN-005": idleEngine(false),
 		"RUN-006": otherCgroups,
 		"RUN-010": idleEngine(true),
+		"RUN-011": unreadSettings,
 		"KUB-001": idleKubelet(false),
 		"KUB-002": otherEngine,
 		"KUB-003": twoPlugins,

@@ -88,6 +88,14 @@ func unreadable(m *Machine) []Finding {
 	return []Finding{{Object: e.Config, What: err.Error()}}
 }
 
+func unreadSettings(m *Machine) (list []Finding) {
+	e, c, _ := m.engine()
+	for _, what := range c.Unread {
+		list = append(list, Finding{Object: e.Config, What: what, Command: "sudo " + e.Name + " config" + map[string]string{"containerd": " dump"}[e.Name]})
+	}
+	return list
+}
+
 func noProgram(m *Machine) (list []Finding) {
 	e, c, ok := m.engine()
 	if !ok {

@@ -226,6 +226,7 @@ const (
 	RefusedVersion  Refused = "version"
 	RefusedShape    Refused = "structure"
 	RefusedSize     Refused = "too-large"
+	RefusedStart    Refused = "does-not-start"
 )
 
 // refuse says why a file cannot be edited. Line is 0 where it is not one place.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -223,3 +224,25 @@ func (f configFile) checkVersion(r criReader, root bool) error {
 	}
 	return nil
 }
+
+// checkStart refuses what keeps containerd 1.x from starting, measured on 1.6.20 and 1.7.24: the name of a plugin in another form than
+// io.containerd.x.vx in a file of version 2, as [plugins.cri] is, and a tab after a dot in a key. From 2.0 on it reads both.
+func (f configFile) checkStart(r criReader) error {
+	if !r.known || r.merge != mergeWhole {
+		return nil
+	}
+	key, _ := toml.Field(f.tree, "plugins")
+	for _, p := range toml.Sorted(toml.Sub(f.tree, "plugins")) {
+		if f.version >= 2 && (!strings.HasPrefix(p.Key, "io.containerd.") || strings.Count(p.Key, ".") < 3) {
+			return f.refuse(RefusedStart, []string{key, p.Key}, fmt.Sprintf("%s does not start with [plugins.%s] in a file of version %d", r.daemon, toml.KeyText(p.Key, '"'), f.version),
+				fmt.Sprintf("write the plugin's full name, such as [plugins.%q]", criV2))
+		}
+	}
+	if at := tabInKey().FindIndex(f.data); at != nil {
+		return refuse(RefusedStart, f.path, 1+bytes.Count(f.data[:at[1]], []byte("\n")), r.daemon+" does not read a tab after a dot in a key", "take the tab out")
+	}
+	return nil
+}
+
+// tabInKey finds a tab after a dot, before a line's = and comment.
+var tabInKey = pattern.Of(`(?m)^[^#=\n"']*(?:(?:"[^"\n]*"|'[^'\n]*')[^#=\n"']*)*\. *\t`)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
@@ -46,7 +47,14 @@ type criReader struct {
 	max    int64 // the newest version of the format it reads
 	create int64 // the version of a file written for it
 	cdi    cdiKind
+
+	// rootLeads: 2.3 before 2.3.7 refuses an imported file of a newer version than the root's. Sources: containerd's pull 13939 and
+	// https://github.com/NVIDIA/aicr/issues/1688; measured on 2.3.4.
+	rootLeads bool
 }
+
+// rootLed are the versions for which rootLeads is true.
+var rootLed = pattern.Of(`^v?2\.3\.[0-6](\D|$)`)
 
 func newReader(d Daemon, files []configFile) criReader {
 	major, minor, ok := engine.ParseVersion(d.Version)
@@ -64,6 +72,7 @@ func newReader(d Daemon, files []configFile) criReader {
 	if major == 2 && minor < 4 {
 		r.cdi = cdiOn
 	}
+	r.rootLeads = rootLed().MatchString(d.Version)
 	if major == 2 && minor < 3 {
 		r.merge, r.max = mergeThenMigrate, 3
 	}

@@ -59,6 +59,7 @@ func TestImportsOfImports(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Unit: "containerd.service", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{
 		{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n")},
 		{Path: etc + "/conf.d/10-more.toml", Data: []byte("version = 2\nimports = [\"/srv/more.d/*.toml\", \"one.toml\"]\n")},
+		{Path: etc + "/conf.d/one.toml", Data: []byte("# later\n")},
 		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
 	}}
 	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
@@ -159,7 +160,7 @@ func TestManyWrongHandlers(t *testing.T) {
 // TestSpellings: names of plugins and handlers are spelt exactly, and an empty name is a name.
 func TestSpellings(t *testing.T) {
 	for what, text := range map[string]string{
-		"a plugin in capitals":     "version = 2\nroot = '/x'\n[plugins.CRI.containerd.Runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n",
+		"a plugin in capitals":     "version = 2\nroot = '/x'\n[plugins.\"io.containerd.grpc.v1.CRI\".containerd.Runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n",
 		"a handler without a name": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.\"\"]\nruntime_type = \"io.containerd.runc.v2\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.a]\nruntime_type = \"io.containerd.runc.v2\"\nsnapshotter = \"s\"\n",
 	} {
 		tree, texts := Tree{Root: File{Path: "/c.toml", Data: []byte(text)}}, map[string]bool{}

@@ -90,6 +90,45 @@ func TestVersion1(t *testing.T) {
 	}
 }
 
+// TestStart: what a daemon does not start with is refused with the file's name, and what it passes over is said; both as measured with
+// "containerd config dump" of 1.6.20, 1.7.24, 2.1.9, 2.3.4 and 2.4.2.
+func TestStart(t *testing.T) {
+	const v2, v3 = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n", "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.gvisor]\n"
+	root := func(version, more string) string {
+		return "version = " + version + "\nimports = [\"/etc/containerd/a.toml\"]\n" + more
+	}
+	for _, x := range []struct{ root, imported, refused, unread string }{
+		{root("2", ""), "version = 3\n" + v3, "1.6 1.7 2.3", ""},
+		{root("2", v2), "version = 3\n" + v3, "1.6 1.7 2.3", "2.1"},
+		{root("3", ""), "version = 4\n" + v3, "1.6 1.7 2.1 2.3", ""},
+		{root("2", v2), "version = 2\n" + v2, "", ""},
+		{root("2", v2+"runtime_type = 'x'\n"), "version = 2\n" + v2, "", "1.6 1.7"},
+		{root("2", ""), "", "1.6 1.7", "2.1 2.3 2.4"},
+		{"version = 2\n[plugins.cri.containerd.runtimes.x]\n", "-", "1.6 1.7", ""},
+		{"version = 2\n[plugins.\"io.containerd.x\"]\n", "-", "1.6 1.7", ""},
+		{"version = 2\n[plugins .\t\"io.containerd.grpc.v1.cri\"]\n", "-", "1.6 1.7", ""},
+		{"version = 2\n# a.\tb\n[ plugins\t. \"io.containerd.grpc.v1.cri\" ]\nx = \"a.\tb\"\n", "-", "", ""},
+	} {
+		files := map[string][]byte{etc + "/config.toml": []byte(x.root), etc + "/a.toml": []byte(x.imported)}
+		if x.imported == "" {
+			delete(files, etc+"/a.toml")
+		}
+		tree := layTree(t, files)
+		var refused, unread []string
+		for _, v := range []string{"1.6.20", "1.7.24", "2.1.9", "2.3.4", "2.4.2"} {
+			if c, err := readCRI(tree, Daemon{v}); err != nil {
+				refused = append(refused, v[:3])
+				check.That(t, errors.Is(err, RefusedStart) && strings.HasPrefix(err.Error(), "cannot edit /etc/containerd/") || errors.Is(err, RefusedVersion), "%v", err)
+			} else if len(c.unread()) > 0 {
+				unread = append(unread, v[:3])
+			}
+		}
+		if strings.Join(refused, " ") != x.refused || strings.Join(unread, " ") != x.unread {
+			t.Errorf("%q with %q: refused by %v, unread by %v", x.root, x.imported, refused, unread)
+		}
+	}
+}
+
 // TestLatin1: bytes that are no UTF-8 are refused where they are, with words that are true for each containerd.
 func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}

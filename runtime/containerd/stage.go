@@ -92,32 +92,34 @@ func Reads(e facts.Engine) []string {
 	return names
 }
 
-// Notes says that the configuration disables CDI and that gpuadm leaves it so: only cdi = true in the spec overrides it.
+// Notes names the settings that the daemon does not read, and says that the configuration disables CDI and that gpuadm leaves it so:
+// only cdi = true in the spec overrides it.
 func Notes(s spec.Spec, f facts.Facts, e facts.Engine) []string {
-	if h := HandlerFor(s, f, e); !h.CDI || h.Overrides {
-		return nil
-	}
 	c, err := asRead(e)
-	if err != nil || c.reader.cdi == cdiFixed {
+	if err != nil {
 		return nil
 	}
-	if _, v := toml.Field(c.cri, "enable_cdi"); v != false {
-		return nil
+	list := c.unread()
+	if h := HandlerFor(s, f, e); !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
+		return list
 	}
-	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}
+	if _, v := toml.Field(c.cri, "enable_cdi"); v == false {
+		list = append(list, fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config))
+	}
+	return list
 }
 
 // Configured reads containerd's configuration.
 func Configured(e facts.Engine) engine.Configured {
 	c := engine.Configured{Programs: map[string]string{}, Cgroups: map[string]string{}}
 	t, err := asRead(e)
-	if errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) {
+	if errors.Is(err, RefusedSyntax) || errors.Is(err, RefusedDisabled) || errors.Is(err, RefusedStart) {
 		c.Unreadable = err
 	}
 	if err != nil {
 		return c
 	}
-	c.Default = t.defaultName()
+	c.Default, c.Unread = t.defaultName(), t.unread()
 	for name, entry := range toml.Sub(t.cri, "containerd", "runtimes") {
 		table, _ := entry.(map[string]any)
 		c.Programs[name] = programOf(table)

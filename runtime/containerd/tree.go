@@ -39,7 +39,7 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	}
 	r := newReader(d, files)
 	for i, f := range files {
-		for _, check := range []func(criReader) error{f.checkSpelling, f.checkDisabled, f.checkShape} {
+		for _, check := range []func(criReader) error{f.checkSpelling, f.checkDisabled, f.checkShape, f.checkStart} {
 			if err := check(r); err != nil {
 				return nil, r, err
 			}
@@ -47,8 +47,50 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if err := f.checkVersion(r, i == 0); err != nil {
 			return nil, r, err
 		}
+		if key, _ := toml.Field(f.tree, "version"); r.rootLeads && files[0].stated && f.version > files[0].version {
+			return nil, r, f.refuse(RefusedStart, []string{key}, fmt.Sprintf("%s does not start with an imported file of version %d, newer than version %d of %s", r.daemon, f.version, files[0].version, files[0].path),
+				fmt.Sprintf("write it in version %d, or update containerd to 2.3.7 or newer", files[0].version))
+		}
+		if missing := f.dangling(files); r.known && r.merge == mergeWhole && missing != "" {
+			return nil, r, f.refuse(RefusedStart, []string{"imports"}, fmt.Sprintf("it imports %s, which is not there, and %s does not start without it", missing, r.daemon), "take it out of imports, or write the file")
+		}
 	}
 	return files, r, nil
+}
+
+// dangling is a file that this one imports by its name and that is not there, "" if none.
+func (f configFile) dangling(files []configFile) string {
+	patterns, _ := f.imports()
+	for _, name := range patterns {
+		if !strings.Contains(name, "*") && !slices.ContainsFunc(files, func(o configFile) bool { return o.path == name }) {
+			return name
+		}
+	}
+	return ""
+}
+
+// unread says, by file, which settings of the CRI plugin the daemon starts without.
+func (c *criTree) unread() (list []string) {
+	last := -1
+	for i, f := range c.files {
+		if f.plugin(criV2) != nil {
+			last = i
+		}
+		if missing := f.dangling(c.files); missing != "" {
+			list = append(list, fmt.Sprintf("%s imports %s, which is not there", f.path, missing))
+		}
+		if c.reader.merge == mergeThenMigrate && c.version >= 3 && f.version == 2 && f.plugin(criV2) != nil {
+			list = append(list, fmt.Sprintf("%s has [plugins.%q], which %s does not read beside an imported file of version %d", f.path, criV2, c.reader.daemon, c.version))
+		}
+	}
+	for _, f := range c.files[:max(last, 0)] {
+		changes := toml.Diff(f.plugin(criV2), c.files[last].plugin(criV2), nil)
+		lost := slices.IndexFunc(changes, func(d toml.Change) bool { return d.New == nil && !isZero(d.Old) })
+		if c.reader.merge == mergeWhole && c.reader.known && lost >= 0 {
+			list = append(list, fmt.Sprintf("%s sets %s, which %s does not read: [plugins.%q] of %s replaces it as a whole", f.path, toml.ShowPath(changes[lost].Path), c.reader.daemon, criV2, c.files[last].path))
+		}
+	}
+	return list
 }
 
 // asRead is an engine's configuration as the engine reads it.

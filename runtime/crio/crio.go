@@ -29,6 +29,7 @@ type config struct {
 	runtimes  map[string]map[string]any
 	from      map[string]string // the file that a runtime's entry is in; "" is CRI-O's own
 	builtin   string            // the runtime that CRI-O brings
+	forgets   string            // the file by whose default CRI-O forgets that one; "" if it does not
 }
 
 // readFiles reads the files as a CRI-O of this version does; an unknown version counts as the newest.
@@ -72,12 +73,16 @@ func readFiles(files []facts.File, version string) (config, error) {
 		if name, said := settings["default_runtime"].(string); said {
 			c.byDefault = name
 			if before(26) && name != c.builtin {
+				c.forgets = f.Path
 				delete(c.runtimes, c.builtin) // also one that this file has: delete(c.Runtimes, defaultRuntime) at v1.23.0 to v1.25.0
 			}
 		}
 	}
 	if c.byDefault == "" {
 		c.byDefault = c.builtin
+	}
+	if c.runtimes[c.builtin] != nil {
+		c.forgets = ""
 	}
 	return c, nil
 }
@@ -96,6 +101,12 @@ func editFile(files []facts.File, version string, h engine.Handler, target strin
 	before, err := readFiles(withFile(files, target, found), version)
 	if err != nil {
 		return nil, err
+	}
+	if h.Default && before.byDefault == h.Name && before.forgets != "" && before.forgets != target {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot make %s CRI-O's default: CRI-O %s forgets the runtime %s, as %s has another default", h.Name, version, before.builtin, before.forgets),
+			Try:  []string{"take default_runtime out of " + before.forgets + ", and set_as_default out of [runtime]", "or update CRI-O to 1.26 or newer, which keeps it"},
+		}
 	}
 	var ops []toml.Op
 	at := []string{"crio", "runtime", "runtimes", h.Name}

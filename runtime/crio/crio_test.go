@@ -68,6 +68,12 @@ func TestReadCRIO(t *testing.T) {
 		_, err := readFiles(files, "1.33.0")
 		check.That(t, err != nil && strings.Contains(err.Error(), what), "%s: %v", what, err)
 	}
+	ctk := crioFiles("/etc/crio/crio.conf.d/99-nvidia.toml", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n")
+	for version, refused := range map[string]bool{"1.24.6": true, "1.26.0": false} {
+		_, err := editFile(ctk, version, engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: true}, "/etc/crio/crio.conf.d/99-gpuadm.conf", nil)
+		unread := Configured(facts.Engine{Files: ctk, Version: version}).Unread
+		check.That(t, (err != nil) == refused && (len(unread) > 0) == refused && (err == nil || strings.Contains(err.Error(), "as /etc/crio/crio.conf.d/99-nvidia.toml has")), "nvidia-ctk's default on %s: %v, %v", version, err, unread)
+	}
 	_, err = readFiles(nil, "1.22.5")
 	check.That(t, err != nil && strings.Contains(err.Error(), "1.23 and newer"), "CRI-O 1.22: %v", err)
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -131,6 +132,9 @@ func Configured(e facts.Engine) (c engine.Configured) {
 		return engine.Configured{Unreadable: err}
 	}
 	c.Default, c.Programs = state.byDefault, map[string]string{}
+	if state.forgets != "" && strings.HasPrefix(path.Base(toml.String(state.runtimes[state.byDefault], "runtime_path")), "nvidia") {
+		c.Unread = []string{fmt.Sprintf("CRI-O %s forgets the runtime %s, as %s has another default", e.Version, state.builtin, state.forgets)}
+	}
 	for name, entry := range state.runtimes {
 		c.Programs[name] = toml.String(entry, "runtime_path")
 	}

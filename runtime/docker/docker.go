@@ -183,6 +183,9 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 // in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Before 23.0 gpuadm's own parser has to do, and
 // Docker itself when it reads the file.
 func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
+	if t := inUnit(ctx, v, e, after); t != nil {
+		return t
+	}
 	options := e.Args[min(1, len(e.Args)):]
 	err := validate(ctx, v, e, after, options)
 	if err == nil {
@@ -201,6 +204,38 @@ func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byt
 		t.Try = []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)}
 	}
 	return t
+}
+
+// inUnit finds a default runtime in the unit's options and in the file: Docker refuses a key that both have, but for runtimes.
+// Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby (v20.10.24 and v28.5.2);
+// https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between the daemon.json and startup scripts.
+func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) error {
+	d, err := jsonedit.Parse(after)
+	if given := facts.Options(e.Args, defaultKey); err != nil || d.Text(defaultKey) == nil || given == nil {
+		return nil
+	}
+	const option = "--" + defaultKey
+	from := "systemctl cat " + e.Unit + " shows where"
+	u, _ := v.Unit(ctx, e.Unit)
+	var files []string // those of the environment first: what the unit's own say wins
+	for _, name := range u.Files {
+		text, _ := v.ReadFile(name)
+		for line := range strings.Lines(string(text)) {
+			if name, is := strings.CutPrefix(strings.TrimSpace(line), "EnvironmentFile="); is {
+				files = append(files, strings.TrimPrefix(name, "-"))
+			}
+		}
+	}
+	for _, name := range append(files, u.Files...) {
+		if text, _ := v.ReadFile(name); strings.Contains(string(text), option) {
+			from = "it is in " + name
+		}
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: Docker starts with no %s that is in its unit as well", e.Config, defaultKey),
+		Because: []string{e.Unit + " starts it with " + option + ": " + from},
+		Try:     []string{"take " + option + " out of the unit, then: systemctl daemon-reload", "or leave set_as_default out of [runtime]"},
+	}
 }
 
 // Loads has Docker judge its present daemon.json as its next start would read it.

@@ -118,6 +118,7 @@ func ParseVersion(s string) (major, minor int, ok bool) {
 type Configured struct {
 	Unreadable error             // why the engine cannot serve pods with it; nil: it can, or gpuadm cannot tell
 	Default    string            // the handler of pods that name none
+	Unread     []string          // which settings the engine starts without, by file
 	Programs   map[string]string // by handler: the program that it runs, as the configuration states it
 	Cgroups    map[string]string // by handler: systemd or cgroupfs, where containerd has the choice
 }

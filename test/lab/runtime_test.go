@@ -179,3 +179,62 @@ func TestLabDockerWithoutLiveRestore(t *testing.T) {
 		check.That(t, strings.Contains(r.Stderr, why) && n.Get(dockerFile) == text, "%s: %s", text, r)
 	}
 }
+
+// TestLabDockerFlags: Docker refuses a key that its unit's options and its file both have, but for runtimes. The plan says so, with the
+// file that has the option, and a Docker that runs goes on. Units as in NVIDIA/nvidia-docker issues 490 and 1002.
+func TestLabDockerFlags(t *testing.T) {
+	t.Parallel()
+	n, _ := bootDocker(t, "true", "")
+	text := n.Get(dockerFile)
+	const unit, options = "/etc/systemd/system/docker.service.d/override.conf", "/etc/sysconfig/docker"
+	n.Put(options, "OPTIONS=\"--default-ulimit nofile=32768:65536 --default-runtime=runc\"\n", 0o644)
+	start := func(more string) string {
+		return "[Service]\nEnvironmentFile=-" + options + "\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock " + more + "\n"
+	}
+	for _, x := range []struct{ name, unit, file, spec, refused string }{
+		{"--default-runtime in the environment", start("$OPTIONS"), text, "set_as_default = true\n", options},
+		{"--default-runtime in the drop-in", start("--default-runtime runc"), text, "set_as_default = true\n", unit},
+		{"--default-runtime, no default of ours", start("$OPTIONS"), text, "", ""},
+		{"--add-runtime", start("--add-runtime=nvidia=/usr/bin/nvidia-container-runtime"), text, "set_as_default = true\n", ""},
+		{"hosts beside -H", start(""), strings.Replace(text, "{", "{\"hosts\": [\"unix:///var/run/docker.sock\"],", 1), "", "hosts"},
+	} {
+		n.Put(unit, x.unit, 0o644)
+		n.Put(dockerFile, x.file, 0o640)
+		n.Put(specFile, "format = 1\n[runtime]\nengine = \"docker\"\n"+x.spec, 0o644)
+		n.Must("systemctl", "daemon-reload")
+		n.Exec("systemctl", "restart", docker)
+		pid := n.MainPID(docker)
+		exit := 0
+		if x.refused != "" {
+			exit = 1
+		}
+		plan := n.gpuadm(exit, "plan")
+		check.That(t, strings.Contains(plan.Stdout+plan.Stderr, x.refused), "%s: %s", x.name, plan)
+		n.gpuadm(exit, "apply")
+		if x.refused == "" {
+			again := n.gpuadm(0, "apply")
+			check.That(t, again.Stdout == "Nothing to do.\n", "%s: %s", x.name, again)
+			n.gpuadm(0, "undo", "--to", "all")
+		} else {
+			check.That(t, x.refused == "hosts" || n.MainPID(docker) == pid, "%s: Docker was restarted", x.name)
+		}
+		check.That(t, n.Get(dockerFile) == x.file, "%s left:\n%s", x.name, n.Get(dockerFile))
+	}
+}
+
+// TestLabDrift: what Kubespray and KubeOne do when they run again, and what "containerd config default" into the file does, takes the
+// handler away. Status says so, and the next apply, by the timer too, repairs it.
+func TestLabDrift(t *testing.T) {
+	t.Parallel()
+	n := boot(t, lab.Options{Dist: "trixie", GPUs: 8})
+	n.gpuadm(0, "apply")
+	for _, rewritten := range []string{n.Must("containerd", "config", "default"), "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n    default_runtime_name = \"runc\"\n    [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n      runtime_type = \"io.containerd.runc.v2\"\n"} {
+		n.Put("/etc/containerd/config.toml", rewritten, 0o644)
+		n.Must("systemctl", "restart", "containerd")
+		says(t, n.gpuadm(3, "status"), "changed outside gpuadm")
+		n.gpuadm(0, "apply", "--unattended")
+		n.working()
+		_, there := n.effect().Runtimes["nvidia"]
+		check.That(t, there, "the handler did not come back")
+	}
+}
