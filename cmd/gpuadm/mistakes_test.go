@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -50,4 +51,16 @@ func TestMistakes(t *testing.T) {
 		return
 	}
 	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
+}
+
+// TestBeforeTheJoin: what waits for the Node is one phrase, however many labels there are.
+func TestBeforeTheJoin(t *testing.T) {
+	var all []converge.Change
+	for i, name := range []string{"label a/b", "label a/c", "record nvidia.com/gpuadm.labels", "taint a/d:NoSchedule", "taint a/e:NoSchedule"} {
+		all = append(all, converge.Change{Ref: converge.Ref{Kind: "node", Name: name}, Reason: converge.Reason{Deferred: "once the node has joined"}})
+		if i == 0 {
+			check.Equal(t, deferred(all), "node label a/b is deferred until the node has joined", "one:")
+		}
+	}
+	check.Equal(t, deferred(all), "5 labels, records and taints of this node are deferred until the node has joined", "all:")
 }

@@ -323,17 +323,24 @@ func grouped(changes []converge.Change, key func(converge.Change) string) (order
 	return order, by
 }
 
+// ofNode counts what is written to the one Node that a machine has: "33 labels, taints and records of this node".
+func ofNode(changes []converge.Change) string {
+	nouns, _ := grouped(changes, func(ch converge.Change) string { noun, _, _ := strings.Cut(ch.Name, " "); return noun + "s" })
+	last := len(nouns) - 1
+	return fmt.Sprintf("%d %s of this node", len(changes), strings.TrimPrefix(strings.Join(nouns[:last], ", ")+" and "+nouns[last], " and "))
+}
+
 // several names up to three changes of a kind, and counts more than three.
 func several(changes []converge.Change) string {
 	var names []string
 	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
 	for _, kind := range kinds {
 		if len(by[kind]) > 3 {
-			noun := kind
 			if kind == "node" {
-				noun = "change" // the machine has one Node
+				names = append(names, ofNode(by[kind]))
+			} else {
+				names = append(names, count(len(by[kind]), kind))
 			}
-			names = append(names, count(len(by[kind]), noun))
 			continue
 		}
 		for _, ch := range by[kind] {
