@@ -383,7 +383,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		switch {
 		case is == "":
 			if loader := facts.LoadsDriver(ctx, v); loader != "" {
-				return "", converge.DriverLoads(loader)
+				return "", things.DriverLoads(loader)
 			}
 			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil
 		case is != d.Version && !hardware.InBranch(is, d.Version):

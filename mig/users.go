@@ -50,7 +50,7 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err != nil {
 		return nil, nil, err
 	}
-	users = slices.DeleteFunc(users, func(u user) bool { return converge.Gone(ctx, u.Pod) })
+	users = slices.DeleteFunc(users, func(u user) bool { return devices.Gone(ctx, u.Pod) })
 	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}

@@ -12,11 +12,11 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -25,7 +25,7 @@ func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 		return "", host.NewProcess
 	}
 	if loader := facts.LoadsDriver(ctx, v); loader != "" {
-		return "", converge.DriverLoads(loader)
+		return "", things.DriverLoads(loader)
 	}
 	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil
 }

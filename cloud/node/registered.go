@@ -244,5 +244,5 @@ func (w *reportedWait) Tell(ctx context.Context, problem string) {
 	}
 	w.spoke, w.told = true, so
 	const clock = "15:04:05"
-	converge.Say(ctx, fmt.Sprintf("%s; waiting since %s, until %s at the latest", problem, w.began.Format(clock), w.began.Add(w.limit).Format(clock)))
+	converge.Say(ctx, converge.Waiting, fmt.Sprintf("%s; waiting since %s, until %s at the latest", problem, w.began.Format(clock), w.began.Add(w.limit).Format(clock)))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -47,7 +48,7 @@ func (r *Run) drain(ctx context.Context, refused error) (drained bool, err error
 		}
 		leaves = func(pod string) bool { return d.Leaves(pod) || paused(pod) }
 	}
-	if err := e.Interrupts(converge.WithoutPods(ctx, leaves), h); errors.Is(err, converge.ErrInUse) {
+	if err := e.Interrupts(devices.WithoutPods(ctx, leaves), h); errors.Is(err, converge.ErrInUse) {
 		return false, err // evictions would not free the GPUs
 	}
 	if err := d.Run(ctx); err != nil {
@@ -64,7 +65,7 @@ func (r *Run) waitsForUsers(ctx context.Context, label *node.MIGLabel) bool {
 		return false
 	}
 	paused, err := label.Clients(ctx, r.Host)
-	return err == nil && errors.Is(r.Engine.Interrupts(converge.WithoutPods(ctx, paused), r.Host), converge.ErrInUse)
+	return err == nil && errors.Is(r.Engine.Interrupts(devices.WithoutPods(ctx, paused), r.Host), converge.ErrInUse)
 }
 
 // AddInstall adds the install stage: after the stages that make the GPUs ready, so that kubelet waits only on a node with ready GPUs,

@@ -5,14 +5,12 @@ package converge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
@@ -202,21 +200,9 @@ func (r *run) verifiedBy(st Stage) func(stage string) bool {
 
 // refuse returns an error that names the changes that cannot be made; nil if all can.
 func refuse(p Plan) error {
-	cannot := p.Cannot()
-	if len(cannot) == 0 {
+	t := reasons(p.Cannot())
+	if t == nil {
 		return nil
-	}
-	t := &trouble.Error{What: cannot[0].Cannot}
-	var reasons []string // several stages may be refused for the same reason
-	for i, c := range cannot {
-		t.Try, t.Err = also(t.Try, c.Try...), errors.Join(t.Err, c.Code)
-		if slices.Contains(reasons, c.Cannot) {
-			continue
-		}
-		if reasons = append(reasons, c.Cannot); i > 0 {
-			t.Because = append(t.Because, "also: "+c.Cannot)
-		}
-		t.Because = also(t.Because, c.Because...)
 	}
 	t.Because = append(t.Because, nothingTouched)
 	return t

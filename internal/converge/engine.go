@@ -43,20 +43,18 @@ type Engine struct {
 	validated sync.Map    // changes that a Validator has verified: it is asked once a run
 }
 
+// allows says whether the operator or the spec allows a break, or to change what a newer gpuadm has changed.
+func (e *Engine) allows(what string) bool {
+	return slices.Contains(e.Spec.Disruption.Allow, what) || slices.Contains(e.Allow, what) || slices.Contains(e.Allow, "all")
+}
+
 // forbidden returns the breaks of the changes that were not allowed, in their order.
 func (e *Engine) forbidden(changes []Change) (list []string) {
-	if slices.Contains(e.Allow, "all") {
-		return nil
-	}
-	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true, "pause-services": true} // pods keep running
-	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
-		ok[a] = true
-	}
+	podsRun := []string{"restart-runtime", "restart-kubelet", "pause-services"}
 	for _, c := range changes {
 		for _, b := range c.Breaks {
-			if c.Deferred == "" && !ok[b] {
-				ok[b] = true
-				list = append(list, b)
+			if c.Deferred == "" && !e.allows(b) && !slices.Contains(podsRun, b) {
+				list = also(list, b)
 			}
 		}
 	}
@@ -94,19 +92,6 @@ func (e *Engine) untilIdle(err error) error {
 	return t
 }
 
-type podsKey struct{}
-
-// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by NAMESPACE/NAME or "uid UID".
-func WithoutPods(ctx context.Context, gone func(pod string) bool) context.Context {
-	return context.WithValue(ctx, podsKey{}, gone)
-}
-
-// Gone says whether a pod counts as gone.
-func Gone(ctx context.Context, pod string) bool {
-	gone, ok := ctx.Value(podsKey{}).(func(string) bool)
-	return ok && pod != "" && gone(pod)
-}
-
 // consent refuses changes that interrupt what was not allowed to be interrupted.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	for _, what := range e.forbidden(changes) {
@@ -140,13 +125,12 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 
 // hits says why an operator has to agree to a break, and what else they can do.
 func hits(what string) (why, try string, err error) {
-	if what == "lose-partitions" {
+	switch what {
+	case "lose-partitions":
 		return "the GPUs are partitioned", "", errKept
-	}
-	if what == "change-held" {
+	case "change-held":
 		return "another tool holds what would change", "lift the hold (apt-mark unhold, dnf versionlock delete), or ", errKept
-	}
-	if what == "stop-containers" {
+	case "stop-containers":
 		return "containers run", "stop them, or have them live on (live-restore in Docker's documentation), or ", errKept
 	}
 	return "the GPUs are in use", "stop them, or ", ErrInUse
@@ -164,38 +148,14 @@ func Distrust(root string, err error) *trouble.Error {
 	if !errors.As(err, &u) {
 		return &trouble.Error{What: err.Error(), Err: err}
 	}
-	var whys, fix []string
-	for _, part := range []struct {
-		argv   string
-		faults []host.Fault
-	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
-		for _, f := range part.faults {
-			name, what := path.Join(root, f.Name), "it"
-			if f.Name != u.Name {
-				what = name
-			}
-			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+host.ShellWord(name)
-		}
-		if len(part.faults) > 0 {
-			fix = append(fix, part.argv)
-		}
-	}
+	whys, fix := u.Fix(root)
 	t := &trouble.Error{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
-	const most = 4
-	for _, why := range whys[1:min(most, len(whys))] {
+	for _, why := range trouble.Few(whys[1:], 3) {
 		t.Because = append(t.Because, "also: "+why)
-	}
-	if more := len(whys) - most; more > 0 {
-		t.Because = append(t.Because, fmt.Sprintf("also: %d more, which the command names", more))
 	}
 	t.Because = append(t.Because, "a user who can change it decides what root does here", nothingTouched)
 	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
 	return t
-}
-
-// DriverLoads waits for a unit that loads the driver.
-func DriverLoads(unit string) trouble.Wait {
-	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
 }
 
 // unknown replaces the wants of a stage that does not know them yet, or cannot be made as a whole.
@@ -222,21 +182,29 @@ func standIn(stage string, err error) (s step) {
 
 // waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
 func waiting(left []Change) error {
-	var t *trouble.Error
-	for _, c := range left {
-		switch {
-		case c.Waits == "":
-		case t == nil:
-			t = c.trouble()
-		case c.Waits != t.What:
-			t.Because = also(t.Because, "also: "+c.Waits)
-		}
-	}
+	t := reasons(left)
 	if t == nil {
 		return nil
 	}
 	if len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again: it continues from here"}
+	}
+	return t
+}
+
+// reasons joins those of changes, each once: several stages may be refused for the same reason. nil: there are none.
+func reasons(all []Change) (t *trouble.Error) {
+	for _, c := range all {
+		switch next := c.trouble(); {
+		case next == nil:
+		case t == nil:
+			t = next
+		default:
+			if next.What != t.What {
+				t.Because = also(t.Because, "also: "+next.What)
+			}
+			t.Because, t.Try, t.Err = also(t.Because, next.Because...), also(t.Try, next.Try...), errors.Join(t.Err, next.Err)
+		}
 	}
 	return t
 }
@@ -281,8 +249,7 @@ func (j Journal) NewerThan(version string) string {
 // that an image's gpuadm and a DaemonSet's would change the machine to and fro. A run that was cut short any version finishes, since the
 // gate waits for it; but not where the journal's format is newer, since nothing can be journaled there.
 func (e *Engine) LeavesTo(j Journal) string {
-	allowed := slices.Contains(e.Spec.Disruption.Allow, downgrade) || slices.Contains(e.Allow, downgrade) || slices.Contains(e.Allow, "all")
-	if _, open := j.unfinished(); j.Newer == 0 && (open || allowed) {
+	if _, open := j.unfinished(); j.Newer == 0 && (open || e.allows(downgrade)) {
 		return ""
 	}
 	return j.NewerThan(e.Version)

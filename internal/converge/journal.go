@@ -197,23 +197,23 @@ func (j *Journal) compact(h host.Host) {
 		}
 	}
 	var kept []Record
+	add := func(r Record) {
+		r.Format, r.Run, r.Time = JournalFormat, old[0].ID, old[0].Time
+		kept = append(kept, r)
+	}
 	for i, o := range present(old) {
 		if i == 0 {
-			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
+			add(Record{What: "begin", Spec: old[0].Spec, Tool: "compacted"})
 		}
 		for _, c := range joined(o.makes) {
-			kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c})
+			add(Record{What: "make", Change: &c})
 		}
 	}
 	if len(kept) > 0 {
-		kept = append(kept, Record{What: "end", Run: old[0].ID, Time: old[0].Time, Result: "ok"})
-	}
-	held := j.Held()
-	for i := range kept {
-		kept[i].Format = JournalFormat
+		add(Record{What: "end", Result: "ok"})
 	}
 	for i, r := range j.Records {
-		if recent[r.Run] && r.What != "hold" || r.What == "hold" && r.Run == held && i == j.holds() {
+		if recent[r.Run] && r.What != "hold" || i == j.holds() {
 			kept = append(kept, r)
 		}
 	}

@@ -48,7 +48,7 @@ func groups(steps []step) iter.Seq[[]step] {
 	return func(yield func([]step) bool) {
 		for len(steps) > 0 {
 			n := 1
-			if _, ok := steps[0].want.Thing.(Batch); ok {
+			if is[Batch](steps[0]) {
 				for n < len(steps) && steps[n].Kind == steps[0].Kind {
 					n++
 				}
@@ -120,7 +120,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
-	case err != nil && r.back() && supplies(due[0].want.Thing): // what it supplies is restored by now, or the operator hears why not
+	case err != nil && r.back() && is[Supplier](due[0]): // what it supplies is restored by now, or the operator hears why not
 		return r.stay(due, err.Error())
 	case err != nil:
 		r.remember(ctx, due)
@@ -198,7 +198,7 @@ func (r *run) leave(c Change, why string) {
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
-		_, whole := s.want.Thing.(Stored)
+		whole := is[Stored](s)
 		switch {
 		case s.Follows, err == nil && now == s.After:
 			continue
@@ -225,16 +225,11 @@ func makeAll(ctx context.Context, h host.Host, due []step) error {
 
 // names are the things of some changes, in a text that can be read: made as one they may be dozens.
 func names(all []Change) string {
-	const most = 3
 	var s []string
-	for i, c := range all {
-		if i == most && len(all) > most+1 {
-			s = append(s, fmt.Sprintf("and %d more", len(all)-most))
-			break
-		}
+	for _, c := range all {
 		s = append(s, c.String())
 	}
-	return strings.Join(s, ", ")
+	return strings.Join(trouble.Few(s, 3), ", ")
 }
 
 // asksForReboot journals that a change holds after a reboot, once in each boot.
@@ -291,7 +286,8 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	ctx = context.WithoutCancel(ctx) // also a run that is over its deadline leaves nothing half done
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
 	t := troubleOf(cause)
-	back, rest := r.journalled().split(of)
+	all := r.journalled()
+	back, rest := all.in(of), all.in(func(stage string) bool { return !of(stage) })
 	if last := len(back.Makes) - 1; last >= 0 && slices.Contains(r.unmade, back.Makes[last].key()) {
 		back.Makes[last].Affects = nil
 	}

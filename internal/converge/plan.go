@@ -178,7 +178,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		}})
 	}
 	steps := together(append(unwanted, wanted...))
-	followersLast(steps)
+	behind(steps, is[Follower])
 	verifiers := e.followersOfVerifiers(st, f)
 	for i := range steps {
 		steps[i].noteFollowers(steps, verifiers)
@@ -192,7 +192,7 @@ func (e *Engine) takingOut(o ours) (step, error) {
 	c := o.Change
 	c.Why, c.Reason, c.Unsure, c.Lost = "", Reason{}, false, o.makes[0].Lost
 	same := func(found State) (State, error) { return found, nil }
-	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: 1}, err
+	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: true}, err
 }
 
 // wantCurrent wants a Follower current.
@@ -217,12 +217,12 @@ func (e *Engine) followers(c Change) (list []Follower) {
 func together(steps []step) (list []step) {
 	for i, s := range steps {
 		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
-		if _, ok := s.want.Thing.(Batch); !ok {
+		if !is[Batch](s) {
 			list = append(list, s)
 		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
 			mates := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })
-			if _, resolves := s.want.Thing.(Resolver); resolves { // what is asked for decides what else changes
-				slices.SortStableFunc(mates, func(a, b step) int { return a.unwanted - b.unwanted })
+			if is[Resolver](s) { // what is asked for decides what else changes
+				behind(mates, func(s step) bool { return s.unwanted })
 			}
 			list = append(list, mates...)
 		}
@@ -241,8 +241,8 @@ func (e *Engine) followersOfVerifiers(st Stage, f facts.Facts) (list []step) {
 			continue
 		}
 		for _, w := range wants {
-			if follows(w.Thing) == 1 {
-				list = append(list, step{want: w, Change: Change{Ref: w.Ref()}})
+			if s := (step{want: w, Change: Change{Ref: w.Ref()}}); is[Follower](s) {
+				list = append(list, s)
 			}
 		}
 	}
@@ -251,7 +251,7 @@ func (e *Engine) followersOfVerifiers(st Stage, f facts.Facts) (list []step) {
 
 // noteFollowers notes which Followers of the stage, and of the stages that verify it, the step's change affects.
 func (s *step) noteFollowers(steps, verifiers []step) {
-	if s.Follows = follows(s.want.Thing) == 1; s.Follows {
+	if s.Follows = is[Follower](*s); s.Follows {
 		return
 	}
 	s.Affects = nil

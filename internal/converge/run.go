@@ -235,7 +235,7 @@ func (r *run) event(ev Event) {
 	r.tell(ev)
 }
 
-// listen has Say and Warn tell of the stage at work.
+// listen has Say tell of the stage at work.
 func (r *run) listen(ctx context.Context) context.Context {
 	return Listen(ctx, func(what What, text string) { r.event(Event{Stage: r.at, What: what, Text: text}) })
 }

@@ -119,18 +119,10 @@ func (r Run) restores() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.Keeps == "" && (o.unsure() || !o.restored()) })
 }
 
-// split divides a run's changes by their stages.
-func (r Run) split(of func(stage string) bool) (in, out Run) {
-	in, out = r, r
-	in.Makes, out.Makes = nil, nil
-	for _, c := range r.Makes {
-		if of(c.Stage) {
-			in.Makes = append(in.Makes, c)
-		} else {
-			out.Makes = append(out.Makes, c)
-		}
-	}
-	return in, out
+// in is the run with its changes of some stages alone.
+func (r Run) in(of func(stage string) bool) Run {
+	r.Makes = slices.DeleteFunc(slices.Clone(r.Makes), func(c Change) bool { return !of(c.Stage) })
+	return r
 }
 
 // stages are those whose changes of this run remain.
@@ -304,17 +296,15 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 			m.Left = o.last.Time
 		}
 		t, err := e.ThingOf(o.Ref) // fails where a newer gpuadm made it
-		now := State("")
 		if err == nil {
-			now, err = t.Look(ctx, v)
+			m.State, err = t.Look(ctx, v)
 		}
-		m.State = now
 		if err != nil {
 			m.Unseen = err.Error()
-		} else if left := o.After; now != left {
-			m.Reverted = knows(o.makes, now)
+		} else if left := o.After; m.State != left {
+			m.Reverted = knows(o.makes, m.State)
 			m.Changed = !m.Reverted
-			drift := step{Change: Change{Stage: o.Stage, Ref: Ref{Kind: o.Kind, Name: o.Name}, Before: left, After: now}, want: Want{Thing: t}}.show(v)
+			drift := step{Change: Change{Stage: o.Stage, Ref: Ref{Kind: o.Kind, Name: o.Name}, Before: left, After: m.State}, want: Want{Thing: t}}.show(v)
 			m.Drift = &drift
 		}
 		m.Released = spec.IsSection(o.section()) && !e.Spec.Has(o.section())

@@ -27,7 +27,7 @@ type step struct {
 	strict   bool     // an undo: where gpuadm's changes cannot be taken out, that is an error
 	idle     bool     // a Follower whose state is deferred, and that no pending change affects
 	err      error    // why it cannot be made, or waits
-	unwanted int      // 1: the spec does not ask for it, and gpuadm takes its changes out; else 0: sorted by it
+	unwanted bool     // the spec does not ask for it, and gpuadm takes its changes out
 	left     []State  // the states in which gpuadm may have left the thing last; "" if it did not change it
 	unseen   bool     // Look failed: err says why
 	supplies bool     // a Supplier follows it
@@ -38,25 +38,19 @@ func (s step) converged() bool { return s.Before == s.After && s.now() }
 // blocked says that an undo must know the state of this thing first. A Follower that does not run is no obstacle: it will read its
 // files when it starts.
 func (s step) blocked() bool {
-	return s.Cannot != "" || s.strict && s.Deferred != "" && follows(s.want.Thing) == 0 && s.When != host.InNewProcess
+	return s.Cannot != "" || s.strict && s.Deferred != "" && !is[Follower](s) && s.When != host.InNewProcess
 }
 
-func follows(t Thing) int {
-	if _, ok := t.(Follower); ok {
-		return 1
-	}
-	return 0
+// is says whether a step's thing has what an optional interface asks for.
+func is[T Thing](s step) bool {
+	_, has := s.want.Thing.(T)
+	return has
 }
 
-// supplies says whether a Resolver gets its answers from a thing.
-func supplies(t Thing) bool {
-	_, is := t.(Supplier)
-	return is
-}
-
-// followersLast moves the Followers behind all other steps.
-func followersLast(steps []step) {
-	slices.SortStableFunc(steps, func(a, b step) int { return follows(a.want.Thing) - follows(b.want.Thing) })
+// behind moves some steps behind the others.
+func behind(steps []step, some func(step) bool) {
+	rank := map[bool]int{true: 1}
+	slices.SortStableFunc(steps, func(a, b step) int { return rank[some(a)] - rank[some(b)] })
 }
 
 // sideBySide is how many looks may wait at once, for a command or another machine. Most wait for nothing: the first goroutine makes them
@@ -96,7 +90,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 			}
 		} else if !s.converged() && s.Cannot == "" {
 			pending = append(pending, s.Change)
-			if _, is := s.want.Thing.(Validator); is {
+			if is[Validator](*s) {
 				judged = append(judged, s.Change)
 			}
 		}
@@ -109,7 +103,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
-	if follows(s.want.Thing) == 0 {
+	if !is[Follower](*s) {
 		e.validate(ctx, v, s)
 	}
 }

@@ -28,23 +28,16 @@ type UndoPlan struct {
 	half  []string // the runs of an interrupted undo of these and of others
 }
 
-// due counts what is to be made.
-func (p UndoPlan) due() (n int) {
-	for _, s := range p.steps {
-		if !s.converged() && s.Deferred == "" {
-			n++
-		}
-	}
-	return n
+// due is what is to be made.
+func (p UndoPlan) due() []step {
+	return slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool { return s.converged() || s.Deferred != "" })
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
 	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)
-	for _, s := range p.steps {
-		if !s.converged() && s.Deferred == "" {
-			p.Changes = append(p.Changes, s.show(v))
-		}
+	for _, s := range p.due() {
+		p.Changes = append(p.Changes, s.show(v))
 	}
 	return p, err
 }
@@ -76,7 +69,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err := r.consent(ctx, r.h, changes(p.steps)); err != nil {
 		return Result{}, err
 	}
-	if err := r.begin(p.Runs, p.due(), leave...); err != nil {
+	if err := r.begin(p.Runs, len(p.due()), leave...); err != nil {
 		return Result{}, err
 	}
 	for _, c := range p.Kept {
@@ -187,14 +180,11 @@ func (j Journal) undoes(to string) ([]string, error) {
 // noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
 func noRun(to string, ids []string) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run that left something to restore is undone"}}
-	const most = 6
-	switch n := len(ids); {
-	case n == 0:
+	if len(ids) == 0 {
 		t.Because, t.Try = []string{"no run is left to undo here"}, nil
-	case n > most:
-		t.Because = []string{fmt.Sprintf("these runs can be undone: %s, and %d before", strings.Join(ids[n-most:], ", "), n-most)}
-	default:
-		t.Because = []string{"these runs can be undone: " + strings.Join(ids, ", ")}
+	} else {
+		slices.Reverse(ids)
+		t.Because = []string{"these runs can be undone, the newest first: " + strings.Join(trouble.Few(ids, 6), ", ")}
 	}
 	return t
 }
@@ -290,7 +280,7 @@ func (p *UndoPlan) remains(s *step, runs []Run) {
 	switch {
 	case s.blocked():
 	case s.Follows && !s.converged():
-		if _, asked := s.want.Thing.(Disruptor); !asked {
+		if !is[Disruptor](*s) {
 			s.Breaks = broke(runs, s.Change)
 		}
 	case s.After == "" && s.Before != "" && s.Leaves != "":
@@ -335,7 +325,8 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		at := len(steps)
 		steps = append(steps, s)
 		for _, t := range e.followers(o.Change) {
-			steps[at].supplies = steps[at].supplies || supplies(t)
+			_, supplier := t.(Supplier)
+			steps[at].supplies = steps[at].supplies || supplier
 			c := Change{Stage: o.Stage, Ref: t.Ref(), Follows: true}
 			last = slices.DeleteFunc(last, func(s step) bool { return c.Ref.covers(s.Ref) })
 			if !slices.ContainsFunc(last, func(s step) bool { return s.Ref.covers(c.Ref) }) {
@@ -348,20 +339,10 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 
 // suppliersFirst moves the steps that affect a Supplier before those of a Resolver, which asks it.
 func suppliersFirst(steps []step) []step {
-	resolves := func(s step) bool { _, is := s.want.Thing.(Resolver); return is }
-	at := slices.IndexFunc(steps, resolves)
-	if at < 0 {
-		return steps
+	if at := slices.IndexFunc(steps, is[Resolver]); at >= 0 {
+		behind(steps[at:], func(s step) bool { return !s.supplies || is[Resolver](s) })
 	}
-	var first, rest []step
-	for _, s := range steps[at:] {
-		if s.supplies && !resolves(s) {
-			first = append(first, s)
-		} else {
-			rest = append(rest, s)
-		}
-	}
-	return slices.Concat(steps[:at], first, rest)
+	return steps
 }
 
 // broke is what a Follower interrupted when the runs made it: it does so again.

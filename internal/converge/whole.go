@@ -20,14 +20,11 @@ type open struct {
 	first Change // its first pending or deferred change
 }
 
-// now says that an apply of the same stages makes the change.
-func (o *open) now() bool { return o.first.now() }
-
 // note keeps the first stage that is not converged. A stage that can be made comes before one that is deferred: the other may
 // be deferred until the first is made.
 func (o *open) note(stage string, steps []step) {
 	for _, s := range steps {
-		if !s.converged() && (o.stage == "" || s.now() && !o.now()) {
+		if !s.converged() && (o.stage == "" || s.now() && !o.first.now()) {
 			o.stage, o.first = stage, s.Change
 		}
 	}
@@ -64,12 +61,9 @@ func (o *open) trouble(stage string) error {
 		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
 		Try:  []string{trouble.Command("apply") + ", which converges all stages in order"},
 	}
-	switch {
-	case o.first.Cannot != "":
-		t.Because, t.Try, t.Err = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...), o.first.Code
-	case o.first.Waits != "":
-		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, trouble.Wait{For: o.first.Waits, Err: o.first.Code}
-	case o.first.Deferred != "":
+	if first := o.first.trouble(); first != nil {
+		t.Because, t.Try, t.Err = append([]string{first.What}, first.Because...), append(first.Try, t.Try...), first.Err
+	} else if o.first.Deferred != "" {
 		t.Because = []string{"deferred until " + strings.TrimPrefix(o.first.Deferred, "once ")}
 	}
 	return t
@@ -92,7 +86,7 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 	if err != nil || allDeferred(steps) {
 		return steps, err
 	}
-	if asked.stage != "" && asked.now() {
+	if asked.stage != "" && asked.first.now() {
 		var left []step
 		for _, s := range steps {
 			if s.converged() {

@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -30,13 +29,26 @@ func Clients(ctx context.Context, v host.View) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients := NamesOf(slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return converge.Gone(ctx, h.Pod) }))
+	clients := NamesOf(slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return Gone(ctx, h.Pod) }))
 	for _, p := range pods {
-		if !converge.Gone(ctx, p.Pod) && !slices.ContainsFunc(holders, func(h Holder) bool { return h.Pod == p.Pod }) {
+		if !Gone(ctx, p.Pod) && !slices.ContainsFunc(holders, func(h Holder) bool { return h.Pod == p.Pod }) {
 			clients = append(clients, fmt.Sprintf("pod %s has %s", p.Pod, p.Device))
 		}
 	}
 	return clients, nil
+}
+
+type podsKey struct{}
+
+// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by NAMESPACE/NAME or "uid UID".
+func WithoutPods(ctx context.Context, gone func(pod string) bool) context.Context {
+	return context.WithValue(ctx, podsKey{}, gone)
+}
+
+// Gone says whether a pod counts as gone.
+func Gone(ctx context.Context, pod string) bool {
+	gone, ok := ctx.Value(podsKey{}).(func(string) bool)
+	return ok && pod != "" && gone(pod)
 }
 
 // Pods names the pods that use a GPU: NAMESPACE/NAME, or "uid UID" where kubelet has left no name.

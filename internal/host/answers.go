@@ -101,6 +101,26 @@ func (u *Untrusted) Error() string {
 	return fmt.Sprintf("cannot trust %s: %s %s", u.Name, first.Why, first.Name)
 }
 
+// Fix says of each, on a machine whose files lie at root, why it is not trusted, and which commands change that.
+func (u *Untrusted) Fix(root string) (whys, commands []string) {
+	for _, part := range []struct {
+		command string
+		faults  []Fault
+	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
+		for _, f := range part.faults {
+			name, what := path.Join(root, f.Name), "it"
+			if f.Name != u.Name {
+				what = name
+			}
+			whys, part.command = append(whys, f.Why+" "+what), part.command+" "+ShellWord(name)
+		}
+		if len(part.faults) > 0 {
+			commands = append(commands, part.command)
+		}
+	}
+	return whys, commands
+}
+
 // Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1), runs this gpuadm.
 const Self = "{this gpuadm}"
 

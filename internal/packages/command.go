@@ -86,7 +86,7 @@ func patiently(ctx context.Context, h host.Host, wait, pause time.Duration, run 
 		}
 		if said.IsZero() || now.Sub(said) >= sayEvery {
 			said = now
-			converge.Say(ctx, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
+			converge.Say(ctx, converge.Waiting, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
 		}
 		if host.Pause(ctx, pause) != nil {
 			return err

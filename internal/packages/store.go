@@ -167,6 +167,6 @@ func unkept(ctx context.Context, h host.Host, p Packager, names []string, all ma
 			cause += ": " + t.Because[0]
 		}
 	}
-	converge.Warn(ctx, "cannot keep "+what+": "+cause+"; to install it again gpuadm will need a repository that has it")
+	converge.Say(ctx, converge.Unkept, "cannot keep "+what+": "+cause+"; to install it again gpuadm will need a repository that has it")
 	return nil
 }

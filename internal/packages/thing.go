@@ -111,7 +111,7 @@ func refresh(ctx context.Context, h host.Host, m Packager, changes []converge.Ch
 	old, err := m.Stale(h, files)
 	if err == nil && old {
 		if failed := m.Update(ctx, h, files); failed != nil {
-			converge.Warn(ctx, failed.Error())
+			converge.Say(ctx, converge.Unkept, failed.Error())
 		}
 	}
 	return err

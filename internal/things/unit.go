@@ -225,3 +225,8 @@ func (f unitFiles) Current(found converge.State) converge.State {
 	}
 	return found
 }
+
+// DriverLoads waits for a unit that loads the driver.
+func DriverLoads(unit string) trouble.Wait {
+	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
+}

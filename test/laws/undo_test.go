@@ -230,10 +230,12 @@ func TestUndoToNoRun(t *testing.T) {
 	for i := range 8 {
 		all = append(all, apply(t, n, edition(t, i)).Run)
 	}
-	got, want := undoable(), "these runs can be undone: "+strings.Join(all[2:], ", ")+", and 2 before"
+	slices.Reverse(all)
+	const can = "these runs can be undone, the newest first: "
+	got, want := undoable(), can+strings.Join(all[:6], ", ")+", and 2 more"
 	check.That(t, got == want, "%q, want %q", got, want)
-	undo(t, n, e, all[1])
-	got, want = undoable(), "these runs can be undone: "+all[0]
+	undo(t, n, e, all[6])
+	got, want = undoable(), can+all[7]
 	check.That(t, got == want, "%q, want %q", got, want)
 }
 
