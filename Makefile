@@ -32,6 +32,8 @@ RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(agent|doctor|facts|host|in
 ALONE     := Test(Pairs|Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # Tests that boot machines: they have targets of their own.
 LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
+# What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
+LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
 .PHONY: help build repro sbom image packages dist demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
 
@@ -65,8 +67,8 @@ repro: ## make all of dist in two folders, and compare them byte by byte
 	done; \
 	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm; diff -r $$at/one/bin/dist $$at/two/with/a/longer/path/bin/dist
 
-sbom: build ## write bin/gpuadm.cdx.json: the modules that are linked in, their versions and licences, in CycloneDX's form
-	$(HOSTGO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm >$(BIN)/gpuadm.cdx.json
+sbom: build ## write bin/gpuadm.cdx.json, the modules that are linked in, in CycloneDX's form, and bin/gpuadm.copyright, their licences
+	CGO_ENABLED=1 $(GO) list -deps -f '$(LINKED)' ./cmd/gpuadm | $(HOSTGO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm
 	@$(GO) version -m $(BIN)/gpuadm | awk '$$1 == "dep" {print $$2 "@" $$3}' | while read -r module; do \
 	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
 	done
@@ -78,14 +80,14 @@ image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64
 	    at=$(BIN)/$$arch; case $$arch in amd64) cc=x86_64-linux-gnu-gcc;; arm64) cc=aarch64-linux-gnu-gcc;; esac; \
 	    $(MAKE) --no-print-directory sbom BIN=$$at GOARCH=$$arch CC=$$cc; \
 	  fi; \
-	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
+	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm"; \
 	done; \
-	$(HOSTGO) run -C images/build/image . -version $(VERSION) -licence $(CURDIR)/LICENSE -out $(abspath $(BIN))/gpuadm-image.tar $$parts
+	$(HOSTGO) run -C images/build/image . -version $(VERSION) -out $(abspath $(BIN))/gpuadm-image.tar $$parts
 
 packages: sbom ## write bin/packages: a deb and an rpm for this machine's architecture, each in two versions, for the lab
 	rm -rf $(BIN)/packages
 	set -e; arch=$$($(GO) env GOHOSTARCH); for version in 0.0.1 0.0.2; do \
-	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm=$(abspath $(BIN))/gpuadm.cdx.json; \
+	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm; \
 	done
 
 dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of materials, checksums; signed by MINISIGN_KEY: docs/install.md
@@ -94,7 +96,7 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of 
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
 	  if [ $$arch = $$native ]; then at=$(BIN); else at=$(BIN)/$$arch; fi; \
 	  cp $$at/gpuadm.cdx.json $(BIN)/dist/gpuadm-$$arch.cdx.json; \
-	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
+	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm"; \
 	done; \
 	cp $(BIN)/gpuadm-image.tar images/packages/verify.sh $(BIN)/dist/; \
 	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts

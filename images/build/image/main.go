@@ -33,13 +33,12 @@ import (
 )
 
 // options are the flags.
-type options struct{ out, version, licence string }
+type options struct{ out, version string }
 
 func main() {
 	o := options{}
 	flag.StringVar(&o.out, "out", "gpuadm-image.tar", "write the image to `FILE`")
 	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
-	flag.StringVar(&o.licence, "licence", "LICENSE", "`FILE` with gpuadm's licence")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -49,26 +48,26 @@ func main() {
 
 func run(o options, programs []string) error {
 	if len(programs) == 0 {
-		return errors.New("usage: image [flags] ARCHITECTURE=PROGRAM=BILL…")
+		return errors.New("usage: image [flags] ARCHITECTURE=PROGRAM…")
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, program := range programs {
-		parts := strings.Split(program, "=")
-		if len(parts) != 3 {
-			return fmt.Errorf("cannot read %q: want ARCHITECTURE=PROGRAM=BILL", program)
+		arch, program, is := strings.Cut(program, "=")
+		if !is {
+			return fmt.Errorf("cannot read %q: want ARCHITECTURE=PROGRAM", arch)
 		}
-		image, err := o.image(parts[0], parts[1], parts[2])
+		image, err := o.image(arch, program)
 		if err != nil {
 			return err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: parts[0]}},
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
 		})
 		digest, err := image.Digest()
 		if err != nil {
 			return fmt.Errorf("cannot tell the image's digest: %w", err)
 		}
-		fmt.Printf("%s  linux/%s\n", digest, parts[0])
+		fmt.Printf("%s  linux/%s\n", digest, arch)
 	}
 	digest, err := index.Digest()
 	if err != nil {
@@ -82,17 +81,17 @@ func run(o options, programs []string) error {
 }
 
 // image is that of one architecture: a layer of the C library, which stays while gpuadm changes, and a layer of gpuadm.
-func (o options) image(arch, program, bill string) (v1.Image, error) {
+func (o options) image(arch, program string) (v1.Image, error) {
 	library, err := download(arch)
 	if err != nil {
 		return nil, err
 	}
-	text, err := bills(bill, library)
+	text, err := bills(program+".cdx.json", library)
 	if err != nil {
 		return nil, err
 	}
 	own := []file{{name: "usr/share/doc/gpuadm/gpuadm.cdx.json", mode: 0o644, data: text}}
-	for name, from := range map[string]string{"usr/bin/gpuadm": program, "usr/share/doc/gpuadm/copyright": o.licence} {
+	for name, from := range map[string]string{"usr/bin/gpuadm": program, "usr/share/doc/gpuadm/copyright": program + ".copyright"} {
 		data, err := os.ReadFile(from)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read what goes into the image: %w", err)

@@ -88,9 +88,9 @@ func (o options) files(p program, said []file) ([]file, error) {
 	at := func(name string) string { return filepath.Join(o.root, name) }
 	list := append([]file{
 		{programName, p.name, 0o755, files.TypeFile},
-		{docDir + "copyright", at("LICENSE"), 0o644, files.TypeFile},
+		{docDir + "copyright", p.name + ".copyright", 0o644, files.TypeFile},
 		{docDir + "CHANGELOG.md", at("CHANGELOG.md"), 0o644, files.TypeFile},
-		{docDir + "gpuadm.cdx.json", p.bill, 0o644, files.TypeFile},
+		{docDir + "gpuadm.cdx.json", p.name + ".cdx.json", 0o644, files.TypeFile},
 	}, said...)
 	units, err := o.units(filepath.Dir(said[0].from))
 	if err != nil {

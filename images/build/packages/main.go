@@ -5,9 +5,9 @@
 // it gets a program for, the list of checksums of all files in the folder, and the list's signature. The same programs give the same
 // bytes, but for the signature. It is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
-//	packages [flags] ARCHITECTURE=PROGRAM=BILL…
+//	packages [flags] ARCHITECTURE=PROGRAM…
 //
-// PROGRAM is gpuadm, and BILL its bill of materials, which images/build/sbom prints. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH
+// PROGRAM is gpuadm; its bill of materials and its licences, which images/build/sbom writes, lie beside it. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH
 // is the time of all files (https://reproducible-builds.org/specs/source-date-epoch/). MINISIGN_KEY names the file of a secret key, if
 // the list is to be signed, and MINISIGN_PASSWORD is its password. Flags: -help.
 package main
@@ -37,7 +37,7 @@ type options struct {
 }
 
 // program is gpuadm for one architecture.
-type program struct{ arch, name, bill string }
+type program struct{ arch, name string }
 
 func main() {
 	o := options{key: os.Getenv("MINISIGN_KEY"), password: os.Getenv("MINISIGN_PASSWORD")}
@@ -100,11 +100,11 @@ func versionOf(v string) string {
 
 func parse(args []string) (list []program, err error) {
 	for _, arg := range args {
-		part := strings.Split(arg, "=")
-		if len(part) != 3 || part[0] != "amd64" && part[0] != "arm64" {
-			return nil, fmt.Errorf("cannot use the argument %q: want ARCHITECTURE=PROGRAM=BILL, of amd64 or arm64", arg)
+		arch, name, is := strings.Cut(arg, "=")
+		if !is || arch != "amd64" && arch != "arm64" {
+			return nil, fmt.Errorf("cannot use the argument %q: want ARCHITECTURE=PROGRAM, of amd64 or arm64", arg)
 		}
-		list = append(list, program{part[0], part[1], part[2]})
+		list = append(list, program{arch, name})
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("cannot make packages of nothing: name a program")

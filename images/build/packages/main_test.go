@@ -42,10 +42,12 @@ func made(t *testing.T, version, key string) string {
 		if err := os.WriteFile(name, []byte(dummy), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(name+".json", []byte("{}\n"), 0o644); err != nil {
-			t.Fatal(err)
+		for _, beside := range []string{".cdx.json", ".copyright"} {
+			if err := os.WriteFile(name+beside, []byte("{}\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
-		args = append(args, arch+"="+name+"="+name+".json")
+		args = append(args, arch+"="+name)
 	}
 	o := options{out: out, version: version, root: "../../..", formats: "deb rpm tar.gz", key: key}
 	if err := run(o, args); err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/licenseclassifier/v2/assets"
 	"github.com/xeipuuv/gojsonschema"
 )
 
@@ -36,6 +37,43 @@ func TestBakedBill(t *testing.T) {
 	// The schema can refuse one.
 	if problemsOf(t, bytes.Replace(text, []byte("SHA-256"), []byte("sha256"), 1)) == "" {
 		t.Error("a digest of an unknown kind is valid")
+	}
+}
+
+// TestLicences: each module that is linked into gpuadm has the text of its licence, and one without is refused.
+func TestLicences(t *testing.T) {
+	makefile, err := os.ReadFile("../../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, form, _ := strings.Cut(string(makefile), "\nLINKED    := ")
+	form, _, _ = strings.Cut(form, "\n")
+	list := exec.Command("go", "list", "-deps", "-f", form, "./cmd/gpuadm")
+	list.Dir = "../../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := assets.DefaultClassifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := foldersOf(bytes.NewReader(out))
+	for path, folders := range all {
+		if found, text, err := licences(known, path, folders); err != nil || len(text) < 500 {
+			t.Errorf("%s: %v, %d bytes of text: %v", path, found, len(text), err)
+		}
+	}
+	if all["std"] == nil || all["github.com/gpuadm/gpuadm"] == nil || len(all) < 20 {
+		t.Errorf("go list names %d modules", len(all))
+	}
+	if inner := strings.Join(all["github.com/klauspost/compress"], "\n"); !strings.Contains(inner, "/xxhash") {
+		t.Errorf("a package's own licence is not looked for: %s", inner)
+	}
+	for _, folders := range [][]string{nil, {t.TempDir()}} {
+		if _, _, err := licences(known, "example.com/bare", folders); err == nil || !strings.Contains(err.Error(), "example.com/bare") {
+			t.Errorf("a module without a licence: %v", err)
+		}
 	}
 }
 

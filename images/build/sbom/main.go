@@ -1,22 +1,27 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom prints the bill of materials of a Go program in CycloneDX's JSON: each module that is linked into it, with its
-// version, its checksum and its licence. It is a module of its own, so that gpuadm's own list stays free of what it needs.
+// Command sbom writes, beside a Go program, its bill of materials in CycloneDX's JSON, PROGRAM.cdx.json: each module that is linked into
+// it, with its version, its checksum and its licence; and the texts of these licences, PROGRAM.copyright, which most of them want to go
+// with the program. It is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
-//	sbom PROGRAM
+//	go list -deps -f FORM ./cmd/gpuadm | sbom PROGRAM
+//
+// FORM prints, of each package, its module, the module's folder, and its own folder: see the Makefile.
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -24,9 +29,6 @@ import (
 	classifier "github.com/google/licenseclassifier/v2"
 	"github.com/google/licenseclassifier/v2/assets"
 )
-
-// own is gpuadm's licence: the file LICENSE.
-const own = "Apache-2.0"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -37,7 +39,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 1 {
-		return errors.New("usage: sbom PROGRAM")
+		return errors.New("usage: go list -deps -f FORM ./cmd/gpuadm | sbom PROGRAM")
 	}
 	info, err := buildinfo.ReadFile(args[0])
 	if err != nil {
@@ -47,26 +49,50 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot load the licences that are known: %w", err)
 	}
-	bom := cdx.NewBOM()
-	main := component(info.Main.Path, info.Main.Version, cdx.ComponentTypeApplication, own)
-	bom.Metadata = &cdx.Metadata{Component: &main}
-	all := []cdx.Component{component("std", info.GoVersion, cdx.ComponentTypeLibrary, "BSD-3-Clause")}
-	for _, module := range info.Deps {
+	folders := foldersOf(os.Stdin)
+	var bill, texts bytes.Buffer
+	var all []cdx.Component
+	for _, module := range append([]*debug.Module{&info.Main, {Path: "std", Version: info.GoVersion}}, info.Deps...) {
 		if module.Replace != nil {
 			module = module.Replace
 		}
-		found, err := licences(known, module.Path, module.Version)
+		found, text, err := licences(known, module.Path, folders[module.Path])
 		if err != nil {
 			return err
 		}
+		fmt.Fprintf(&texts, "%s %s\n\n%s\n", module.Path, module.Version, text)
 		c := component(module.Path, module.Version, cdx.ComponentTypeLibrary, found...)
-		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:")); err == nil {
+		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:")); err == nil && len(sum) > 0 {
 			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
 		}
 		all = append(all, c)
 	}
-	bom.Components = &all
-	return cdx.NewBOMEncoder(os.Stdout, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
+	bom := cdx.NewBOM()
+	all[0].Type = cdx.ComponentTypeApplication
+	rest := all[1:]
+	bom.Metadata, bom.Components = &cdx.Metadata{Component: &all[0]}, &rest
+	if err := cdx.NewBOMEncoder(&bill, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(args[0]+".cdx.json", bill.Bytes(), 0o644), os.WriteFile(args[0]+".copyright", texts.Bytes(), 0o644))
+}
+
+// foldersOf are the folders of each module's linked packages and those above them, by the module's path: a package may be
+// under another licence than its module.
+func foldersOf(list io.Reader) map[string][]string {
+	all := map[string][]string{}
+	lines := bufio.NewScanner(list)
+	for lines.Scan() {
+		f := strings.Split(lines.Text(), "\t")
+		for dir := f[len(f)-1]; len(f) == 3 && len(dir) >= len(f[1]); dir = filepath.Dir(dir) {
+			all[f[0]] = append(all[f[0]], dir)
+		}
+	}
+	for path, folders := range all {
+		slices.Sort(folders)
+		all[path] = slices.Compact(folders)
+	}
+	return all
 }
 
 func component(path, version string, kind cdx.ComponentType, licences ...string) cdx.Component {
@@ -82,38 +108,33 @@ func component(path, version string, kind cdx.ComponentType, licences ...string)
 	return cdx.Component{BOMRef: url, Type: kind, Name: path, Version: version, PackageURL: url, Licenses: &choices}
 }
 
-// licences are the SPDX names of a module's licences, by the files in its first folder.
-func licences(c *classifier.Classifier, path, version string) (found []string, err error) {
-	out, err := exec.Command("go", "mod", "download", "-json", path+"@"+version).Output()
-	if err != nil {
-		return nil, fmt.Errorf("cannot get module %s@%s: %w", path, version, err)
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		return nil, fmt.Errorf("cannot read what go says of module %s: %w", path, err)
-	}
-	entries, err := os.ReadDir(module.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read module %s: %w", path, err)
-	}
-	for _, e := range entries {
-		name := strings.ToUpper(e.Name())
-		if e.IsDir() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(module.Dir, e.Name()))
+// licences are the SPDX names of a module's licences, and their texts, by the files in folders, the first of which is the module's own.
+func licences(c *classifier.Classifier, path string, folders []string) (found []string, texts string, err error) {
+	for _, dir := range folders {
+		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the licence of module %s: %w", path, err)
+			return nil, "", fmt.Errorf("cannot read module %s: %w", path, err)
 		}
-		for _, m := range c.Match(text).Matches {
-			if m.MatchType == "License" && !slices.Contains(found, m.Name) {
-				found = append(found, m.Name)
+		for _, e := range entries {
+			name := strings.ToUpper(e.Name())
+			if e.IsDir() || !slices.ContainsFunc([]string{"LICEN", "COPYING", "NOTICE", "PATENTS"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return nil, "", fmt.Errorf("cannot read the licence of module %s: %w", path, err)
+			}
+			texts += string(text) + "\n"
+			for _, m := range c.Match(text).Matches {
+				if m.MatchType == "License" && !slices.Contains(found, m.Name) {
+					found = append(found, m.Name)
+				}
 			}
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("cannot tell the licence of module %s@%s: see %s", path, version, module.Dir)
+		return nil, "", fmt.Errorf("cannot tell the licence of module %s: no file in %v says it", path, folders)
 	}
 	slices.Sort(found)
-	return found, nil
+	return found, texts, nil
 }
