@@ -217,7 +217,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		c.ran(res)
 		return err
 	}
-	voice := c.voice()
+	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
@@ -332,7 +332,7 @@ func (c *common) stopping() {
 
 // undo runs an undo and says how it went.
 func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
-	voice := c.voice()
+	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop

@@ -204,7 +204,7 @@ func imageKernel(has []string, asked string, needed bool) (string, error) {
 
 // bakeNow converges the image, and says what is left for the first boot.
 func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) error {
-	voice := c.voice()
+	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop

@@ -37,7 +37,7 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(heard{&lines})
-	v := logVoice{log, map[string]time.Time{}}
+	v := logVoice{log: log, waited: map[string]time.Time{}}
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 25 { // as many events as in five minutes
 		v.tell(converge.Event{Time: at.Add(time.Duration(i) * 12 * time.Second), Stage: "packages", What: converge.Waiting, Text: "process 4711 (apt-get upgrade) holds it"})
@@ -54,7 +54,7 @@ func TestJournalHasTimes(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(kept{fields})
-	logVoice{log, nil}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}, Millis: 2300})
+	logVoice{log: log}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}, Millis: 2300})
 	check.That(t, fields["MS"] == "2300" && fields["STAGE"] == "modules", "%v", fields)
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -24,15 +26,20 @@ type voice interface {
 }
 
 // voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a live line on a terminal;
-// plain lines in a pipe.
-func (c *common) voice() voice {
+// plain lines in a pipe. With the context that it returns, it also hears what the programs say that make the changes.
+func (c *common) voice(ctx context.Context) (voice, context.Context) {
+	const plain = 15 * time.Second // between two lines of a change that takes long
 	switch {
 	case c.output == "json":
-		return jsonVoice{c.stdout}
+		return jsonVoice{c.stdout}, ctx
 	case c.toJournal():
-		return newLogVoice(c)
+		v := newLogVoice(c)
+		v.pulse = newPulse(plain, func(stage, text string) { v.log.Infof("%s goes on: %s", stage, text) })
+		return v, commands.Follow(ctx, v.pulse.follow)
 	}
-	return &textVoice{common: c, live: c.tty(c.stderr)}
+	v := &textVoice{common: c, live: c.tty(c.stderr)}
+	v.pulse = newPulse(map[bool]time.Duration{true: time.Second, false: plain}[v.live], v.goesOn)
+	return v, commands.Follow(ctx, v.pulse.follow)
 }
 
 type jsonVoice struct{ to io.Writer }
@@ -43,11 +50,17 @@ func (v jsonVoice) close()                {}
 // textVoice prints one line for what was done. On a terminal the last line is live: it shows what is being made, until that is made.
 type textVoice struct {
 	*common
+	*pulse
 	live, shown bool
 	deferred    []converge.Event // not printed yet: many that wait for the same are one line
 }
 
 func (v *textVoice) tell(e converge.Event) {
+	if v.pulse != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.saw(e, time.Now())
+	}
 	v.wipe()
 	if n := len(v.deferred); n > 0 && (e.What != converge.Deferred || e.Stage != v.deferred[n-1].Stage) {
 		v.flush()
@@ -64,11 +77,25 @@ func (v *textVoice) tell(e converge.Event) {
 		if e.Change != nil {
 			text = e.Change.String()
 		}
-		printf(v.stderr, "  %-10s … %s", e.Stage, text)
-		v.shown = true
+		v.goesOn(e.Stage, text)
 		return
 	}
 	v.line(v.stderr, e)
+}
+
+// goesOn shows what is being made: on a terminal in the live line, else in a line of its own.
+func (v *textVoice) goesOn(stage, text string) {
+	if v.quiet {
+		return
+	}
+	line := fmt.Sprintf("  %-10s … %s", stage, text)
+	if !v.live {
+		printf(v.stderr, "%s\n", line)
+		return
+	}
+	v.wipe()
+	printf(v.stderr, "%s", clip(line, v.width(v.stderr)))
+	v.shown = true
 }
 
 // flush prints the deferred changes of a stage.
@@ -87,6 +114,12 @@ func (v *textVoice) flush() {
 }
 
 func (v *textVoice) close() {
+	if v.pulse != nil {
+		close(v.over)
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.text = ""
+	}
 	v.wipe()
 	v.flush()
 }
@@ -161,6 +194,7 @@ const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
 type logVoice struct {
+	*pulse
 	log    *logrus.Logger
 	waited map[string]time.Time // when each stage last logged that it waits, and what changes wait for
 }
@@ -180,10 +214,15 @@ func newLogVoice(c *common) logVoice {
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
 	}
-	return logVoice{log, map[string]time.Time{}}
+	return logVoice{log: log, waited: map[string]time.Time{}}
 }
 
 func (v logVoice) tell(e converge.Event) {
+	if v.pulse != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.saw(e, time.Now())
+	}
 	if e.What == converge.Waiting {
 		if e.Time.Sub(v.waited[e.Stage]) < waitingEvery {
 			return
@@ -218,7 +257,7 @@ func (v logVoice) tell(e converge.Event) {
 	}
 }
 
-func (v logVoice) close() {}
+func (v logVoice) close() { close(v.over) }
 
 // answer prints an answer in words, under systemd to the journal.
 func (c *common) answer(text string) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -101,6 +102,9 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	}
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
+	}
+	if told, _ := ctx.Value(follower{}).(func(string)); told != nil && !strict {
+		cmd.Stdout = io.MultiWriter(&stdout, &lines{told: told})
 	}
 	done, err := r.withSelf(&cmd)
 	if err != nil {
@@ -228,6 +232,35 @@ func (t *Tail) String() string {
 		text = text[nl+1:]
 	}
 	return strings.TrimSpace(strings.ToValidUTF8(string(text), "?"))
+}
+
+type follower struct{}
+
+// Follow has a function told each line that a command of Do prints on its standard output, secrets masked, when the command prints it.
+func Follow(ctx context.Context, told func(line string)) context.Context {
+	return context.WithValue(ctx, follower{}, told)
+}
+
+// lines cuts what is written to it into lines. A carriage return ends one too: progress bars have no other end.
+type lines struct {
+	told func(string)
+	part []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if b != '\n' && b != '\r' {
+			if len(l.part) < 200 {
+				l.part = append(l.part, b)
+			}
+			continue
+		}
+		if text := strings.TrimSpace(strings.ToValidUTF8(string(l.part), "?")); text != "" {
+			l.told(mask.Message(text))
+		}
+		l.part = l.part[:0]
+	}
+	return len(p), nil
 }
 
 type variables struct{}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -176,4 +177,15 @@ func TestInherits(t *testing.T) {
 	if out, err := quick().Ask(t.Context(), look); err != nil || strings.Contains(string(out), "lock") {
 		t.Errorf("ask: the command has %q (%v)", out, err)
 	}
+}
+
+// TestFollow: who follows a command hears its lines when they are printed, progress bars too, and no secret.
+func TestFollow(t *testing.T) {
+	var heard []string
+	ctx := Follow(t.Context(), func(line string) { heard = append(heard, line) })
+	out, err := New().Do(ctx, []string{"printf", `one\n10%%\r20%%\r\n\npassword=hunter22hunter22\nno end`}, nil)
+	check.That(t, err == nil && strings.HasSuffix(string(out), "no end"), "%q %v", out, err)
+	check.List(t, heard, []string{"one", "10%", "20%", "password=(masked)"}, "heard")
+	_, err = New().Ask(ctx, []string{"printf", `asked\n`})
+	check.That(t, err == nil && len(heard) == 4, "of a question: %q %v", heard, err)
 }

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// A pulse says, while a change takes long, which one is being made, for how long, and what the program that makes it printed last:
+// apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)".
+type pulse struct {
+	mu          sync.Mutex
+	every       time.Duration // between two lines
+	stage, text string        // what is being made or waited for; "" for nothing
+	since, told time.Time
+	says        string
+	show        func(stage, text string) // called with mu held
+	over        chan struct{}
+}
+
+func newPulse(every time.Duration, show func(stage, text string)) *pulse {
+	p := &pulse{every: every, show: show, over: make(chan struct{})}
+	go func() {
+		clock := time.NewTicker(every)
+		defer clock.Stop()
+		for {
+			select {
+			case now := <-clock.C:
+				p.beat(now)
+			case <-p.over:
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// saw takes an event of the run. The caller holds mu.
+func (p *pulse) saw(e converge.Event, now time.Time) {
+	if e.What == converge.Waiting && p.text != "" {
+		p.says = e.Text
+		return
+	}
+	p.text, p.says = "", ""
+	if e.What == converge.Making {
+		p.stage, p.text, p.since, p.told = e.Stage, e.Change.String(), now, now
+	}
+}
+
+// follow takes a line that a program prints.
+func (p *pulse) follow(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.says = line
+}
+
+func (p *pulse) beat(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.text == "" || now.Sub(p.told) < p.every {
+		return
+	}
+	p.told = now
+	text := fmt.Sprintf("%s   %s", p.text, now.Sub(p.since).Round(time.Second))
+	if p.says != "" {
+		text += "   " + p.says
+	}
+	p.show(p.stage, text)
+}
+
+// clip cuts a text to a terminal's width: a live line that wraps cannot be wiped.
+func clip(text string, width int) string {
+	if r := []rune(text); width > 1 && len(r) >= width {
+		return strings.TrimRight(string(r[:width-2]), " ") + "…"
+	}
+	return text
+}
