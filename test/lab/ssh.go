@@ -21,9 +21,9 @@ import (
 // sshDist is the distribution of hosts with Options.SSH.
 const sshDist = "bookworm"
 
-// sshLayer has an SSH server and client, sudo, and what gpuadm ssh is measured beside.
+// sshLayer has an SSH server and client, sudo, and Ansible, with what its module for packages needs on the hosts.
 func sshLayer() layer {
-	return layer{"ssh", "1", []string{"openssh-server", "openssh-client", "sudo", "ansible-core"}, nil}
+	return layer{"ssh", "1", []string{"openssh-server", "openssh-client", "sudo", "ansible-core", "python3-apt"}, nil}
 }
 
 // furnishSSH keeps the manager of a user who has logged out: in cgroups of the first version a systemd that is itself in a container
