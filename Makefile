@@ -4,6 +4,8 @@ GO        ?= go
 BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT := $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+CRANE     := $(GO) run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # The database of govulncheck.
 GOVULNDB  ?= https://vuln.go.dev
@@ -20,6 +22,8 @@ HOSTGO    := env -u GOARCH -u CC CGO_ENABLED=0 $(GO)
 # What the image is made for. On Debian: gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 ARCHES    ?= amd64 arm64
 VERSION   ?= devel
+# The image's name, which the release's chart and manifests have: a registry and a path.
+IMAGE     ?= gpuadm
 # The time of all files in packages: https://reproducible-builds.org/specs/source-date-epoch/.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # go-nvml calls what nvml.h marks as deprecated.
@@ -35,7 +39,7 @@ LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,7 +94,7 @@ packages: sbom ## write bin/packages: a deb and an rpm for this machine's archit
 	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm; \
 	done
 
-dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of materials, checksums; signed by MINISIGN_KEY: docs/install.md
+dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, manifests, bills of materials, checksums; signed by MINISIGN_KEY: docs/install.md
 	rm -rf $(BIN)/dist
 	mkdir -p $(BIN)/dist
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
@@ -99,7 +103,14 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of 
 	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm"; \
 	done; \
 	cp $(BIN)/gpuadm-image.tar images/packages/verify.sh $(BIN)/dist/; \
+	sh images/packages/manifests.sh $(IMAGE) $(patsubst devel,0.0.0-devel,$(VERSION)) $(BIN)/gpuadm-image.tar $(BIN)/dist; \
 	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts
+
+push: ## push bin/gpuadm-image.tar as IMAGE:VERSION, and print its digest
+	@sh images/packages/push.sh $(IMAGE) $(VERSION) $(BIN)/gpuadm-image.tar $(CRANE)
+
+repository: ## write bin/repository: repositories for apt and dnf of the packages in the folder PACKAGES, signed by REPOSITORY_KEY
+	@sh images/packages/repository.sh $(PACKAGES) $(BIN)/repository
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(GO) test -c -o $(BIN)/demo.test ./cmd/gpuadm
@@ -114,6 +125,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
 	$(GO) vet ./...
 	$(STATICCHK) ./...
+	$(ACTIONLINT)
 	$(GO) mod tidy -diff
 	$(GO) test ./test/house ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	$(GO) test -C images/build/chart .
