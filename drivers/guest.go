@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // guest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves, and a guest driver that does not go with
@@ -15,6 +17,10 @@ import (
 // Sources: https://github.com/awslabs/amazon-eks-ami/issues/2808; Azure/AgentBaker pkg/agent/datamodel/gpu_components.go;
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-release-notes-generic-linux-kvm/, "Requirements for using vGPU".
 func (p *plan) guest() error {
+	if err := p.licence(); err != nil {
+		return err
+	}
+	p.choice.Guest = p.d.Grid != spec.Grid{}
 	exceptions := p.exceptions("9999")
 	i := slices.IndexFunc(exceptions, func(e exceptionRow) bool { return e.Guest })
 	if p.m.VGPU == nil && i < 0 || len(p.limits) == 0 {

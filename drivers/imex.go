@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -25,7 +27,7 @@ import (
 const (
 	IMEXUnit   = "nvidia-imex.service"
 	IMEXConfig = "/etc/nvidia-imex/config.cfg"
-	FormIMEX   = "imex"                              // what the journal calls the form of IMEXConfig: TakeOutIMEX takes edits out of it
+	FormKeys   = "keys"                              // what the journal calls the form of IMEXConfig and gridd.conf: TakeOutKeys takes edits out of it
 	IMEXNodes  = "/etc/nvidia-imex/nodes_config.cfg" // one address a line, the same on all nodes: imex-guide/config.html
 
 	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the host's IMEX whether it is ready:
@@ -71,7 +73,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	wants := []converge.Want{
 		imexNodesKnown(len(s.IMEXNodes) > 0),
 		daemonFits(IMEXUnit, "nvidia-imex", "IMEX", s.IMEXPackage, s.Version),
-		things.Edited(things.NewFile(IMEXConfig, TakeOutIMEX).Formed(FormIMEX), editIMEX(len(s.IMEXNodes) > 0), "the DRA driver's kubelet plugin asks IMEX through its command socket whether it is ready"),
+		things.Edited(things.NewFile(IMEXConfig, TakeOutKeys).Formed(FormKeys), editIMEX(len(s.IMEXNodes) > 0), "the DRA driver's kubelet plugin asks IMEX through its command socket whether it is ready"),
 	}
 	if len(s.IMEXNodes) > 0 {
 		wants = append(wants, things.Folders("/etc/nvidia-imex", "holds IMEX's configuration")...)
@@ -155,19 +157,19 @@ func editIMEX(nodes bool) func([]byte) ([]byte, error) {
 		if found == nil {
 			return nil, nil // the package brings it
 		}
-		out := setIMEX(found, imexEnabled, "1")
+		out := setKey(found, imexEnabled, "1")
 		if imexValues(out)[imexPath] == "" {
-			out = setIMEX(out, imexPath, imexSocket)
+			out = setKey(out, imexPath, imexSocket)
 		}
 		if nodes {
-			out = setIMEX(out, imexNodesFile, IMEXNodes)
+			out = setKey(out, imexNodesFile, IMEXNodes)
 		}
 		return out, nil
 	}
 }
 
-// setIMEX sets a key on each line that has it, or on a line of its own at the end.
-func setIMEX(config []byte, key, value string) []byte {
+// setKey sets a key on each line that has it, or on a line of its own at the end.
+func setKey(config []byte, key, value string) []byte {
 	var out strings.Builder
 	found, text := false, string(config)
 	if text != "" && !strings.HasSuffix(text, "\n") {
@@ -188,28 +190,47 @@ func setIMEX(config []byte, key, value string) []byte {
 	return []byte(out.String())
 }
 
-// TakeOutIMEX takes our edit of IMEX's configuration (before → after) out of found, key by key. A key that was changed outside gpuadm
+// setKeys sets keys; "" takes one out.
+func setKeys(config []byte, keys map[string]string) []byte {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if keys[key] == "" {
+			config = dropKey(config, key)
+		} else {
+			config = setKey(config, key, keys[key])
+		}
+	}
+	return config
+}
+
+func dropKey(config []byte, key string) []byte {
+	var lines strings.Builder
+	for line := range strings.Lines(string(config)) {
+		if k, _, ok := imexLine(line); !ok || k != key {
+			lines.WriteString(line)
+		}
+	}
+	return []byte(lines.String())
+}
+
+// TakeOutKeys takes our edit of a configuration (before → after) out of found, key by key. A key that was changed outside gpuadm
 // since stays, and left names it.
-func TakeOutIMEX(before, after, found []byte) (rest []byte, left []string, err error) {
+func TakeOutKeys(before, after, found []byte) (rest []byte, left []string, err error) {
 	was, became, is := imexValues(before), imexValues(after), imexValues(found)
 	rest = found
-	for _, key := range []string{imexEnabled, imexPath, imexNodesFile} {
+	ours := maps.Clone(was)
+	maps.Copy(ours, became)
+	for _, key := range slices.Sorted(maps.Keys(ours)) {
 		value, wasThere := was[key]
 		now, isThere := is[key]
+		made, weSet := became[key]
 		switch {
-		case value == became[key], !isThere, wasThere && now == value:
-		case now != became[key]:
-			left = append(left, fmt.Sprintf("%s is %q, gpuadm had set %q", key, now, became[key]))
+		case wasThere == weSet && value == made, wasThere == isThere && now == value, weSet && !isThere:
+		case isThere != weSet || now != made:
+			left = append(left, fmt.Sprintf("%s is %q, gpuadm had set %q", key, now, made))
 		case wasThere:
-			rest = setIMEX(rest, key, value)
+			rest = setKey(rest, key, value)
 		default:
-			var lines strings.Builder
-			for line := range strings.Lines(string(rest)) {
-				if k, _, ok := imexLine(line); !ok || k != key {
-					lines.WriteString(line)
-				}
-			}
-			rest = []byte(lines.String())
+			rest = dropKey(rest, key)
 		}
 	}
 	return rest, left, nil

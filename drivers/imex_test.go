@@ -33,7 +33,7 @@ func TestEditIMEX(t *testing.T) {
 		got, err := editIMEX(true)([]byte(x.found))
 		twice, _ := editIMEX(true)(got)
 		check.That(t, err == nil && string(got) == x.want && string(twice) == x.want, "%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
-		back, left, err := TakeOutIMEX([]byte(x.found), got, append(got, "THEIRS=1\n"...))
+		back, left, err := TakeOutKeys([]byte(x.found), got, append(got, "THEIRS=1\n"...))
 		want := imexValues([]byte(x.found + "\nTHEIRS=1\n"))
 		check.That(t, err == nil && left == nil && equal(imexValues(back), want), "%s: taken out: %v\n%s", x.name, err, back)
 	}
@@ -43,7 +43,7 @@ func TestEditIMEX(t *testing.T) {
 	elsewhere, _ := editIMEX(false)([]byte("IMEX_NODE_CONFIG_FILE=/srv/nodes\n"))
 	check.That(t, imexValues(elsewhere)[imexNodesFile] == "/srv/nodes", "a file of nodes that the spec does not name was taken: %s", elsewhere)
 	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
-	got, left, err := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed))
+	got, left, err := TakeOutKeys([]byte("# c\n"), []byte(written), []byte(changed))
 	if err != nil || imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" || !slices.Equal(left, []string{`IMEX_CMD_ENABLED is "0", gpuadm had set "1"`}) {
 		t.Errorf("a key that was changed since, and one that is ours: %s %q %v", got, left, err)
 	}

@@ -35,7 +35,7 @@ type Services struct {
 // services is what a choice and a spec want of the daemons.
 func (c Choice) services(s spec.Driver, version string) Services {
 	return Services{
-		Version: version, Fabric: c.Fabric, Persistenced: s.Persistenced, FabricManager: s.FabricManager, IMEX: s.IMEX, IMEXNodes: s.IMEXNodes,
+		Version: version, Fabric: c.Fabric, Persistenced: s.Persistenced && !c.Guest, FabricManager: s.FabricManager, IMEX: s.IMEX, IMEXNodes: s.IMEXNodes,
 		ManagerPackage: c.packageOf("fabricmanager"), IMEXPackage: c.packageOf("imex"),
 	}
 }

@@ -313,7 +313,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			if c.Source == SourceRunfile {
 				installed = nil
 			}
-			return append([]converge.Want{modules.Parts(k.Version, s.Driver.Persistenced, *f.Modules, installed)}, wants...), nil
+			return append([]converge.Want{modules.Parts(k.Version, s.Driver.Persistenced && !c.Guest, *f.Modules, installed)}, wants...), nil
 		},
 		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
@@ -333,7 +333,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 // Services is the stage of the driver's daemons.
 func (d Driver) Services() converge.Stage {
 	return converge.Stage{
-		Name: "services", About: "the driver's daemons: persistence, the fabric where there are NVSwitches, and IMEX", Needs: Needs,
+		Name: "services", About: "the driver's daemons: persistence, the fabric where there are NVSwitches, IMEX, and a vGPU's licence", Needs: Needs,
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || c.Source == SourceNone {
@@ -344,7 +344,10 @@ func (d Driver) Services() converge.Stage {
 				return []converge.Want{later("daemons of driver "+c.Branch, "once its packages are installed")}, nil
 			}
 			wants, err := ServiceWants(c.services(s.Driver, k.Version), f)
-			if err == nil && c.Source == SourceRunfile && s.Driver.Persistenced {
+			switch {
+			case err == nil && c.Guest:
+				wants = append(wants, griddWants(s.Driver.Grid, f)...)
+			case err == nil && c.Source == SourceRunfile && s.Driver.Persistenced:
 				wants = append(persistencedUnit(), wants...)
 			}
 			if err != nil {

@@ -152,7 +152,7 @@ func TestFind(t *testing.T) {
 		check.That(t, err == nil && m.Name == want, "%q: %s, %v; want %s", asked, m.Name, err, want)
 	}
 	var out strings.Builder
-	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "H20", "RTX PRO 5000", "2BB3"} {
+	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "H20", "RTX PRO 5000", "2BB3", "31C3", "2909", "230E", "2BB9", "307F"} {
 		_, err := Find(asked)
 		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
 	}

@@ -121,8 +121,8 @@ func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 		return engine.TakeOut, true
 	case docker.Form:
 		return docker.TakeOut, true
-	case drivers.FormIMEX:
-		return drivers.TakeOutIMEX, true
+	case drivers.FormKeys:
+		return drivers.TakeOutKeys, true
 	case kubelet.FormKubelet:
 		return kubelet.TakeOut, true
 	}

@@ -73,6 +73,7 @@ func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },
 			[]string{"systemctl status nvidia-fabricmanager; its version must be the driver's"},
 		},
+		{"licences", func(context.Context, host.View) (string, error) { return "", unlicensed(s, f) }, nil},
 		cudaCheck(f),
 	}
 }

@@ -66,6 +66,16 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
+// unlicensed says which GPU of a vGPU guest has no licence: CUDA fails on it, at once or after its hours of grace.
+func unlicensed(s spec.Spec, f facts.Facts) error {
+	for _, g := range f.Driver.GPUs {
+		if why := g.Unlicensed(); why != "" && (f.VGPU != nil || s.Has("driver.grid")) {
+			return trouble.Wait{For: fmt.Sprintf("GPU %s %s", g.Address, why), Try: []string{"journalctl -u nvidia-gridd, which says why"}}
+		}
+	}
+	return nil
+}
+
 // fabricOpen says what keeps the GPUs from each other. They register with the fabric by themselves, in seconds to minutes. A GPU in MIG
 // mode counts as registered: it cannot use NVLink, though the links stay active on H100 and later. Sources: "Interoperability with MIG" in
 // https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html; NVIDIA's answer in https://github.com/NVIDIA/nccl/issues/1716.

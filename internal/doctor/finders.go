@@ -48,6 +48,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"GPU-009": slowed("power-brake", "is slowed down by the power brake"),
 		"GPU-004": narrow,
 		"GPU-010": noPersistence,
+		"GPU-012": unlicensed,
 		"FAB-001": otherFabricManager,
 		"FAB-004": noInfiniband,
 		"FAB-002": noFabricManager,

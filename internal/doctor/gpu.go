@@ -91,6 +91,14 @@ func uncorrected(g host.GPU) string {
 	return fmt.Sprintf("had uncorrected memory errors since the driver started it: %d", g.Uncorrected)
 }
 
+// unlicensed finds GPUs of a vGPU guest without a licence.
+func unlicensed(m *Machine) []Finding {
+	if m.Facts().VGPU == nil {
+		return nil // passed through whole: whether a guest driver wants a licence shows only its daemon
+	}
+	return ofGPUs(host.GPU.Unlicensed, nil)(m)
+}
+
 func slowed(why, what string) func(*Machine) []Finding {
 	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }

@@ -39,6 +39,7 @@ type GPU struct {
 	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
 	Slowed      string // why the board itself slows it down now: heat, power-brake; "" for no such reason
 
+	Licence    string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 	Fabric     Fabric
 	Persistent bool  // persistence mode
 	Clients    []int // processes with a context on it, MIG instances included; ascending
@@ -48,6 +49,11 @@ type GPU struct {
 	Pending   bool // MIG mode after a reset
 	Profiles  []Profile
 	Instances []Instance // GPU instances, by id
+}
+
+// Unlicensed says what is wrong with the GPU's licence, "" if nothing. A licence has hours of grace: the GPU may work until they are over.
+func (g GPU) Unlicensed() string {
+	return map[string]string{"unlicensed": "has no vGPU licence", "expired": "has a vGPU licence that has expired"}[g.Licence]
 }
 
 // Fabric is a GPU's registration with NVLink's fabric manager.

@@ -111,7 +111,7 @@ func (d *decoder) section(name string, v *value) {
 			continue
 		}
 		switch sub := name + "." + m.name; sub {
-		case "driver.repo", "driver.runfile", "toolkit.repo":
+		case "driver.repo", "driver.runfile", "driver.grid", "toolkit.repo":
 			d.section(sub, m)
 		case "mig.gpu":
 			d.gpus(m)

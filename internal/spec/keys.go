@@ -127,6 +127,9 @@ func table() []row {
 	section = "driver.runfile"
 	text("url", `""`, "NVIDIA's installer for source = \"runfile\": http, https, file or an absolute path; empty: NVIDIA's own", checkFileURL, func(s *Spec) any { return &s.Driver.Runfile.URL })
 	text("sha256", `""`, "what sha256sum must say of it, 64 hex digits; needed with source = \"runfile\"", checkDigest, func(s *Spec) any { return &s.Driver.Runfile.SHA256 })
+	section = "driver.grid"
+	add("feature_type", TypeInt, "0", "what is licensed: 1 vGPU, 2 RTX workstation, 4 compute server; 0: as gridd.conf says", func(s *Spec) any { return &s.Driver.Grid.FeatureType })
+	file("token_file", "NAME.tok of NVIDIA's License System, alone in its folder; empty: none, as on AWS and Azure", func(s *Spec) any { return &s.Driver.Grid.TokenFile })
 
 	section = "toolkit"
 	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })
@@ -257,6 +260,7 @@ func About(section string) string {
 		"driver":             "the NVIDIA driver: its version, its source, its kernel modules and daemons",
 		"driver.repo":        "the repository of the driver's packages, in place of NVIDIA's",
 		"driver.runfile":     "NVIDIA's installer, for source = \"runfile\"",
+		"driver.grid":        "the licence of a guest of NVIDIA vGPU",
 		"toolkit":            "the NVIDIA Container Toolkit and its configuration",
 		"toolkit.repo":       "the repository of the toolkit's packages, in place of NVIDIA's",
 		"runtime":            "how the container engine runs containers with GPUs",

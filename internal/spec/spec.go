@@ -40,6 +40,8 @@ func (s Spec) Has(section string) bool {
 		return s.Driver.Repo.URL != "" || s.Driver.Repo.EnableNeeded
 	case "driver.runfile":
 		return s.Driver.Runfile.SHA256 != ""
+	case "driver.grid":
+		return s.Driver.Grid != Grid{}
 	case "toolkit.repo":
 		return s.Toolkit.Repo.URL != ""
 	case "mig.gpu":
@@ -78,6 +80,13 @@ type Driver struct {
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	Repo          Repo
 	Runfile       Runfile
+	Grid          Grid `json:",omitzero"`
+}
+
+// Grid is [driver.grid]: the licence of a guest of NVIDIA vGPU.
+type Grid struct {
+	FeatureType int    // nvidia-gridd's number; 0 = as its configuration says
+	TokenFile   string // absolute path, NAME.tok; "" = none, as where the cloud's driver brings the licence
 }
 
 // Runfile is [driver.runfile]: NVIDIA's installer. With source = "runfile" SHA256 is set.

@@ -168,7 +168,7 @@ func TestWhole(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got.TOML(), want.TOML())
 	}
 	for _, k := range spec.Keys() {
-		if !strings.Contains(text, k.Name) && k.Name != "mps" && k.Section != "driver.runfile" { // mps goes neither with time_slicing nor with MIG, and a runfile with no branch
+		if !strings.Contains(text, k.Name) && k.Name != "mps" && k.Section != "driver.runfile" && k.Section != "driver.grid" { // mps goes neither with time_slicing nor with MIG, and a runfile with no branch
 			t.Errorf("%s %s is not in this test", k.Section, k.Name)
 		}
 	}

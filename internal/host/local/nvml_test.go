@@ -10,6 +10,7 @@ import (
 	"context"
 	"debug/elf"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -44,6 +46,11 @@ func TestNVMLRead(t *testing.T) {
 	h.fake.Do("set", "--gpu", "0", "clock_reasons=200") // power brake 0x80, heat 0x40, the sum of both 0x8
 	h.fake.Do("set", "--gpu", "1", "clock_reasons=72")
 	h.fake.Do("set", "--gpu", "2", "clock_reasons=5") // idle, and the power cap
+	for i, state := range []string{"unlicensed", "licensed", "expired"} {
+		h.fake.Do("set", "--gpu", "2", fmt.Sprintf("licence=%d", i+1))
+		is := readDriver(t, h).GPUs
+		check.That(t, is[0].Licence == "" && is[2].Licence == state, "%q, of a GPU that is no guest's %q, want %s", is[2].Licence, is[0].Licence, state)
+	}
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
 	must.OK(t, err)

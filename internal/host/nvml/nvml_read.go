@@ -231,8 +231,37 @@ func (r *reading) health() error {
 			g.Persistent = mode == nvml.FEATURE_ENABLED
 		}
 	}
-	g.Fabric = r.fabric()
+	g.Fabric, g.Licence = r.fabric(), r.licence()
 	return nil
+}
+
+// licence says whether a virtual machine's GPU has the licence that its guest driver asks for. One that needs none says so, or has no feature
+// switched on; of one whose day is over NVML says the day. Source: nvml.h, nvmlGridLicensableFeatures_t.
+func (r *reading) licence() string {
+	if !r.has("nvmlDeviceGetVirtualizationMode") || !r.has("nvmlDeviceGetGridLicensableFeatures_v4") {
+		return ""
+	}
+	mode, ret := r.GetVirtualizationMode()
+	if !r.got("nvmlDeviceGetVirtualizationMode", ret) || mode != nvml.GPU_VIRTUALIZATION_MODE_VGPU && mode != nvml.GPU_VIRTUALIZATION_MODE_PASSTHROUGH {
+		return ""
+	}
+	all, ret := r.GetGridLicensableFeatures()
+	if !r.got("nvmlDeviceGetGridLicensableFeatures", ret) || all.IsGridLicenseSupported == 0 {
+		return ""
+	}
+	state := ""
+	for _, f := range all.GridLicensableFeatures[:min(all.LicensableFeaturesCount, nvml.GRID_LICENSE_FEATURE_MAX_COUNT)] {
+		switch at := f.LicenseExpiry; {
+		case f.FeatureEnabled == 0 && mode != nvml.GPU_VIRTUALIZATION_MODE_VGPU:
+		case f.FeatureState != 0:
+			return "licensed"
+		case at.Status == nvml.GRID_LICENSE_EXPIRY_VALID:
+			state = "expired"
+		default:
+			state = cmp.Or(state, "unlicensed")
+		}
+	}
+	return state
 }
 
 // slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap, are no fault: nvml.h,

@@ -31,7 +31,7 @@
 	X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetRemappedRows_v2) X(nvmlDeviceGetRowRemapperHistogram) \
 	X(nvmlDeviceGetRetiredPagesPendingStatus) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkErrorCounter) \
 	X(nvmlDeviceGetNvLinkVersion) X(nvmlDeviceGetGpuFabricInfo) X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetFieldValues) \
-	X(nvmlDeviceGetRepairStatus) X(nvmlDeviceGetCurrentClocksThrottleReasons) \
+	X(nvmlDeviceGetRepairStatus) X(nvmlDeviceGetVirtualizationMode) X(nvmlDeviceGetGridLicensableFeatures_v4) X(nvmlDeviceGetCurrentClocksThrottleReasons) \
 	X(nvmlEventSetCreate) X(nvmlDeviceRegisterEvents) X(nvmlDeviceGetSupportedEventTypes) X(nvmlEventSetWait) X(nvmlEventSetWait_v2) \
 	X(nvmlEventSetFree)
 

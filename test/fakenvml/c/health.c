@@ -57,6 +57,25 @@ EXPORT enum code nvmlDeviceGetCurrentClocksThrottleReasons(handle device, u64 *o
 	END(OK);
 }
 
+// Modes: 0 bare metal, 2 a guest's.
+EXPORT enum code nvmlDeviceGetVirtualizationMode(handle device, u32 *out) {
+	BEGIN(nvmlDeviceGetVirtualizationMode, DEVICE, device);
+	NEED(out);
+	*out = c.g->set.licence ? 2 : 0;
+	END(OK);
+}
+
+// Of an expired licence the day stays: status 2 of nvml.h's nvmlGridLicenseExpiry_t.
+EXPORT enum code nvmlDeviceGetGridLicensableFeatures_v4(handle device, struct a_features *out) {
+	BEGIN(nvmlDeviceGetGridLicensableFeatures_v4, DEVICE, device);
+	NEED(out);
+	u32 is = c.g->set.licence;
+	*out = (struct a_features){.supported = is != 0, .count = is != 0};
+	out->of[0] = (struct a_feature){.code = 4, .state = is == 2, .enabled = 1, .product = "NVIDIA Virtual Compute Server"};
+	if (is > 1) out->of[0].expiry = (struct a_expiry){.year = 2026, .month = 11, .day = 24, .status = 2};
+	END(OK);
+}
+
 EXPORT enum code nvmlDeviceGetRemappedRows(handle device, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
 	BEGIN(nvmlDeviceGetRemappedRows, DEVICE, device);
 	NEED(corrected && uncorrected && pending && failed);

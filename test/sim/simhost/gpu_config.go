@@ -79,7 +79,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 		made.Mode, made.Pending = g.Mode && made.MIG, (g.Mode || g.Pending) && made.MIG
 		made.Clients, made.Persistent, made.Lost = g.Clients, g.Persistent, g.Lost
 		made.RemapFails, made.RemapWaits = g.RemapFails, g.RemapWaits
-		made.Uncorrected, made.Slowed = g.Uncorrected, g.Slowed
+		made.Uncorrected, made.Slowed, made.Licence = g.Uncorrected, g.Slowed, g.Licence
 		if g.Address != "" {
 			made.Address = g.Address
 		}
