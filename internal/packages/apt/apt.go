@@ -65,9 +65,18 @@ func (a apt) Repair(ctx context.Context, h host.Host) error {
 
 // readOnly keeps apt from writing its caches while it is only asked. One that is younger than all that it is made of is read, since apt
 // does not write it then: without any, apt reads all lists for each answer. What it is made of: CheckValidity in apt-pkg/pkgcachegen.cc.
+// Settings say which lists count. gpuadm's own do not, and it writes them between two questions: so the times of the others' files count,
+// and not that of their folder.
 func readOnly(v host.View) (options []string) {
 	const packagesToo, lists = "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin"
-	read := younger(v, lists, aptLists, "/etc/apt", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", dpkgArch, "/var/lib/dpkg/info/apt.list")
+	made := []string{aptLists, "/etc/apt", "/etc/apt/sources.list.d", dpkgArch, "/var/lib/dpkg/info/apt.list"}
+	const settings = "/etc/apt/apt.conf.d"
+	for _, name := range packages.ListOf(v, settings) {
+		if !strings.Contains(name, "gpuadm") {
+			made = append(made, settings+"/"+name)
+		}
+	}
+	read := younger(v, lists, made...)
 	if !read || !younger(v, packagesToo, lists, packages.DpkgStatus, dpkgUpdates) {
 		options = append(options, "-o", "Dir::Cache::pkgcache=")
 	}

@@ -148,6 +148,7 @@ func TestCachesAreReadAndNotWritten(t *testing.T) {
 		{[]string{"apt-get", "-y", "install", "dkms-like"}, nil}, // apt reads dpkg's database again at its end
 		{[]string{"dpkg", "-r", "dkms-like"}, []string{status}},
 		{[]string{"touch", "/etc/apt/sources.list"}, []string{status, lists}},
+		{[]string{"sh", "-c", "echo '// names' >/etc/apt/apt.conf.d/52gpuadm-hold"}, nil}, // gpuadm writes it after it has read the lists
 		{[]string{"sh", "-c", "echo 'Acquire::Languages none;' >/etc/apt/apt.conf.d/99theirs"}, []string{status, lists}},
 		{[]string{"sh", "-c", "touch /var/lib/apt/lists/*Packages"}, []string{status, lists}},
 		{[]string{"apt-get", "clean"}, []string{status, lists}},

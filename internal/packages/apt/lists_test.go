@@ -4,6 +4,7 @@
 package apt
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,6 +66,23 @@ func TestLists(t *testing.T) {
 	}
 	must.OK(t, os.Remove(m.dir+ourSource))
 	check.Equal(t, m.lists(), "fresh", "lists of no source are")
+}
+
+// The translations that the machine has of its packages' descriptions stay: whether apt reads them is the machine's setting.
+func TestTranslationsStay(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "1"})
+	m.repo.publish()
+	const english = "Package: a\nDescription-md5: d41d8cd98f00b204e9800998ecf8427e\nDescription-en: of a\n\n"
+	put(t, m.repo.dir+"/en", english, 0o644)
+	m.repo.sign(string(must.Get(os.ReadFile(m.repo.home+"/Release"))(t)) + fmt.Sprintf(" %x %d en\n", sha256.Sum256([]byte(english)), len(english)))
+	const which = "ls /var/lib/apt/lists | grep _en$"
+	m.must("apt-get", "update")
+	before := m.must("sh", "-c", which)
+	m.touchSource()
+	must.OK(t, m.read())
+	check.Equal(t, m.must("sh", "-c", which), before, "the translations are")
 }
 
 func TestDistrustedLists(t *testing.T) {

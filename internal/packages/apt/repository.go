@@ -343,7 +343,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 // refresh runs apt-get update, for which also one list that cannot be read is a failure. By itself it goes on with the
 // old list of a repository that was tampered with, and exits with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
-	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"}, options...)
+	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3"}, options...)
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		out, err := h.Do(ctx, argv...)
 		if err == nil && sayErr().Match(out) { // apt before 2.1 knows no Error-Mode

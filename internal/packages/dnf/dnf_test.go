@@ -409,16 +409,26 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	check.That(t, err == nil && len(said) == 0, "of what the plan called lost: %v, it said %q", err, said)
 }
 
-// TestExcluded: a package that dnf's configuration hides is not blamed on repositories that are not enabled.
+// TestExcluded: a package that dnf's configuration hides is not blamed on repositories that are not enabled, nor is a dependency.
 func TestExcluded(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- etc/dnf/dnf.conf --\n[main]\ngpgcheck=1\nexcludepkgs=dkms\n-- etc/yum.repos.d/epel.repo --\n[epel]\nexclude = dkms*\n")))(t)
 	n.Install("dnf", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
-		if slices.Contains(argv, "--disableexcludes=all") {
+		switch all := slices.Contains(argv, "--disableexcludes=all"); {
+		case slices.Contains(argv, "--assumeno") && !all:
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "Error: \n Problem: nothing provides dkms needed by kmod-nvidia-open-dkms-3:580.95.05-1.el9.noarch from cuda\n"}
+		case slices.Contains(argv, "--assumeno"):
+			return []byte("\n Package  Architecture  Version  Repository  Size\nInstalling:\n dkms  noarch  3.1-1.el9  epel  80 k\n\nTransaction Summary\n"),
+				&host.CommandError{Argv: argv, Code: 1, Stderr: "Operation aborted.\n"}
+		case all:
 			return []byte("dkms\t0\t3.1\t1.el9\tnoarch\tepel\n"), nil
 		}
 		return nil, nil
 	}})
 	err := solver{d: rpmDatabase{}}.Hidden(t.Context(), n, "dkms", "*", []string{"dkms"}, nil)
+	want := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kmod-nvidia-open-dkms"}, After: "3:580.95.05-1.el9"}}
+	if _, err := (solver{d: rpmDatabase{}}).Simulate(t.Context(), n, want, nil, nil); !errors.Is(err, packages.ErrExcluded) {
+		t.Errorf("of a dependency: %v", err)
+	}
 	told := (*trouble.Error)(nil)
 	if !errors.As(err, &told) || !errors.Is(err, packages.ErrExcluded) || !strings.Contains(told.What, "excludes it") ||
 		strings.Join(told.Because, "; ") != "/etc/dnf/dnf.conf, [main]: excludepkgs = dkms; /etc/yum.repos.d/epel.repo, [epel]: exclude = dkms*" {

@@ -164,12 +164,7 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 		if only, err = more(s.unexcluded()); err != nil || len(only) == 0 {
 			return err
 		}
-		return &trouble.Error{
-			What:    fmt.Sprintf("cannot install %s: a repository has %s, and dnf's configuration excludes it", what, strings.Join(only, ", ")),
-			Because: excludes(v),
-			Try:     []string{"remove it from excludepkgs (or exclude) there, then run the same command again"},
-			Err:     packages.ErrExcluded,
-		}
+		return excluded(v, fmt.Sprintf("cannot install %s: a repository has %s, and dnf's configuration excludes it", what, strings.Join(only, ", ")))
 	}
 	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot install %s: the repository has %s, and dnf's module streams hide it", what, strings.Join(only, ", ")),
@@ -180,6 +175,11 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 		t.Because = []string{fmt.Sprintf("stream %s:%s is enabled, and does not have that version", driverModule, is)}
 	}
 	return t
+}
+
+func excluded(v host.View, what string) error {
+	const try = "remove it from excludepkgs (or exclude) there, then run the same command again"
+	return &trouble.Error{What: what, Because: excludes(v), Try: []string{try}, Err: packages.ErrExcluded}
 }
 
 // excludes names the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs, and exclude, its older name.
@@ -292,7 +292,13 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin,
 ) (all []packages.Move, err error) {
-	moves, err := s.simulate(ctx, v, s.task(v, changes, offers))
+	what := s.task(v, changes, offers)
+	moves, err := s.simulate(ctx, v, what)
+	if err != nil && len(excludes(v)) > 0 {
+		if _, hidden := s.unexcluded().simulate(ctx, v, what); hidden == nil {
+			return nil, excluded(v, "cannot install "+strings.Join(what.install, " ")+": dnf's configuration excludes a package that is needed")
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
