@@ -160,6 +160,11 @@ var broken = []struct {
 	}, "FAB-002"},
 	{"fabric not registered", "https://github.com/NVIDIA/gpu-operator/issues/2781", func(r *recorded) { r.gpu(0, `fabric = { state = "completed", status = "UNKNOWN" }`) }, "FAB-003"},
 	{"kubelet ends again and again", "https://github.com/kubernetes/kubernetes/issues/83936", func(r *recorded) { r.loops("kubelet") }, "KUB-014"},
+	{"a mode that the toolkit does not have", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1151", func(r *recorded) {
+		r.put("usr/bin/nvidia-container-runtime mode=0755", "")
+		r.put("etc/containerd/config.toml", string(r.find("etc/containerd/config.toml").Data)+"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \"/usr/bin/nvidia-container-runtime\"}\n")
+		r.put("etc/nvidia-container-runtime/config.toml", "[nvidia-container-runtime]\nmode = \"bogus\"\n")
+	}, "RUN-012"},
 	{"an import that is not there", "https://github.com/NVIDIA/gpu-operator/issues/2646", func(r *recorded) {
 		r.change("etc/containerd/config.toml", "version = 2\n", "version = 2\nimports = [\"/etc/containerd/nvidia.toml\"]\n")
 	}, "RUN-011"},

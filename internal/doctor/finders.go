@@ -68,6 +68,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"RUN-006": otherCgroups,
 		"RUN-010": idleEngine(true),
 		"RUN-011": unreadSettings,
+		"RUN-012": toolkitFaults,
 		"KUB-001": idleKubelet(false),
 		"KUB-002": otherEngine,
 		"KUB-003": twoPlugins,

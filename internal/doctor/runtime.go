@@ -157,7 +157,11 @@ func foreign(m *Machine, conflicts bool) (list []Finding) {
 		case conflicts && s.Conflicts:
 			list = append(list, Finding{Object: s.File, What: fmt.Sprintf("%s and %s are both specs for %s", s.File, cdi.Output(m.View), cdi.Kind), Command: "sudo rm " + s.File})
 		case !conflicts && !s.Conflicts && s.Problem != "":
-			list = append(list, Finding{Object: s.File, What: s.File + ": " + s.Problem, Command: "sudo nvidia-ctk cdi generate --output=" + s.File})
+			command := "sudo nvidia-ctk cdi generate --output=" + s.File
+			if s.Kind != cdi.Kind {
+				command = "sudo nvidia-ctk cdi list"
+			}
+			list = append(list, Finding{Object: s.File, What: s.File + ": " + s.Problem, Command: command})
 		}
 	}
 	return list

@@ -34,6 +34,13 @@ func (m *Machine) toolkit() map[string]string {
 	return keys
 }
 
+func toolkitFaults(m *Machine) (list []Finding) {
+	for _, what := range toolkit.Faults(m.View, m.Facts()) {
+		list = append(list, Finding{Object: toolkit.Config, What: what, Command: "sudo nvidia-ctk config"})
+	}
+	return list
+}
+
 // noCgroups applies only where the toolkit's hook adds the devices: since 1.18.0 mode = "auto" does not use the hook.
 // Sources: internal/info/auto.go in https://github.com/NVIDIA/nvidia-container-toolkit (v1.18.0), and its release notes.
 func noCgroups(m *Machine) []Finding {

@@ -177,8 +177,8 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		case program == "":
 			return cannot + "it names no program", nil
 		}
-		if found, err := programAt(v, program); err != nil || found {
-			return "", err
+		if ProgramAt(v, program) {
+			return "", nil
 		}
 		return cannot + program + " is not there", nil
 	}
@@ -186,22 +186,19 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
 }
 
-// programAt says whether a program is there, by its path or in the folders where engines search.
-func programAt(v host.View, program string) (bool, error) {
+// ProgramAt says whether a program is there, by its path or in the folders where engines search, and more.
+func ProgramAt(v host.View, program string, more ...string) bool {
 	places := []string{program}
 	if !path.IsAbs(program) {
 		places = nil
-		for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		for _, dir := range append(more, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin") {
 			places = append(places, path.Join(dir, program))
 		}
 	}
-	for _, p := range places {
+	return slices.ContainsFunc(places, func(p string) bool {
 		info, err := v.Stat(p)
-		if err == nil && info.Mode.IsRegular() && info.Mode&0o111 != 0 {
-			return true, nil
-		}
-	}
-	return false, nil
+		return err == nil && info.Mode.IsRegular() && info.Mode&0o111 != 0
+	})
 }
 
 const (

@@ -23,8 +23,12 @@ var Stage = converge.Stage{
 	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
 		return append(configWants(s), cdiWants(s)...), nil
 	},
-	Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
-		return append(configNotes(s), cdiNotes(v, s)...)
+	Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		notes := append(configNotes(s), cdiNotes(v, s)...)
+		if s.Has("runtime") || s.Has("toolkit") {
+			notes = append(notes, Faults(v, f)...)
+		}
+		return notes
 	},
 }
 

@@ -16,7 +16,7 @@ import (
 
 // What others do about CDI and device plugins on this machine is said.
 func TestToolkitNotes(t *testing.T) {
-	const plugin = "-- var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json --\n{\"kind\": \"k8s.device-plugin.nvidia.com/gpu\"}\n"
+	const plugin = "-- var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json --\n{\"cdiVersion\": \"0.5.0\", \"kind\": \"k8s.device-plugin.nvidia.com/gpu\", \"devices\": [{\"name\": \"a\", \"containerEdits\": {\"env\": [\"A=b\"]}}]}\n"
 	const unit = "-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nExecStart=/usr/bin/nvidia-device-plugin\n"
 	for _, x := range []struct{ spec, archive, says string }{
 		{"[runtime]\n", "-- etc/os-release --\n", ""},

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
@@ -99,5 +101,31 @@ func TestConfigWants(t *testing.T) {
 		check.That(t, files == wants, "%q wants the file %d times, not %d", text, files, wants)
 		notes := configNotes(s)
 		check.That(t, (len(notes) > 0) == strings.Contains(text, "accept"), "%q: %q", text, notes)
+	}
+}
+
+// TestFaults: what the real runtime, 1.20.1, refuses to start a container with. The words after "says" are its own.
+func TestFaults(t *testing.T) {
+	const spec = "-- etc/cdi/n.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {env: [A=b]}}\n"
+	const cli = "-- usr/bin/nvidia-container-cli mode=0755 --\n-- usr/bin/nvidia-container-runtime-hook mode=0755 --\n"
+	for _, x := range []struct{ set, more, fault string }{
+		{"", "", ""},
+		{`mode = "auto"`, "", ""},
+		{`mode = "jit-cdi"`, "", ""},
+		{`mode = "bogus"`, "", "is none of"},            // says: invalid mode "bogus"
+		{`mode = "CDI"`, "", "is none of"},              // the same
+		{`mode = 3`, "", "is none of"},                  // says: Can't convert 3(int64) to string
+		{`mode = "cdi"`, "", "needs a CDI spec"},        // says: unresolvable CDI devices nvidia.com/gpu=all
+		{`mode = "cdi"`, spec, ""},                      //
+		{`mode = "legacy"`, "", "which is not there"},   //
+		{`mode = "legacy"`, cli, ""},                    //
+		{`runtimes = ["crun"]`, "", "none of runtimes"}, // says: no runtime binary found from candidate list
+		{`runtimes = []`, "", "none of runtimes"},       // says: at least one runtime candidate must be specified
+		{`runtimes = ["crun", "runc"]`, "", ""},         //
+		{"mode = ", "", "toml"},                         // says: expecting a value
+	} {
+		n := must.Get(simhost.New([]byte("-- usr/sbin/runc mode=0755 --\n-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-runtime]\n" + x.set + "\n" + x.more)))(t)
+		got := strings.Join(Faults(n, facts.Facts{Programs: []string{engine.Binary}}), "\n")
+		check.That(t, (x.fault == "") == (got == "") && strings.Contains(got, x.fault), "%q: %q, want %q", x.set, got, x.fault)
 	}
 }

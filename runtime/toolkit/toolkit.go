@@ -6,14 +6,19 @@
 package toolkit
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
@@ -171,4 +176,47 @@ func configNotes(s spec.Spec) []string {
 		return nil
 	}
 	return []string{"with accept_envvar_unprivileged = false a device plugin that hands out GPUs by the environment, which is its default, gives pods without privileges none: give it deviceListStrategy volume-mounts or cdi-cri"}
+}
+
+// Faults say why nvidia-container-runtime starts no container with its file, as it says itself when it is asked for one: measured on
+// 1.20.1. Sources: internal/info/resolver.go, internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
+// https://github.com/NVIDIA/nvidia-container-toolkit; https://github.com/NVIDIA/k8s-device-plugin/issues/1400 on mode = "cdi".
+func Faults(v host.View, f facts.Facts) []string {
+	text, err := v.ReadFile(Config)
+	if err != nil || !v.Live() || len(f.Programs) == 0 {
+		return nil
+	}
+	fault := func(format string, args ...any) []string {
+		return []string{Config + ": " + fmt.Sprintf(format, args...)}
+	}
+	tree, err := toml.Values(text)
+	if err != nil {
+		return fault("%v", err)
+	}
+	settings := toml.Sub(tree, "nvidia-container-runtime")
+	mode, kind := settings["mode"], cmp.Or(toml.String(toml.Sub(settings, "modes", "cdi"), "default-kind"), cdi.Kind)
+	var folders []string // engines that bring runc find it there
+	for _, e := range f.Engines {
+		folders = append(folders, path.Dir(e.Binary))
+	}
+	there := func(program any) bool {
+		name, _ := program.(string)
+		return engine.ProgramAt(v, name, folders...)
+	}
+	low, stated := settings["runtimes"].([]any)
+	switch {
+	case mode != nil && !slices.Contains([]any{"auto", "cdi", "csv", "jit-cdi", "legacy"}, mode):
+		return fault("mode = %s is none of auto, cdi, csv, jit-cdi and legacy", toml.Show(mode))
+	case stated && !slices.ContainsFunc(low, there):
+		return fault("none of runtimes = %s is there", toml.Show(settings["runtimes"]))
+	case mode == "cdi" && !cdi.Offers(v, kind):
+		return fault("mode = \"cdi\" needs a CDI spec for %s, and there is none", kind)
+	case mode == "legacy":
+		for _, program := range []string{"nvidia-container-runtime-hook", cmp.Or(toml.String(toml.Sub(tree, "nvidia-container-cli"), "path"), "nvidia-container-cli")} {
+			if !there(program) {
+				return fault("mode = \"legacy\" needs %s, which is not there", program)
+			}
+		}
+	}
+	return nil
 }

@@ -40,7 +40,7 @@ const (
 
 // listed are the only reasons for which a configuration may be refused.
 var listed = []containerd.Refused{
-	containerd.RefusedDisabled, containerd.RefusedNames, containerd.RefusedTemplate, containerd.RefusedSyntax, containerd.RefusedVersion, containerd.RefusedShape,
+	containerd.RefusedDisabled, containerd.RefusedNames, containerd.RefusedTemplate, containerd.RefusedSyntax, containerd.RefusedVersion, containerd.RefusedShape, containerd.RefusedStart,
 }
 
 // An input is a configuration as found in the field, by paths on the machine.

@@ -194,7 +194,7 @@ func TestLabDockerFlags(t *testing.T) {
 	for _, x := range []struct{ name, unit, file, spec, refused string }{
 		{"--default-runtime in the environment", start("$OPTIONS"), text, "set_as_default = true\n", options},
 		{"--default-runtime in the drop-in", start("--default-runtime runc"), text, "set_as_default = true\n", unit},
-		{"--default-runtime, no default of ours", start("$OPTIONS"), text, "", ""},
+		{"--default-runtime, and none wanted", start("$OPTIONS"), text, "", ""},
 		{"--add-runtime", start("--add-runtime=nvidia=/usr/bin/nvidia-container-runtime"), text, "set_as_default = true\n", ""},
 		{"hosts beside -H", start(""), strings.Replace(text, "{", "{\"hosts\": [\"unix:///var/run/docker.sock\"],", 1), "", "hosts"},
 	} {

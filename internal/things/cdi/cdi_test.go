@@ -76,6 +76,35 @@ func cdiSpec(t *testing.T, n *simhost.Node) string {
 	return s.String()
 }
 
+// unfinished is a valid spec without the machine's devices.
+const unfinished = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {env: [A=b]}}\n"
+
+// TestUnusableCDI: what engines leave out is said by file, as CNCF's own library has it.
+func TestUnusableCDI(t *testing.T) {
+	vendor := strings.Replace(unfinished, "nvidia.com/gpu", "example.com/net", 1)
+	for _, x := range []struct{ spec, other, says string }{
+		{vendor, "", ""},
+		{"kind: [\n", "", "it is no CDI spec"},
+		{vendor + "unknown: 1\n", "", "it is no CDI spec"},
+		{strings.Replace(vendor, "cdiVersion: 0.5.0\n", "", 1), "", "it has no cdiVersion"},
+		{vendor + "- {name: all, containerEdits: {env: [A=b]}}\n", "", "it has the device all twice"},
+		{strings.Replace(vendor, "env: [A=b]", "intelRdt: {closID: x, schemata: [y]}", 1), "", "it says cdiVersion 0.5.0, and what it has came with"},
+		{strings.Replace(vendor, "example.com", "-x", 1), "", "invalid vendor"},
+		{strings.Replace(vendor, "A=b", "b", 1), "", "invalid environment variable"},
+		{strings.Replace(vendor, "0.5.0", "9.0.0", 1), "", "it says cdiVersion 9.0.0, which engines of today do not read"},
+		{vendor, vendor, "/etc/cdi/a.yaml names example.com/net=all as well, so that neither counts"},
+	} {
+		n := withSpec(t, cdiNode+"-- etc/cdi/b.json --\n"+x.other, "etc/cdi/a.yaml", x.spec)
+		if x.other == "" {
+			n = withSpec(t, cdiNode, "etc/cdi/a.yaml", x.spec)
+		}
+		notes := strings.Join(cdi.ReadOtherSpecs(n).Notes(n), "\n")
+		if (x.says == "") != (notes == "") || !strings.Contains(notes, x.says) {
+			t.Errorf("%q: %q, want %q", x.spec, notes, x.says)
+		}
+	}
+}
+
 func withSpec(t *testing.T, archive, file, text string) *simhost.Node {
 	t.Helper()
 	n := must.Get(simhost.New([]byte(archive + "-- " + file + " --\n" + text)))(t)
@@ -103,7 +132,7 @@ func TestCDISpecJudged(t *testing.T) {
 	for _, x := range []struct{ name, archive, spec, says string }{
 		{"current", cdiNode, good, ""},
 		{"named by index alone", cdiNode, indexes, ""},
-		{"too few, named by index alone", cdiNode, strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1), "it has 2 devices, the driver has 3"},
+		{"too few, named by index alone", cdiNode, strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1), "it has the device all twice"},
 		{"no spec", cdiNode, "kind: ''\n", "it is no CDI spec"},
 		{"no YAML", cdiNode, "\t[", "it is no CDI spec"},
 		{"a partition is not in it", cdiNode, swap(part, part+"0"), part + " is not in it"},
@@ -186,7 +215,7 @@ func (r *refreshing) SetUnit(_ context.Context, name string, c host.UnitChange) 
 // The service's result is not believed: the spec that it leaves is.
 func TestCDISpecMade(t *testing.T) {
 	for _, works := range []bool{true, false} {
-		n := withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+		n := withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished)
 		r := &refreshing{Node: n}
 		if works {
 			r.writes = cdiSpec(t, n)
@@ -216,7 +245,7 @@ func TestCDIRun(t *testing.T) {
 		}
 	}
 	for _, fails := range []bool{false, true} {
-		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), fails: fails}
+		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: fails}
 		r.writes = cdiSpec(t, r.Node)
 		found, err := run.Look(t.Context(), r)
 		if !strings.HasPrefix(string(found), "outdated: ") || err != nil {
@@ -227,13 +256,13 @@ func TestCDIRun(t *testing.T) {
 		}
 	}
 	// What can only be made later, and what a run is interrupted in, pass through.
-	later := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), gone: true}
+	later := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), gone: true}
 	if err := run.Make(t.Context(), later, "current"); !errors.As(err, new(host.Later)) || errors.As(err, new(converge.Stays)) {
 		t.Errorf("the driver does not answer: %v", err)
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), fails: true}
+	r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: true}
 	if err := run.Make(stopped, r, "current"); err == nil || errors.As(err, new(converge.Stays)) {
 		t.Errorf("interrupted: %v", err)
 	}
@@ -241,7 +270,7 @@ func TestCDIRun(t *testing.T) {
 
 // Specs of others for the same devices are named, with what is wrong with them.
 func TestForeignCDI(t *testing.T) {
-	const dp = "kind: k8s.device-plugin.nvidia.com/gpu\ndevices: []\n"
+	dp := strings.Replace(unfinished, "nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu", 1)
 	n := must.Get(simhost.New([]byte(cdiNode)))(t)
 	good := cdiSpec(t, n)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
@@ -252,7 +281,7 @@ func TestForeignCDI(t *testing.T) {
 	if who := cdi.ReadOtherSpecs(n).Injectors(); !slices.Equal(who, []string{"a device plugin"}) {
 		t.Errorf("a device plugin by CDI: %q", who)
 	}
-	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", "kind: k8s.gpu.nvidia.com/claim\n")
+	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", strings.Replace(dp, "k8s.device-plugin.nvidia.com/gpu", "k8s.gpu.nvidia.com/claim", 1))
 	if who := cdi.ReadOtherSpecs(both).Injectors(); len(who) != 2 {
 		t.Errorf("and the DRA driver: %q", who)
 	}

@@ -4,13 +4,16 @@
 package cdi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/hashicorp/go-version"
+	lib "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -18,28 +21,42 @@ import (
 // Kind is what the toolkit's spec offers. The device plugin's and the DRA driver's have kinds of their own.
 const Kind = "nvidia.com/gpu"
 
-// cdiFile is what gpuadm reads of a CDI spec, which is YAML or JSON.
-// Source: SPEC.md and specs-go/config.go of https://github.com/cncf-tags/container-device-interface.
-type cdiFile struct {
-	Kind    string
-	Devices []cdiEntry
-	Edits   cdiEdits `yaml:"containerEdits"`
-}
+// newest is the version of the specification that the library knows: specs-go/version.go there, and its SPEC.md.
+var newest = version.Must(version.NewVersion("1.1.0"))
 
-type cdiEntry struct {
-	Name  string
-	Edits cdiEdits `yaml:"containerEdits"`
-}
-
-type cdiEdits struct {
-	Nodes  []cdiNode `yaml:"deviceNodes"`
-	Mounts []cdiNode
-	Hooks  []cdiNode
-}
-
-type cdiNode struct {
-	Path     string // of a device node in the container, of a hook on the host
-	HostPath string `yaml:"hostPath"`
+// read reads a spec as the engines do, by CNCF's own library, and says why an engine does not use it; "" if it does.
+// Source: newSpec and validate in pkg/cdi/spec.go of https://github.com/cncf-tags/container-device-interface.
+func read(text []byte) (s lib.Spec, why string) {
+	raw, err := lib.ParseSpec(text)
+	if err != nil || raw == nil || raw.Kind == "" {
+		return s, "it is no CDI spec"
+	}
+	s.Spec = raw
+	vendor, class := parser.ParseQualifier(raw.Kind)
+	least, err := lib.MinimumRequiredVersion(raw)
+	is, no := version.NewVersion(raw.Version)
+	if no != nil {
+		return s, "it has no cdiVersion"
+	}
+	faults := []error{err, parser.ValidateVendorName(vendor), parser.ValidateClassName(class), (&lib.ContainerEdits{ContainerEdits: &raw.ContainerEdits}).Validate()}
+	names := map[string]bool{}
+	for _, d := range raw.Devices {
+		faults = append(faults, parser.ValidateDeviceName(d.Name), (&lib.ContainerEdits{ContainerEdits: &d.ContainerEdits}).Validate())
+		if names[d.Name] {
+			faults = append(faults, fmt.Errorf("it has the device %s twice", d.Name))
+		}
+		names[d.Name] = true
+	}
+	if err := cmp.Or(faults...); err != nil {
+		return s, err.Error()
+	}
+	switch needs, err := version.NewVersion(least); {
+	case is.GreaterThan(newest):
+		return s, fmt.Sprintf("it says cdiVersion %s, which engines of today do not read", raw.Version)
+	case err == nil && is.LessThan(needs):
+		return s, fmt.Sprintf("it says cdiVersion %s, and what it has came with %s", raw.Version, least)
+	}
+	return s, ""
 }
 
 // A cdiDevice is a device for containers.
@@ -81,22 +98,24 @@ func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (stri
 	} else if err != nil {
 		return "", err
 	}
-	var s cdiFile
-	if err := yaml.Unmarshal(text, &s); err != nil || s.Kind == "" {
-		return "it is no CDI spec", nil
+	s, why := read(text)
+	if s.Spec == nil || why != "" {
+		return why, nil
 	}
-	if problem := s.otherDevices(want); problem != "" {
+	if problem := otherDevices(s, want); problem != "" {
 		return problem, nil
 	}
-	return s.otherFiles(v, d.Version)
+	return otherFiles(s, v, d.Version)
 }
 
 // otherDevices compares devices. They are named by UUID where the service's own words leave that as it is, else they are counted.
-func (s cdiFile) otherDevices(want []cdiDevice) string {
-	nodes, others := map[string]cdiEdits{}, 0
+func otherDevices(s lib.Spec, want []cdiDevice) string {
+	nodes, others := map[string][]string{}, 0
 	for _, e := range s.Devices {
 		if strings.HasPrefix(e.Name, "GPU-") || strings.HasPrefix(e.Name, "MIG-") {
-			nodes[e.Name] = e.Edits
+			for _, n := range e.ContainerEdits.DeviceNodes {
+				nodes[e.Name] = append(nodes[e.Name], n.Path)
+			}
 		} else if e.Name != "all" {
 			others++
 		}
@@ -108,11 +127,11 @@ func (s cdiFile) otherDevices(want []cdiDevice) string {
 		return ""
 	}
 	for _, d := range want {
-		edits, there := nodes[d.uuid]
+		has, there := nodes[d.uuid]
 		if !there {
 			return d.uuid + " is not in it"
 		}
-		if d.node != "" && !slices.ContainsFunc(edits.Nodes, func(n cdiNode) bool { return n.Path == d.node }) {
+		if d.node != "" && !slices.Contains(has, d.node) {
 			return fmt.Sprintf("it gives %s without %s", d.uuid, d.node)
 		}
 		delete(nodes, d.uuid)
@@ -126,10 +145,14 @@ func (s cdiFile) otherDevices(want []cdiDevice) string {
 }
 
 // otherFiles compares the files that containers get: they must be there, and the driver's libraries have its version in their names.
-func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
+func otherFiles(s lib.Spec, v host.View, version string) (string, error) {
 	var names []string
-	for _, e := range append([]cdiEntry{{Edits: s.Edits}}, s.Devices...) {
-		for _, m := range e.Edits.Mounts {
+	all := []lib.ContainerEdits{{ContainerEdits: &s.ContainerEdits}}
+	for i := range s.Devices {
+		all = append(all, lib.ContainerEdits{ContainerEdits: &s.Devices[i].ContainerEdits})
+	}
+	for _, e := range all {
+		for _, m := range e.Mounts {
 			for _, library := range []string{"libcuda.so.", "libnvidia-ml.so."} {
 				is, of := strings.CutPrefix(path.Base(m.HostPath), library)
 				if of && strings.Contains(is, ".") && version != "" && is != version {
@@ -138,13 +161,10 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 			}
 			names = append(names, m.HostPath)
 		}
-		for _, n := range e.Edits.Nodes {
-			if n.HostPath == "" {
-				n.HostPath = n.Path
-			}
-			names = append(names, n.HostPath)
+		for _, n := range e.DeviceNodes {
+			names = append(names, cmp.Or(n.HostPath, n.Path))
 		}
-		for _, h := range e.Edits.Hooks {
+		for _, h := range e.Hooks {
 			names = append(names, h.Path)
 		}
 	}
@@ -161,18 +181,19 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 
 // OtherSpecs are the CDI specs on a machine beside the toolkit's own, each read once.
 type OtherSpecs struct {
-	ours string             // the toolkit's
-	list map[string]cdiFile // by path
+	ours  string              // the toolkit's
+	list  map[string]lib.Spec // by path
+	wrong map[string]string   // by path, why an engine does not use one
 }
 
-// ReadOtherSpecs reads them. A folder that is not there has none, and what is no CDI spec is none.
+// ReadOtherSpecs reads them. A folder that is not there has none.
 func ReadOtherSpecs(v host.View) OtherSpecs {
-	all := OtherSpecs{Output(v), map[string]cdiFile{}}
+	all := OtherSpecs{Output(v), map[string]lib.Spec{}, map[string]string{}}
 	at, err := v.Resolve(all.ours)
 	if err != nil {
 		at = all.ours
 	}
-	for _, dir := range []string{"/etc/cdi", "/var/run/cdi"} {
+	for _, dir := range lib.DefaultSpecDirs {
 		names, _ := v.ReadDir(dir)
 		for _, name := range names {
 			file := path.Join(dir, name)
@@ -182,47 +203,78 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 			if is, err := v.Resolve(file); err == nil && is == at {
 				continue
 			}
-			var s cdiFile
-			if text, err := v.ReadFile(file); err == nil && yaml.Unmarshal(text, &s) == nil {
-				all.list[file] = s
+			if text, err := v.ReadFile(file); err == nil {
+				s, why := read(text)
+				if all.wrong[file] = why; s.Spec != nil {
+					all.list[file] = s
+				}
 			}
 		}
 	}
 	return all
 }
 
-// Notes say which specs of others offer the devices that the toolkit's spec offers, and what follows. Where two specs of one
-// folder name a device neither counts; of two folders the last counts. Only what the toolkit's spec does not name, and what is there
-// without it, comes from them.
-// Sources: "CDI JSON Definition" and pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
-// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
+// Offers says whether a spec here is for a kind of devices.
+func Offers(v host.View, kind string) bool {
+	all := ReadOtherSpecs(v)
+	if text, err := v.ReadFile(all.ours); err == nil {
+		all.list[all.ours], all.wrong[all.ours] = read(text)
+	}
+	for file, s := range all.list {
+		if s.Spec != nil && s.Kind == kind && all.wrong[file] == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Notes say which specs of others no engine uses, which offer the devices that the toolkit's spec offers, and what follows.
 func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	for _, s := range o.Foreign(v) {
-		note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, Kind)
-		if s.Conflicts {
-			note += "; devices that " + o.ours + " names as well cannot be used: remove one of the two"
-		}
-		if s.Problem != "" {
-			note += "; " + s.Problem + ": remove it"
+		note := s.File + ": " + s.Problem
+		if s.Kind == Kind {
+			note = fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, Kind)
+			if s.Conflicts {
+				note += "; devices that " + o.ours + " names as well cannot be used: remove one of the two"
+			}
+			if s.Problem != "" {
+				note += "; " + s.Problem + ": remove it"
+			}
 		}
 		notes = append(notes, note)
 	}
 	return notes
 }
 
-// A ForeignSpec is a CDI spec for nvidia.com/gpu that nothing keeps current.
+// A ForeignSpec is a CDI spec that nothing keeps current and that is for nvidia.com/gpu, is not used, or has another's devices.
 type ForeignSpec struct {
-	File      string
-	Conflicts bool   // it lies in the folder of the toolkit's spec
-	Problem   string // which of its files is not there; "" if all are
+	File, Kind string
+	Conflicts  bool   // it lies in the folder of the toolkit's spec
+	Problem    string // why it is not used, or which of its files is not there; "" if all is well
 }
 
-// Foreign finds them.
+// Foreign finds them. Where two specs of one folder name a device neither counts; of two folders the last counts.
+// Sources: "CDI JSON Definition" and refresh in pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
+// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
 func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
-	for _, file := range slices.Sorted(maps.Keys(o.list)) {
-		if s := o.list[file]; s.Kind == Kind {
-			problem, _ := s.otherFiles(v, "") // none where a file cannot be looked for
-			list = append(list, ForeignSpec{file, path.Dir(o.ours) == path.Dir(file), problem})
+	first := map[string]string{} // by folder and device
+	for _, file := range slices.Sorted(maps.Keys(o.wrong)) {
+		f := ForeignSpec{File: file, Problem: o.wrong[file]}
+		if s, ok := o.list[file]; ok {
+			f.Kind = s.Kind
+			for _, d := range s.Devices {
+				at := path.Dir(file) + " " + s.Kind + "=" + d.Name
+				if other := first[at]; other != "" && other != file && f.Problem == "" {
+					f.Problem = fmt.Sprintf("%s names %s=%s as well, so that neither counts", other, s.Kind, d.Name)
+				}
+				first[at] = file
+			}
+			if f.Kind == Kind && f.Problem == "" {
+				f.Problem, _ = otherFiles(s, v, "") // none where a file cannot be looked for
+			}
+		}
+		if f.Conflicts = f.Kind == Kind && path.Dir(o.ours) == path.Dir(file); f.Kind == Kind || f.Problem != "" {
+			list = append(list, f)
 		}
 	}
 	return list
