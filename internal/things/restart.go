@@ -255,7 +255,7 @@ func (r restart) await(ctx context.Context, h host.Host) error {
 			return r.ready(ctx, h, "", r.files)
 		}
 		if host.Pause(ctx, 100*time.Millisecond) != nil {
-			return &trouble.Error{What: fmt.Sprintf("cannot wait for the daemon at %s: its supervisor has not started it again within %v", r.socket, startPatience), Try: []string{"restart the supervisor"}}
+			return &trouble.Error{What: fmt.Sprintf("cannot wait for the daemon at %s: its supervisor has not started it again within %v", r.socket, startPatience), Try: []string{"systemctl restart 'k0s*'"}}
 		}
 	}
 }
