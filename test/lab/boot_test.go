@@ -69,7 +69,8 @@ func (n node) monotonic(unit, property string) int {
 	return us
 }
 
-// TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts; undo holds it.
+// TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts. After an undo of the containerd part it
+// leaves the node alone, and kubelet starts.
 func TestLabBootUnit(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)
@@ -92,15 +93,7 @@ func TestLabBootUnit(t *testing.T) {
 	n.Must("systemctl", "restart", bootUnit)
 	check.That(t, n.MainPID("kubelet.service") == pid, "restarting the boot unit restarted kubelet")
 
-	n.gpuadm(0, "undo", "--to", "all")
-	check.None(t, first.Diff(n.files()), "after undo:")
-}
-
-// TestLabHeld: after undo of the containerd part only, the boot unit leaves the node alone, and kubelet starts.
-func TestLabHeld(t *testing.T) {
-	t.Parallel()
-	n := bootNode(t)
-	n.installed()
+	n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
 	n.gpuadm(0, "apply")
 	n.gpuadm(0, "undo")
 	before := n.files()
@@ -108,9 +101,10 @@ func TestLabHeld(t *testing.T) {
 	n.active(bootUnit, "active")
 	n.active("kubelet.service", "active")
 	check.None(t, before.Diff(n.files()), "held, and yet:")
-	if !strings.Contains(n.Journal(bootUnit), "Held since the undo") {
-		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
-	}
+	check.Has(t, n.Journal(bootUnit), "Held since the undo", "the boot unit's log:")
+	n.Put(specFile, specText, 0o644)
+	n.gpuadm(0, "undo", "--to", "all")
+	check.None(t, first.Diff(n.files()), "after undo:")
 }
 
 // TestLabGate: a node that cannot converge has no kubelet; once it is repaired, kubelet comes by itself.

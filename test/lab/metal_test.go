@@ -44,7 +44,7 @@ func TestLabMetal(t *testing.T) {
 	if after := n.dump(); read.Exit != 0 || after.Mutations > 0 || !slices.Equal(geometries(before), geometries(after)) {
 		t.Errorf("the check that only reads: %s\n%v", read, geometries(after))
 	}
-	says(t, read, "### gpuadm facts --record: 0", "NVIDIA H100 80GB HBM3", "### gpuadm mig profiles: 0", "all-1g.10gb")
+	says(t, read, "### README's row\n| ", " | 1 × NVIDIA A100-SXM4-40GB, 2 × NVIDIA H100 80GB HBM3, 1 × Tesla T4 | ", "### gpuadm facts --record: 0", "NVIDIA H100 80GB HBM3", "### gpuadm mig profiles: 0", "all-1g.10gb")
 	check.That(t, n.Get("/root/metal.txt") == read.Stdout, "the file has another report")
 	for _, g := range before.GPUs {
 		if strings.Contains(read.Stdout, g.UUID) || strings.Contains(read.Stdout, g.Serial) && g.Serial != "0" {

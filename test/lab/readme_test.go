@@ -22,8 +22,10 @@ import (
 // readmeDiffers are the lines of README.md and docs/install.md that are typed otherwise here, and what is typed.
 func readmeDiffers() map[string]string {
 	return map[string]string{
-		"make build":                             "test -x bin/gpuadm",                                      // make lab has built it
-		"apt install ./gpuadm_1.2.0-1_amd64.deb": "apt install ./gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb", // the version that make packages makes
+		"make build":                                  "test -x bin/gpuadm",                                      // make lab has built it
+		"apt install ./gpuadm_1.2.0-1_amd64.deb":      "apt install ./gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb", // the version that make packages makes
+		"sudo apt install ./gpuadm_1.2.0-1_amd64.deb": "sudo apt install ./gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb",
+		"scp gpuadm_1.2.0-1_amd64.deb gpu-01:":        "scp gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb gpu-01:",
 	}
 }
 
@@ -133,7 +135,7 @@ chown -R alice: /home/alice/.ssh`)
 		return r
 	}
 	quick := blocks(t, "README.md", "Quick start on a node")
-	must.That(t, len(quick) == 2, "the quick start has %d blocks, want a node's and a laptop's: %q", len(quick), quick)
+	must.That(t, len(quick) == 3, "the quick start has %d blocks, want a node's by package and by build, and a laptop's: %q", len(quick), quick)
 	var last lab.Result
 	for _, line := range quick[0] {
 		last = typed(line)
@@ -141,9 +143,16 @@ chown -R alice: /home/alice/.ssh`)
 	says(t, last, "runs\n", "converged")
 	check.Equal(t, n.Property(bootUnit, "UnitFileState"), "enabled", "%s is", bootUnit)
 	typed("sudo gpuadm undo --to all")
-	check.None(t, ourOwn(first.Diff(n.TreeOutsideCaches())), "after README's undo:")
+	typed("sudo dpkg --purge gpuadm")
 	there = ""
 	for _, line := range quick[1] {
+		typed(line)
+	}
+	check.Equal(t, n.Property(bootUnit, "UnitFileState"), "enabled", "%s is", bootUnit)
+	typed("sudo gpuadm undo --to all")
+	check.None(t, ourOwn(first.Diff(n.TreeOutsideCaches())), "after README's undo:")
+	there = ""
+	for _, line := range quick[2] {
 		typed(line)
 	}
 	install := blocks(t, "docs/install.md", "Install")[0][0]

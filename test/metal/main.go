@@ -48,7 +48,8 @@ func run(gpuadm, report string, full bool) error {
 	if gpuadm, err = filepath.Abs(gpuadm); err != nil {
 		return err
 	}
-	if err := answers(gpuadm); err != nil {
+	row, err := rowOf(gpuadm, full)
+	if err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("/run", "gpuadm-metal-") // gpuadm refuses files that users other than root can replace
@@ -65,6 +66,7 @@ func run(gpuadm, report string, full bool) error {
 		defer f.Close()
 		c.out = io.MultiWriter(os.Stdout, f)
 	}
+	fmt.Fprintf(c.out, "### README's row\n%s\n", row)
 	layouts, err := c.read()
 	if err != nil || !full {
 		return err
@@ -72,20 +74,38 @@ func run(gpuadm, report string, full bool) error {
 	return c.change(layouts)
 }
 
-// answers fails where no driver does: a report from there says nothing about GPUs.
-func answers(gpuadm string) error {
+// rowOf is the machine's row in README's table. Where no driver answers it fails: a report from there says nothing about GPUs.
+func rowOf(gpuadm string, full bool) (string, error) {
 	text, err := exec.Command(gpuadm, "facts", "-o", "json").Output()
-	var facts struct{ NoDriver string }
+	var facts struct {
+		Machine, NoDriver string
+		OS                struct{ Name string }
+		Kernel            struct{ Running string }
+		Driver            struct {
+			Version string
+			GPUs    []struct{ Name string }
+		}
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &facts)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read the facts of this machine: %w", err)
+		return "", fmt.Errorf("cannot read the facts of this machine: %w", err)
 	}
 	if facts.NoDriver != "" {
-		return fmt.Errorf("cannot check GPUs: no NVIDIA driver answers on this machine (%s); run it as root where nvidia-smi lists GPUs", facts.NoDriver)
+		return "", fmt.Errorf("cannot check GPUs: no NVIDIA driver answers on this machine (%s); run it as root where nvidia-smi lists GPUs", facts.NoDriver)
 	}
-	return nil
+	counts := map[string]int{}
+	for _, g := range facts.Driver.GPUs {
+		counts[g.Name]++
+	}
+	var gpus []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		gpus = append(gpus, fmt.Sprintf("%d × %s", counts[name], name))
+	}
+	version, err := exec.Command(gpuadm, "version").Output()
+	return fmt.Sprintf("| %s | %s | %s | %s, %s | %s | %s | this issue |", facts.Machine, strings.Join(gpus, ", "), facts.Driver.Version, facts.OS.Name,
+		facts.Kernel.Running, strings.TrimSpace(strings.TrimPrefix(string(version), "gpuadm ")), map[bool]string{true: "see its last line", false: "not tried"}[full]), err
 }
 
 // do runs a command and reports its output, exit status and time.

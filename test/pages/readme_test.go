@@ -5,6 +5,7 @@ package pages
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -63,6 +64,31 @@ func TestSupportMatrix(t *testing.T) {
 		check.That(t, strings.Contains(readme, row), "README.md has no row\n%s", row)
 	}
 	check.That(t, len(far) == 0, "README.md leaves out %v", far)
+}
+
+// TestClaims: each promise of README names tests that there are, and the node.toml of its first screen is the one that is planned in
+// test/script/readme.txtar.
+func TestClaims(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "../../README.md"), "\n## What it promises, and the test that holds it\n")
+	table, _, _ = strings.Cut(table, "\n\n**")
+	var tests strings.Builder
+	must.OK(t, filepath.WalkDir("../..", func(name string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, "_test.go") {
+			tests.WriteString(read(t, name))
+		}
+		return err
+	}))
+	rows := strings.Split(table, "\n| ")[2:]
+	check.That(t, len(rows) >= 10, "%d promises: %s", len(rows), table)
+	for _, row := range rows {
+		named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(row, -1)
+		check.That(t, len(named) > 0, "no test is named: %s", row)
+		for _, m := range named {
+			check.That(t, strings.Contains(tests.String(), "\nfunc "+m[1]+"(t *testing.T) {"), "there is no %s: %s", m[1], row)
+		}
+	}
+	_, spec, _ := strings.Cut(read(t, "../script/readme.txtar"), "-- node.toml --\n")
+	check.Has(t, read(t, "../../README.md"), "node.toml\n"+spec+"\n$ sudo gpuadm plan\n", "README has another node.toml:")
 }
 
 var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
