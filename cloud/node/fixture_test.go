@@ -43,7 +43,7 @@ const (
 // apiSpec asks for a label that kubelet may set, one that it may not, a taint, and a startup taint.
 const apiSpec = `
 [node]
-labels = { "example.com/rack" = "r7", "node-role.kubernetes.io/gpu" = "yes" }
+labels = { "example.com/rack" = "r7", "node-role.kubernetes.io/gpu" = "" }
 taints = ["nvidia.com/gpu=present:NoSchedule"]
 startup_taint = "example.com/starting:NoSchedule"
 kubeconfig = "` + apiAccount + `"
@@ -167,7 +167,7 @@ func (a *apiNode) condition() string {
 
 const apiConverged = `example.com/rack=r7
 kubernetes.io/os=linux
-node-role.kubernetes.io/gpu=yes
+node-role.kubernetes.io/gpu=
 theirs.example/x=1
 taint nvidia.com/gpu=present:NoSchedule <nil>
 taint theirs.example/busy=y:NoSchedule <nil>

@@ -93,7 +93,7 @@ func apiShrinks(t *testing.T, set func(*apiNode)) {
 	set(a)
 	a.apply()
 	must.That(t, a.label("theirs.example/x") == "2", "the label was not taken over:\n%s", a.shown())
-	a.spec = strings.Replace(apiSpec, `"node-role.kubernetes.io/gpu" = "yes"`, `"example.com/row" = "3"`, 1)
+	a.spec = strings.Replace(apiSpec, `"node-role.kubernetes.io/gpu" = ""`, `"example.com/row" = "3"`, 1)
 	a.sim.Requests()
 	a.apply()
 	check.That(t, a.label("node-role.kubernetes.io/gpu") == nil && a.label("example.com/row") == "3" && a.label("theirs.example/x") == "1", "after a shrunk spec:\n%s", a.shown())

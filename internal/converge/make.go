@@ -117,6 +117,12 @@ func (r *run) make(ctx context.Context, due []step) error {
 	case errors.As(err, &stays):
 		return r.stay(due, stays.Why)
 	case errors.As(err, &reboot) && !r.back():
+		r.remember(ctx, due)
+		for _, s := range due[1:] {
+			if failed := r.asksForReboot(s.Change, err); !errors.As(failed, new(host.Reboot)) {
+				return failed
+			}
+		}
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
@@ -193,7 +199,7 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
+// remember journals the state in which a failed make, or one that holds after a reboot, has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
 // where they are others, another process wrote them. The next undo reverts what could not be rolled back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {

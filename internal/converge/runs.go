@@ -287,6 +287,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 	if err != nil {
 		return s, err
 	}
+	j, boot := ReadJournal(v), s.Host.Facts.BootID
 	for _, o := range present(s.Runs) {
 		if o.restored() {
 			continue
@@ -301,7 +302,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		}
 		if err != nil {
 			m.Unseen = err.Error()
-		} else if left := o.After; m.State != left {
+		} else if left := o.After; m.State != left && !(knows(o.makes, m.State) && j.waitsForReboot(boot, o.is)) {
 			m.Reverted = knows(o.makes, m.State)
 			m.Changed = !m.Reverted
 			drift := step{Change: Change{Stage: o.Stage, Ref: Ref{Kind: o.Kind, Name: o.Name}, Before: left, After: m.State}, want: Want{Thing: t}}.show(v)
@@ -312,6 +313,11 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 	}
 	slices.SortStableFunc(s.Made, func(a, b Mark) int { return e.order(a.Stage) - e.order(b.Stage) })
 	return s, nil
+}
+
+// waitsForReboot says whether a change has asked for a reboot in this boot: until then the thing is as gpuadm left it.
+func (j Journal) waitsForReboot(boot string, is key) bool {
+	return slices.ContainsFunc(j.Records, func(rec Record) bool { return rec.What == "reboot" && rec.Boot == boot && rec.Change.key() == is })
 }
 
 func (e *Engine) order(stage string) int {

@@ -243,7 +243,7 @@ func (d *decoder) labels(n Node) {
 		}
 		_, name, _ := strings.Cut(key, "/")
 		d.blame("node.labels."+key,
-			"use a prefix of your own, such as \"example.com/"+name+"\", or name in kubeconfig a ServiceAccount's that may set it",
+			"use a prefix of your own, such as \"example.com/"+name+"\"; or name in kubeconfig a ServiceAccount's that may set it; or take it out here, and once the node has joined: kubectl label node NODE "+key+"="+n.Labels[key],
 			"kubelet may not set the label %s on its own node (NodeRestriction)", show(key))
 	}
 }

@@ -172,7 +172,7 @@ func table() []row {
 	add("mps", TypeInt, "0", "how many pods share a GPU by CUDA MPS, each with its part of the memory; 0: none; not with MIG", func(s *Spec) any { return &s.Sharing.MPS })
 
 	section = "node"
-	add("labels", TypeLabels, "{}", "labels of the node; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })
+	add("labels", TypeLabels, "{}", "labels of the node, also with an empty value; \"KEY-\" = \"\" removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })
 	add("taints", TypeStrings, "[]", "taints \"key=value:Effect\"; \"key-\" or \"key:Effect-\" removes those of an earlier file", func(s *Spec) any { return &s.Node.Taints })
 	text("startup_taint", `"auto"`, "auto, none, or the taint that keeps pods away until the node is ready", checkStartupTaint, func(s *Spec) any { return &s.Node.StartupTaint })
 	add("gpu_labels", TypeBool, "true", "write GPU Feature Discovery's labels", func(s *Spec) any { return &s.Node.GPULabels })

@@ -122,7 +122,7 @@ func parseTaint(text string) (Taint, *trouble.Error) {
 
 // taints merges the taints of a file into those of earlier ones. A taint is the same if its key and its effect are.
 // As with kubectl, "key:Effect-" removes one and "key-" all of that key; "key:Effect" and "key=:Effect" are a taint
-// without a value, which Kubernetes has and which therefore cannot mean removal as an empty label does.
+// without a value.
 func (d *decoder) taints(r row, v *value, to *[]Taint) {
 	if !d.is(r, v, listKind) {
 		return

@@ -172,7 +172,7 @@ func (s Sharing) Replicas() int { return max(1, s.TimeSlicing, s.MPS) }
 
 // Node is [node]: what the node tells Kubernetes about itself.
 type Node struct {
-	Labels             map[string]string // values are never empty
+	Labels             map[string]string // values may be empty
 	Taints             []Taint           // sorted by key, then effect; each pair once
 	StartupTaint       string            // auto, none, or a taint
 	GPULabels          bool              // GPU Feature Discovery's labels

@@ -185,7 +185,8 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 	*to = list
 }
 
-// entry merges one label or parameter into a table. An empty value takes it out.
+// entry merges one label or parameter into a table. A parameter with an empty value, and a label's key with "-" after it as kubectl has
+// it, take one out: an empty value of a label is one, as of node-role.kubernetes.io/NAME.
 func (d *decoder) entry(r row, m *value, to map[string]string) {
 	if m.kind == tableKind {
 		fix := "write " + suggestion(r, &value{})
@@ -226,7 +227,15 @@ func (d *decoder) entry(r row, m *value, to map[string]string) {
 			return
 		}
 	}
-	if ofValue, f := check(m.name, text); f != nil {
+	name, removes := strings.CutSuffix(m.name, "-")
+	removes = removes && r.Type == TypeLabels
+	if !removes {
+		name = m.name
+	} else if text != "" {
+		d.src.addf(m.at, "write "+show(m.name)+` = ""`, "%s removes a label, and has a value", show(m.name))
+		return
+	}
+	if ofValue, f := check(name, text); f != nil {
 		at := m.key
 		if ofValue {
 			at = m.at
@@ -234,8 +243,8 @@ func (d *decoder) entry(r row, m *value, to map[string]string) {
 		d.src.add(at, f)
 		return
 	}
-	if text == "" {
-		delete(to, m.name)
+	if text == "" && (removes || r.Type == TypeParameters) {
+		delete(to, name)
 		return
 	}
 	to[m.name] = text
