@@ -255,7 +255,7 @@ func (e *Engine) LeavesTo(j Journal) string {
 	return j.NewerThan(e.Version)
 }
 
-// older refuses the changes of an operator's gpuadm that is older than the one that changed the machine last.
+// older refuses the changes of an operator's gpuadm that is older than the gpuadm which changed the machine last.
 func (r *run) older() error {
 	newer := r.LeavesTo(r.j)
 	if newer == "" || r.j.Newer > 0 { // mayWrite refuses the newer format

@@ -108,7 +108,7 @@ func cutShort(line []byte) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// ReadJournal reads a machine's journal. One that is missing is empty, and so is one that cannot be read: only undo is lost with it.
+// ReadJournal reads a machine's journal. A journal that is missing or cannot be read counts as empty: only undo is lost with it.
 func ReadJournal(v host.View) Journal {
 	if err := v.Trusted(journalFile, Home+"/blobs"); err != nil {
 		t := Distrust(v.Root(), err)

@@ -84,7 +84,7 @@ func without(v host.View, t Thing, makes []Change) (State, error) {
 	return base, err
 }
 
-// knows says whether a state is one that gpuadm found or made.
+// knows says whether gpuadm found or made a state.
 func knows(makes []Change, s State) bool {
 	return slices.ContainsFunc(makes, func(c Change) bool { return c.Before == s || c.After == s })
 }

@@ -114,7 +114,7 @@ type Kernel struct {
 	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first
 }
 
-// Targets lists the kernels that need modules: the one that runs and those newer than it, of which one may be booted next.
+// Targets lists the kernels that need modules: the running kernel, and the newer ones, which may be booted next.
 // Which one a root folder will boot is unknown, so there it is all of them.
 func (k Kernel) Targets(live bool) []string {
 	if !live {
@@ -132,7 +132,7 @@ func (k Kernel) Targets(live bool) []string {
 	return nil
 }
 
-// Newer says whether a kernel's release is newer than the one that runs.
+// Newer says whether a kernel's release is newer than the running kernel's.
 func (k Kernel) Newer(release string) bool { return newer(release, k.Running) > 0 }
 
 // PCI is one PCI function.

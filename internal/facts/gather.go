@@ -56,7 +56,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	return f, l.err
 }
 
-// Engines finds the container engines, as Gather does, and the one that is stated, and nothing else.
+// Engines finds the container engines, as Gather does, and the stated engine, and nothing else.
 func Engines(ctx context.Context, v host.View, s Stated) ([]Engine, error) {
 	l := new(Cache).look(v)
 	l.cloud = instance.Detect(l.v)

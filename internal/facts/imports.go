@@ -263,7 +263,7 @@ func engineName(program string) string {
 	return "docker"
 }
 
-// A Stated engine is one that the spec names by the file that it reads. All but Config may be empty.
+// A Stated engine is named by the spec, through the file that it reads. All but Config may be empty.
 type Stated struct{ Name, Config, Binary, Unit string }
 
 // stated has the engine that a spec names among those that were found: a process that reads the file or runs the program, what a unit

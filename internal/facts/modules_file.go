@@ -58,7 +58,7 @@ const (
 	maxRatio   = 64        // bytes that a packed byte may become: a module's become 3 to 8
 )
 
-// ReadModule reads what a module says about itself. Of one that is not compressed a few pages are read.
+// ReadModule reads what a module says about itself. Of an uncompressed file it reads a few pages.
 func ReadModule(v host.View, name string) (ModuleFile, error) {
 	info, err := v.Stat(name)
 	if err != nil {

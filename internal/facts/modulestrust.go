@@ -222,7 +222,7 @@ func ReadTrust(v host.View) (Trust, error) {
 	return l.trust(), l.err
 }
 
-// ReadTrustDemanded is ReadTrust where the kernel demands signatures. Of one that loads all modules it says no more than that.
+// ReadTrustDemanded is ReadTrust where the kernel demands signatures. Where the kernel loads all modules, it says no more than that.
 func ReadTrustDemanded(v host.View) (Trust, error) {
 	l := &look{v: v}
 	if t := l.demands(); l.err != nil || !t.Demands() {

@@ -70,7 +70,7 @@ const (
 	AKSDriver   = "AKS" // whose images can carry a driver
 	OSTree      = "the ostree image that this system is"
 	EKSImage    = "the EKS image"
-	OtherOwner  = "another owner" // of whom nothing more is known
+	OtherOwner  = "another owner" // nothing more is known of it
 )
 
 // eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,

@@ -245,7 +245,7 @@ func (b *Busy) Error() string {
 // CommandError reports a command that could not be run or did not exit with 0.
 type CommandError struct {
 	Argv   []string
-	Code   int    // exit status; -1 if it did not exit by itself
+	Code   int    // exit status; -1 if a signal or gpuadm ended it
 	Stderr string // the last lines, bounded
 	Cause  error
 }

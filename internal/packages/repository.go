@@ -57,7 +57,7 @@ func SignedAs(said string, auto Signed) Signed {
 // A Pin is a record of apt_preferences(5).
 type Pin struct {
 	Names    []string
-	Version  string // that it keeps the packages at: 580.95.05, or a beginning of one that ends in ".*": 580.*; "" for none
+	Version  string // that it keeps the packages at: 580.95.05, or the beginning of a version and ".*": 580.*; "" for none
 	Pin      string // version 580.95.05-*, release o=Ubuntu
 	Priority int
 }
@@ -201,7 +201,7 @@ func (r *Reading) keep(ctx context.Context, h host.Host) error {
 // one repository apt refuses to read any list, and dnf takes the packages by whichever it likes.
 const FormDeclared = "declared"
 
-// The marks begin lines that were others': one that is disabled, and one that the next line is in the place of. apt and dnf know such
+// The marks begin lines that were others': a line that is disabled, and a line that the next line replaces. apt and dnf know such
 // comments in the midst of an entry: sources.list(5), dnf.conf(5).
 const (
 	disabledMark = "# gpuadm disabled:"

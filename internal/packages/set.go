@@ -130,7 +130,7 @@ func (s *Set) agreed(all map[string]State) (own string) {
 }
 
 // split says whether the installed members of a group, with the rest of its family, had several versions of their own when
-// last read, or one of the family was not wholly installed: each may be one that is asked for, and still they do not work together.
+// last read, or one of the family was not wholly installed: each may be asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()

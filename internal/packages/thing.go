@@ -253,7 +253,7 @@ const storage = "nvidia-fs" // GPUDirect Storage's module, which has versions of
 // State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
 //
 // A version wanted may be left open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"),
-// or a beginning of one that ends in ".*" ("580.*"), or "*". All members of a group get the same version of their own,
+// or the beginning of a version and ".*" ("580.*"), or "*". All members of a group get the same version of their own,
 // the newest that each of them has a candidate for. "removed" is an open state too: what then remains of the package
 // (its configuration, or nothing) is for the packager to say. Resolve closes what was left open.
 type State struct {

@@ -16,7 +16,7 @@ import (
 )
 
 // pausedFile lists what was stopped for a change and shall run again: services, and persistence modes. It lies in /run: after
-// a boot systemd starts what is enabled by itself, and persistence mode is off.
+// a boot systemd starts what is enabled, and persistence mode is off.
 const pausedFile = "/run/gpuadm-paused"
 
 // persistence begins the line of a GPU whose persistence mode was on.
@@ -37,7 +37,7 @@ func Pauses(ctx context.Context, v host.View, units []string) (running []string,
 		if err != nil {
 			return nil, err
 		}
-		if !runs(u) || u.PID != 0 && pids[u.PID] { // another name of one that is in the list
+		if !runs(u) || u.PID != 0 && pids[u.PID] { // another name of a unit in the list
 			continue
 		}
 		pids[u.PID] = true

@@ -233,7 +233,7 @@ func (f *Files) Sweep(folder string) error {
 	return err
 }
 
-// SyncFolder makes durable what others did in a folder; one that is gone needs nothing.
+// SyncFolder makes durable what others did in a folder; a folder that is gone needs nothing.
 func (f *Files) SyncFolder(folder string) error {
 	return f.at("sync", folder, true, func(dir Folder, name string) error {
 		in, err := dir.Folder(name)

@@ -107,7 +107,7 @@ func (l *runLock) lock(fd int) error {
 	return errGone
 }
 
-// onlyOurs wants a lock's file to be one that no other user can lock or replace: in /tmp others may have put another.
+// onlyOurs wants a lock's file that no other user can lock or replace: in /tmp others may have put another.
 func onlyOurs(stat func(*unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if stat(&st) != nil || st.Mode&^0o700 == unix.S_IFREG && int(st.Uid) == unix.Geteuid() && st.Nlink <= 1 {

@@ -119,7 +119,7 @@ func StartCUDA(question string) error {
 	return json.NewEncoder(out).Encode(got)
 }
 
-// openUVM says why none of the names is a device that can be opened. The kernel module makes none by itself: that is done by
+// openUVM says why none of the names is a device that can be opened. The kernel module makes none: that is done by
 // nvidia-modprobe, by udev's rules, or by cuInit as root. Sources: open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of
 // devices); nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
 func openUVM(names []string) string {

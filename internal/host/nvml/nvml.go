@@ -98,7 +98,7 @@ func (d *NVML) inWords(code string) *host.NoDriver {
 }
 
 // mismatch says which versions do not fit, and whether it is only this process that is behind: the loader never unloads
-// a library that a program has called by name, so it stays the one that was there when NVML was first asked.
+// a library that a program has called by name, so it stays the library that was there when NVML was first asked.
 func (d *NVML) mismatch(module string) *host.NoDriver {
 	loaded, deleted := d.loadedLibrary()
 	version := strings.TrimPrefix(path.Base(loaded), "libnvidia-ml.so.")

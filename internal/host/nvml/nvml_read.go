@@ -131,7 +131,7 @@ func whyLost(call string, ret nvml.Return) string {
 	return call + " answers " + nvmlCode(ret)
 }
 
-// got says whether an answer is there that a GPU need not have: a lost one, or one that must be reset, gives none at all.
+// got says whether an optional answer is there: a GPU that is lost, or must be reset, gives none at all.
 func (r *reading) got(call string, ret nvml.Return) bool {
 	if r.lost == "" && (ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED) {
 		r.lost = whyLost(call, ret)

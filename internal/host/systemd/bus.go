@@ -277,7 +277,7 @@ type Job struct {
 const jobPoll = time.Second
 
 // Run has systemd run the job, waits for its end, and returns its exit status. If the unit runs already, that is waited for.
-// The systemd is the one that has the /run/systemd of this process.
+// It is the systemd to which the /run/systemd of this process belongs.
 func (j Job) Run(ctx context.Context) (status int, err error) {
 	b := &bus{}
 	defer b.close()

@@ -49,7 +49,7 @@ func (d listedFolder) has(name string) bool {
 	return found || !d.listed
 }
 
-// unitsOf lists the folders, by ReadDir or one that remembers. The distribution's own has hundreds of files: to look for the few names that
+// unitsOf lists the folders, by ReadDir or by a reader that remembers. The distribution's own has hundreds of files: to look for the few names that
 // are asked for takes less time than to list it. On most machines /lib is /usr/lib, and nothing new is in it.
 func unitsOf(f *files.Files, list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}

@@ -268,7 +268,7 @@ func safe(name string, data []byte) ([]byte, bool) {
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return data, maybeBinary(name) // mask reads text only
 	}
-	if name == "/proc/cmdline" { // one line of many settings: each by itself
+	if name == "/proc/cmdline" { // one line of many settings: each alone
 		settings := mask.Text(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
 		return append(bytes.ReplaceAll(settings, []byte("\n"), []byte(" ")), '\n'), true
 	}
@@ -294,7 +294,7 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// cloudTag says whether a chassis' asset tag is one that a cloud gives all its machines; else it is an owner's inventory number.
+// cloudTag says whether a cloud gives all its machines this asset tag of the chassis; else it is an owner's inventory number.
 func cloudTag(tag string) bool {
 	switch strings.TrimSpace(tag) {
 	case "7783-7084-3265-9085-8269-3286-77", "Amazon EC2", "OracleCloud.com":

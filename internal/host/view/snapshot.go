@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view makes Views of Views: one that reads each name once, and one that records what was asked.
+// Package view makes Views of Views: a snapshot reads each name once, a recording notes what was asked.
 package view
 
 import (

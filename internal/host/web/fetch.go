@@ -39,7 +39,7 @@ const (
 	fetchSilence = 30 * time.Second // without a byte: the other side has gone
 
 	// A server that sends a byte now and then would hold an apply, and a boot, for ever. A mirror that is slow for a minute is
-	// asked again; one that is slow all the time is given up.
+	// asked again; a server that is slow all the time is given up.
 	fetchFloor  = 4 << 10 // bytes a second that must come, over fetchWindow
 	fetchWindow = time.Minute
 	fetchGrace  = 5 * time.Minute // for a download of no bytes

@@ -274,7 +274,7 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 	}
 	for _, one := range want {
 		if one.fetched != one.Name {
-			// Over one that a killed run has left, and that differs.
+			// Over a file that a killed run has left, and that differs.
 			if _, err := a.Do(ctx, "mv", "-fT", "--", path.Join(g.Into, one.fetched), path.Join(g.Into, one.Name)); err != nil {
 				return err
 			}

@@ -266,7 +266,7 @@ func release(v host.View, s source) (string, time.Time) {
 	return "", time.Time{}
 }
 
-// Known asks the lists on disk, and says when the youngest of them was read: never, if one that is configured is
+// Known asks the lists on disk, and says when the youngest of them was read: never, if the list of a configured source is
 // missing. Ours are left out.
 func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[string][]packages.Offer, time.Time, error) {
 	var youngest time.Time
@@ -340,8 +340,8 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	return touch(h, files)
 }
 
-// refresh runs apt-get update, for which also one list that cannot be read is a failure. By itself it goes on with the
-// old list of a repository that was tampered with, and exits with 0.
+// refresh runs apt-get update so that it fails where one list cannot be read. Its default is to continue with the old list of a
+// repository that was tampered with, and to exit with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3"}, options...)
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {

@@ -72,8 +72,8 @@ func (s solver) Simulate(
 	return s.simulate(ctx, v, s.d.native, append(verb(changes), arguments(v, changes)...), pins)
 }
 
-// verb is what apt-get is asked to do. A package that dpkg has unpacked in part is in its version already for apt, which leaves one that
-// is held as it is: apt-get(8), --reinstall.
+// verb is what apt-get is asked to do. For apt, a package that dpkg has unpacked in part has its version already, and apt leaves it as it
+// is where it is held: apt-get(8), --reinstall.
 func verb(changes []converge.Change) []string {
 	if packages.Removes(changes) {
 		return []string{"remove", "--"}

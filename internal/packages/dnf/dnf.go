@@ -155,7 +155,7 @@ func (a dnf) options(v host.View) []string {
 	}, from...)
 }
 
-// mirrored says whether all of our repositories are mirrors. dnf fails where one that is enabled cannot be read, and the distribution's
+// mirrored says whether all of our repositories are mirrors. dnf fails where an enabled repository cannot be read, and the distribution's
 // servers may be out of reach there. A mirror needs none of them.
 func mirrored(v host.View) bool {
 	ours, err := reposIn(v, repoFiles(v, packages.OurFiles, ".repo"))
@@ -182,7 +182,7 @@ func (a dnf) free(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and one that was killed
+// dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and a dnf that was killed
 // leaves it behind until the next. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
 const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
 

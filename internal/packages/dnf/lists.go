@@ -34,7 +34,7 @@ func (dnf) Affects(files []string, by converge.Change) bool {
 type repository struct {
 	file, id string
 	on       bool
-	lines    []string          // all but the first, and the one that says whether it is enabled
+	lines    []string          // all but the first, and but the line that says whether it is enabled
 	values   map[string]string // by key
 }
 

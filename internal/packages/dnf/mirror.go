@@ -323,7 +323,7 @@ func (a dnf) index(ctx context.Context, h host.Host, g packages.Gathering, names
 		return nil, err
 	}
 	for _, argv := range [][]string{
-		{"rm", "-rf", "--", path.Join(g.Into, index), path.Join(g.Into, "."+index)}, // the second is of one that was killed
+		{"rm", "-rf", "--", path.Join(g.Into, index), path.Join(g.Into, "."+index)}, // the second is of a run that was killed
 		{
 			"createrepo_c", "--quiet", "--no-database", "--simple-md-filenames", "--general-compress-type=gz", "--revision=" + indexed,
 			"--set-timestamp-to-revision", "--pkglist=" + list, g.Into,

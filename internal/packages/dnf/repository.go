@@ -64,7 +64,7 @@ func (dnf) Contents(repos []packages.Repository, via host.Via) map[string][]byte
 // Upgrades wants nothing: dnf-automatic obeys the locks of versionlock.
 func (dnf) Upgrades([]string, bool) []converge.Want { return nil }
 
-// dnfRepo refuses to go on without the repository: dnf by itself may skip one with a wrong signature.
+// dnfRepo refuses to continue without the repository: dnf's default is to skip a repository whose signature is wrong.
 func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	gpgcheck, metadata := 1, 1
 	switch r.Signed {
@@ -98,7 +98,7 @@ func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	return []byte(b.String())
 }
 
-// rpmKey is a public key in rpm's database, which packages are checked with. dnf would import it by itself, from the
+// rpmKey is a public key in rpm's database, which packages are checked with. dnf would import it without being asked, from the
 // file that a repository names, and leave it there: as a thing of its own it goes with undo.
 type rpmKey struct {
 	database *packages.Reading

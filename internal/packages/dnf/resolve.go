@@ -38,7 +38,7 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err != nil {
 		return nil, err
 	}
-	for i, c := range r.Changes { // why a package is installed dnf records by itself: see readRPM
+	for i, c := range r.Changes { // dnf keeps its own record of why a package is installed: see readRPM
 		after := packages.Parse(c.After)
 		after.Auto = false
 		r.Changes[i].After = after.String()

@@ -49,7 +49,7 @@ func (p rpmPackage) keys() []string {
 	return []string{p.name + "-" + bare(p.evr) + "." + p.arch, name}
 }
 
-// key is the first of its names, or the one that is asked for.
+// key is the first of its names, or the name that is asked for.
 func (p rpmPackage) key(asked map[string]bool) string {
 	all := p.keys()
 	return all[max(0, slices.IndexFunc(all, func(k string) bool { return asked[k] }))]

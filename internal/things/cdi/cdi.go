@@ -87,7 +87,7 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	name := Output(v)
 	problem, err := "it is being written", error(nil)
-	if u.Active != "activating" { // one that is at work may have asked the driver before its partitions changed
+	if u.Active != "activating" { // a unit at work may have asked the driver before its partitions changed
 		problem, err = cdiProblem(v, name, d, want)
 	}
 	if err != nil || problem == "" {

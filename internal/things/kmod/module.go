@@ -206,7 +206,7 @@ func parameters(list string) map[string]string {
 	return found
 }
 
-// sameParameter compares a configured parameter with the one that the driver shows: unsigned, in decimal.
+// sameParameter compares a configured parameter with the parameter that the driver shows: unsigned, in decimal.
 func sameParameter(configured, is string) bool {
 	a, err1 := strconv.ParseInt(configured, 0, 64)
 	b, err2 := strconv.ParseInt(is, 0, 64)
