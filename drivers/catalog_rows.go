@@ -93,7 +93,7 @@ type keyRow struct {
 }
 
 type repositoryRow struct {
-	Source      string   `toml:"source"` // nvidia, amazon, ubuntu, debian
+	Source      string   `toml:"source"` // nvidia, amazon, redhat, almalinux, ubuntu, debian
 	Name        string   `toml:"name"`
 	IDs         []string `toml:"ids"`
 	Version     string   `toml:"version"`

@@ -256,7 +256,7 @@ func TestNameSets(t *testing.T) {
 			}
 			roles := map[string]int{}
 			for _, m := range fit[0].Members {
-				if m.in(b) && !slices.Contains(m.When, "proprietary") && !slices.Contains(m.When, "precompiled") {
+				if m.in(b) && !slices.Contains(m.When, "proprietary") && (!slices.Contains(m.When, "precompiled") || r.Precompiled && r.OpenOnly) {
 					roles[m.Role]++
 				}
 			}

@@ -23,6 +23,8 @@ const (
 	SourceUbuntu    = "ubuntu"    // Ubuntu's archive
 	SourceDebian    = "debian"    // Debian's archive
 	SourceMicrosoft = "microsoft" // Microsoft's repository for Azure Linux
+	SourceRedHat    = "redhat"    // Red Hat's repositories for RHEL
+	SourceAlmaLinux = "almalinux" // AlmaLinux's repository of NVIDIA's packages
 	SourceRunfile   = "runfile"   // NVIDIA's installer
 	SourceNone      = "none"      // nothing is to be installed
 
@@ -201,7 +203,7 @@ func (p *plan) remark() {
 			p.warn("driver %s on kernel %s: %s", ch.Version, k, why)
 		}
 	}
-	if ch.Precompiled && ch.Version != "" {
+	if ch.Version != "" && slices.ContainsFunc(ch.Members, func(m Member) bool { return ch.Precompiled && m.Role == "module" && !m.Lockstep }) {
 		p.warn("the signed modules' packages have the kernel's version, not the driver's: that they are %s shows only when they are installed", ch.Version)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Lacks are the repositories and components that the driver's packages depend on and that this machine does not enable.
 func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	needs := slices.Clone(c.Repo.Needs)
-	if c.Precompiled {
+	if c.Precompiled && c.Repo.URL != "" {
 		needs = nil // nothing is built, so DKMS is not needed
 	}
 	if c.Repo.URL == "" {

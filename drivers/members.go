@@ -60,13 +60,25 @@ func (p *plan) built() error {
 		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
+	signedOnly := p.repo.Precompiled && p.repo.OpenOnly
+	if p.d.Build == "dkms" && signedOnly {
+		return refuse(fmt.Sprintf("cannot build kernel modules from %s: it has signed ones only", p.repo), `write build = "auto" in [driver], or source = "nvidia"`)
+	}
 	p.choice.Precompiled = p.repo.Precompiled && (p.d.Build == "precompiled" || p.d.Build != "dkms" && !p.repo.Streams)
+	begin, _, exact := strings.Cut(p.signedModule().Name, "{v}")
 	switch {
 	case !p.choice.Precompiled:
 		return nil
-	case p.repo.Streams && p.choice.Version == "":
-		return refuse(fmt.Sprintf("cannot take precompiled kernel modules of branch %s from %s: their packages are named after an exact version", p.choice.Branch, p.repo),
-			`write an exact version in [driver]: dnf list --showduplicates "kmod-nvidia-`+p.choice.Branch+`*" shows those of the enabled stream`, `or write build = "dkms"`)
+	case exact && p.choice.Version == "":
+		begin = strings.ReplaceAll(begin, "{64k}", "*")
+		try := []string{fmt.Sprintf(`write an exact version in [driver]: dnf list --showduplicates "%s%s*" shows those that there are`, begin, p.choice.Branch)}
+		if !signedOnly {
+			try = append(try, `or write build = "dkms"`)
+		}
+		return refuse(fmt.Sprintf("cannot take precompiled kernel modules of branch %s from %s: their packages are named after an exact version", p.choice.Branch, p.repo), try...)
+	case p.repo.Source == SourceNVIDIA:
+		// Source: https://github.com/NVIDIA/yum-packaging-precompiled-kmod/issues/67.
+		p.warn("%s has modules that NVIDIA has signed, and the distribution's kernels do not know its key: under Secure Boot it has to be enrolled (mokutil --import)", p.repo)
 	}
 	var has, without, lacking []string
 	for _, kernel := range p.m.Kernels {
@@ -107,18 +119,24 @@ func (p *plan) signedStay(has []string) bool {
 // unsigned names the package of signed modules that a kernel would need and that is not available. A kernel that has modules
 // of the branch has shown already which they are, and stays with them. Where that is not known, apt decides.
 func (p *plan) unsigned(kernel string) (name string, lacks bool) {
-	set, _ := p.set()
-	i := slices.IndexFunc(set.Members, func(m memberRow) bool {
-		return m.Role == "module" && m.in(p.branch) && slices.Contains(m.When, "precompiled") && slices.Contains(m.When, p.choice.Flavour)
-	})
-	if i < 0 {
+	if name = p.rendered(p.signedModule().Name, kernel); name == "" {
 		return "", false
 	}
-	name = p.rendered(set.Members[i].Name, kernel)
 	if m, there := p.m.OnDisk[kernel]; there && hardware.InBranch(m.Version, p.choice.Branch) {
 		return name, m.DKMS
 	}
 	return name, p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
+}
+
+// signedModule is the row of the packages with signed modules, empty if the source has none.
+func (p *plan) signedModule() memberRow {
+	set, _ := p.set()
+	for _, m := range set.Members {
+		if m.Role == "module" && m.in(p.branch) && slices.Contains(m.When, "precompiled") && slices.Contains(m.When, p.choice.Flavour) {
+			return m
+		}
+	}
+	return memberRow{}
 }
 
 // wants says which conditions of members hold.
@@ -214,7 +232,11 @@ func (p *plan) member(row memberRow, want map[string]bool) {
 
 // rendered is a member's name with branch, version and kernel put in.
 func (p *plan) rendered(name, kernel string) string {
-	for _, part := range [][2]string{{"{b}", p.choice.Branch}, {"{v}", p.choice.Version}, {"{kv}", bareKernel(kernel)}, {"{k}", kernel}} {
+	pages := ""
+	if strings.HasSuffix(kernel, "+64k") {
+		pages = "64k-"
+	}
+	for _, part := range [][2]string{{"{64k}", pages}, {"{b}", p.choice.Branch}, {"{v}", p.choice.Version}, {"{kv}", bareKernel(kernel)}, {"{k}", kernel}} {
 		name = strings.ReplaceAll(name, part[0], part[1])
 	}
 	return name

@@ -158,6 +158,33 @@ func TestPrecompiled(t *testing.T) {
 	check.That(t, slices.Equal(got, []string{"nvidia-dkms-580-server"}) && !ch.Precompiled && len(names(ch, "headers")) == 2, "%v %v", got, ch)
 }
 
+// TestSignedByDistribution wants Red Hat's and AlmaLinux's own signed modules by their names, what enables their repositories, and no compiler.
+func TestSignedByDistribution(t *testing.T) {
+	for _, x := range []struct {
+		id, version, arch, kernel, name string
+		try                             []string
+	}{
+		{"rhel", "10.1", "amd64", "6.12.0-124.20.1.el10_1.x86_64", "kmod-nvidia-open-580.105.08-6.12.0-124.20.1", []string{"--enable=rhel-10-for-x86_64-extensions-rpms", "--enable=rhel-10-for-x86_64-supplementary-rpms"}},
+		{"rhel", "10.1", "arm64", "6.12.0-124.20.1.el10_1.aarch64+64k", "kmod-64k-nvidia-open-580.105.08-6.12.0-124.20.1", []string{"--enable=rhel-10-for-aarch64-extensions-rpms", "--enable=rhel-10-for-aarch64-supplementary-rpms"}},
+		{"almalinux", "10.1", "amd64", "6.12.0-124.20.1.el10_1.x86_64", "nvidia-open-kmod", []string{"dnf install almalinux-release-nvidia-driver"}},
+	} {
+		m := machine(x.id, x.version, x.arch, "2331")
+		m.Kernels = []string{x.kernel}
+		ch := choose(t, m, with(driver("580.105.08"), "source", "distro"))
+		check.That(t, slices.Equal(names(ch, "module"), []string{x.name}) && ch.Precompiled && names(ch, "compiler") == nil && names(ch, "headers") == nil, "%+v", ch)
+		var try []string
+		for _, l := range ch.Lacks(facts.Facts{OS: facts.OS{ID: x.id, Version: x.version}, Arch: x.arch}) {
+			try = append(try, l.Try)
+		}
+		check.That(t, len(try) == len(x.try), "%v, want %v", try, x.try)
+		for i := range min(len(try), len(x.try)) {
+			check.That(t, strings.HasSuffix(try[i], x.try[i]), "%s, want %s", try[i], x.try[i])
+		}
+		_, err := Choose(Load(), m, with(with(driver("580.105.08"), "source", "distro"), "build", "dkms"))
+		check.That(t, strings.Contains(whole(err), "it has signed ones only"), "%v", whole(err))
+	}
+}
+
 func TestRepositories(t *testing.T) {
 	url := "https://developer.download.nvidia.com/compute/cuda/repos/"
 	for _, x := range []struct {

@@ -23,6 +23,10 @@ func (r repositoryRow) String() string {
 		return "Debian's archive for " + r.Name
 	case SourceMicrosoft:
 		return "Microsoft's repository for " + r.Name
+	case SourceRedHat:
+		return "Red Hat's repositories for " + r.Name
+	case SourceAlmaLinux:
+		return "AlmaLinux's repository for " + r.Name
 	case SourceRunfile:
 		return "a runfile"
 	}
@@ -97,7 +101,7 @@ func (p *plan) system() string {
 
 // pick takes the row that the spec's source asks for; auto is NVIDIA's, then the distribution's.
 func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
-	var unfit []repositoryRow
+	var unfit, refused []repositoryRow
 	for _, vendor := range []bool{true, false} {
 		for _, r := range rows {
 			if vendor != (r.Source == SourceNVIDIA) {
@@ -113,11 +117,8 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 					continue
 				}
 			}
-			if r.Refused != "" && p.d.Source == "distro" {
-				p.repo = r
-				return r, p.refuse(fmt.Sprintf("cannot install from %s: %s", r, r.Refused),
-					`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
-			} else if r.Refused != "" {
+			if r.Refused != "" {
+				refused = append(refused, r)
 				continue
 			}
 			if r.arch(p.m.Arch) == "" {
@@ -129,6 +130,11 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 			}
 			return r, nil
 		}
+	}
+	if len(refused) > 0 && len(unfit) == 0 {
+		p.repo = refused[0]
+		return p.repo, p.refuse(fmt.Sprintf("cannot install from %s: %s", p.repo, p.repo.Refused),
+			`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
 	}
 	if len(unfit) > 0 {
 		why := "it has no packages for " + p.m.Arch

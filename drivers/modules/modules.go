@@ -300,7 +300,7 @@ func enrolment(t facts.Trust) (try string) {
 	if t.Waiting {
 		return things.OrTry(confirm)
 	}
-	signed := `write build = "precompiled" in [driver], where the source has modules for these kernels that are signed by a key they trust`
+	signed := `write build = "precompiled" in [driver], where the source has modules for these kernels that are signed by a key they trust, as source = "distro" has on RHEL 10 and AlmaLinux`
 	first := `install dkms, mokutil and openssl, and make the key: dkms generate_mok, or before DKMS 3.1 openssl req -new -x509 -nodes -days 36500 -subj "/CN=DKMS module signing key" -newkey rsa:2048 -keyout /var/lib/dkms/mok.key -outform DER -out ` + t.BuildCert
 	if strings.HasPrefix(t.BuildCert, ubuntu) {
 		signed = `write source = "distro" in [driver]: Ubuntu's own modules are signed by a key that its kernels trust`

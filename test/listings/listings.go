@@ -40,7 +40,7 @@ type Package struct {
 // Listing is what one source, or several, told of one version in one repository.
 type Listing struct {
 	Distro     string // such as ubuntu2404 and rhel9; "debian" is Debian 12 or 13, of which the source says no more
-	Repository string // nvidia, ubuntu, debian, amazon or microsoft
+	Repository string // nvidia, ubuntu, debian, amazon, microsoft, redhat or almalinux
 	Version    string // the driver's, or its branch, or a word
 	Pocket     string // of Debian's archive: stable, security or backports
 	Scope      Scope

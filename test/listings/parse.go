@@ -17,7 +17,7 @@ var (
 	absentLine  = regexp.MustCompile(`^(?:absent|absent-from-pocket): (\S+)$`)
 	drawsLine   = regexp.MustCompile(`^transitional: (\S+) -> (\S+)$`)
 	seenLine    = regexp.MustCompile(`^(repository|pocket|release|install|part)(?: \(.+\))?$`)
-	listingLine = regexp.MustCompile(`^([a-z0-9-]+) (nvidia|ubuntu|debian|amazon|microsoft) (\S+?)(?:-(stable|security|backports))?$`)
+	listingLine = regexp.MustCompile(`^([a-z0-9-]+) (nvidia|ubuntu|debian|amazon|microsoft|redhat|almalinux) (\S+?)(?:-(stable|security|backports))?$`)
 )
 
 // Parse reads one listing. A line that it does not know is an error that tells the line's number, from 1.

@@ -195,7 +195,8 @@ func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error 
 // repositoryIDs are what distributions call the repositories that NVIDIA's packages depend on. Those with debug symbols and
 // sources have longer names. Sources: the distributions' .repo files in Azure/azhpc-images
 // (AlmaLinux, Rocky), NVIDIA/gpu-driver-container (RHEL 10) and EM-GeekLab/nvidia-driver-installer (RHEL, Rocky, Oracle);
-// Amazon's user guide of AL2023, nvidia-drivers.html, and awslabs/amazon-eks-ami.
+// Amazon's user guide of AL2023, nvidia-drivers.html, and awslabs/amazon-eks-ami; AlmaLinux/wiki docs/documentation/nvidia.md and
+// https://git.almalinux.org/rpms/almalinux-release-nvidia-driver; NVIDIA/yum-packaging-precompiled-kmod#59 (RHEL 10).
 func repositoryIDs() map[string]string {
 	const builder = `^(crb|powertools|PowerTools|ol[0-9]+_codeready_builder|codeready-builder-for-rhel-[0-9]+-.*rpms)$`
 	return map[string]string{
@@ -203,6 +204,9 @@ func repositoryIDs() map[string]string {
 		"crb":                builder,
 		"powertools":         builder,
 		"amazonlinux-nvidia": `^amazonlinux-nvidia$`,
+		"almalinux-nvidia":   `^almalinux-nvidia$`,
+		"rhel-extensions":    `^rhel-[0-9]+-(for-(x86_64|aarch64)-extensions-rpms|extensions-rhui-rpms)$`,
+		"rhel-supplementary": `^rhel-[0-9]+-(for-(x86_64|aarch64)-supplementary-rpms|supplementary-rhui-rpms)$`,
 	}
 }
 
@@ -255,6 +259,8 @@ func releaseOf(s packages.System, need string) *packages.Release {
 	switch {
 	case need == "amazonlinux-nvidia":
 		name, key = "nvidia-release", ""
+	case need == "almalinux-nvidia":
+		name, key = "almalinux-release-nvidia-driver", ""
 	case need != "epel" || s.ID == "rhel":
 		return nil
 	case s.ID == "ol":
@@ -271,6 +277,8 @@ func broughtBy(name string) string {
 		return "/etc/yum.repos.d/oracle-epel-ol" + major + ".repo"
 	case name == "epel-release":
 		return "/etc/yum.repos.d/epel.repo"
+	case name == "almalinux-release-nvidia-driver":
+		return "/etc/yum.repos.d/almalinux-nvidia.repo"
 	case name == "nvidia-release":
 		return "/etc/yum.repos.d/amazonlinux-nvidia.repo"
 	}
@@ -284,6 +292,8 @@ func elsewhere(s packages.System, need string) string {
 	switch {
 	case need == "epel":
 		return "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-" + major + ".noarch.rpm"
+	case strings.HasPrefix(need, "rhel-"):
+		return "subscription-manager repos --enable=rhel-" + major + "-for-" + arch + "-" + strings.TrimPrefix(need, "rhel-") + "-rpms"
 	case s.ID == "rhel":
 		return "subscription-manager repos --enable=codeready-builder-for-rhel-" + major + "-" + arch + "-rpms"
 	case s.ID == "ol":
