@@ -109,7 +109,13 @@ func preflight() converge.Stage {
 		Name:  "preflight",
 		About: "verifies what must hold before the first touch: the expected GPUs, and the cloud's own scripts",
 		Notes: func(v host.View, _ spec.Spec, f facts.Facts) []string {
-			return append(cloud.Limits(f), maskNotes(v)...)
+			notes := append(cloud.Limits(f), maskNotes(v)...)
+			for _, name := range []string{"/etc", converge.Home} {
+				if room, err := v.Room(name); err == nil && room.ReadOnly {
+					notes = append(notes, name+" is on a read-only file system: an apply that has something to change there fails")
+				}
+			}
+			return notes
 		},
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch first := cloud.Begin(s, f); {

@@ -48,8 +48,12 @@ type env struct {
 
 // tty says whether w is a terminal that can rewrite its last line.
 func (e env) tty(w io.Writer) bool {
+	return terminal(w) && e.getenv("TERM") != "dumb"
+}
+
+func terminal(w io.Writer) bool {
 	f, ok := file(w)
-	return ok && term.IsTerminal(int(f.Fd())) && e.getenv("TERM") != "dumb"
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // asks says whether an operator can be asked: at a terminal that shows the question and takes the answer.

@@ -48,8 +48,14 @@ content; values of keys that look like secrets are masked.`,
 				if _, err := facts.Gather(cmd.Context(), r, facts.Everything); err != nil {
 					return err
 				}
-				_, err := c.stdout.Write(r.Txtar())
-				return err
+				if !terminal(c.stdout) {
+					_, err := c.stdout.Write(r.Txtar())
+					return err
+				}
+				for line := range strings.Lines(string(r.Txtar())) { // of files that others write
+					printf(c.stdout, "%s\n", strings.TrimSuffix(line, "\n"))
+				}
+				return nil
 			}
 			f, err := facts.Gather(cmd.Context(), view.Within(h), facts.Everything)
 			if err != nil {

@@ -4,16 +4,22 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -121,4 +127,46 @@ func TestFilesOfASpec(t *testing.T) {
 		check.Equal(t, said(), "cannot trust /srv/ours/named: all users can write to /srv/ours", "%s in a folder of all:", name)
 	}
 	check.That(t, names >= 8, "only %d keys name files", names)
+}
+
+// TestReadOnlyEtc: the plan says that nothing can be written to /etc.
+func TestReadOnlyEtc(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	root := t.TempDir()
+	at := filepath.Join(root, "etc")
+	must.OK(t, os.Mkdir(at, 0o755))
+	must.OK(t, syscall.Mount("tmpfs", at, "tmpfs", 0, "mode=755"))
+	defer syscall.Unmount(at, syscall.MNT_DETACH)
+	must.OK(t, os.Mkdir(at+"/gpuadm", 0o755))
+	must.OK(t, os.WriteFile(at+"/gpuadm/node.toml", []byte("format = 1\n"), 0o644))
+	for _, readOnly := range []bool{false, true} {
+		if readOnly {
+			must.OK(t, syscall.Mount("", at, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+		}
+		var out, bad strings.Builder
+		e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, open: local.Open, read: os.ReadFile}
+		code := run(t.Context(), e, []string{"plan", "--root", root})
+		check.That(t, code == 0 && strings.Contains(out.String(), "/etc is on a read-only file system") == readOnly, "read-only %t: exit %d: %s%s", readOnly, code, &out, &bad)
+	}
+}
+
+// TestRecordOnATerminal: what a file of the machine says does not reach a terminal as it is.
+func TestRecordOnATerminal(t *testing.T) {
+	pty := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
+	defer pty.Close()
+	must.OK(t, unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0))
+	n := must.Get(unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN))(t)
+	screen := must.Get(os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
+	defer screen.Close()
+	var seen bytes.Buffer
+	read := make(chan struct{})
+	go func() { _, _ = io.Copy(&seen, pty); close(read) }()
+	h := machine(t)
+	e := env{stdin: strings.NewReader(""), stdout: screen, stderr: io.Discard, getenv: func(string) string { return "" }, open: func(string) (host.Host, error) { return h, nil }, read: os.ReadFile}
+	code := run(t.Context(), e, []string{"facts", "--record"})
+	screen.Close()
+	<-read
+	check.That(t, code == 0 && strings.Contains(seen.String(), `\x1b`) && !strings.ContainsAny(seen.String(), "\x1b\u202e"), "exit %d: %q", code, seen.String())
 }

@@ -105,15 +105,25 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// TestDriftIsSandboxed: a unit that only reads is exposed as little as its reading allows, by systemd's own count (tenths).
-func TestDriftIsSandboxed(t *testing.T) {
-	at := filepath.Join(t.TempDir(), "gpuadm-drift.service")
-	must.OK(t, os.WriteFile(at, systemd.Drift, 0o644))
-	if exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=100", at).Run() != nil {
-		t.Skip("systemd-analyze security --offline is not there: systemd 250 has it")
-	}
-	if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=55", at).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+// TestSandboxes: each unit is exposed as little as its work allows, by systemd's own count (tenths). Without a sandbox it is 96.
+func TestSandboxes(t *testing.T) {
+	for name, unit := range map[string]struct {
+		text []byte
+		most string
+	}{
+		"gpuadm-drift.service": {systemd.Drift, "55"},
+		"gpuadm-spec.service":  {systemd.Spec, "20"},
+		"gpuadm.service":       {systemd.Service, "86"}, // it installs packages
+		"gpuadm-ready.service": {systemd.Ready, "86"},
+	} {
+		at := filepath.Join(t.TempDir(), name)
+		must.OK(t, os.WriteFile(at, unit.text, 0o644))
+		if exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=100", at).Run() != nil {
+			t.Skip("systemd-analyze security --offline is not there: systemd 250 has it")
+		}
+		if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold="+unit.most, at).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
 	}
 }
 

@@ -131,6 +131,9 @@ func (r *run) nothing() error {
 
 func (r *run) stages(ctx context.Context) error {
 	for _, st := range r.Stages {
+		if r.stopped() {
+			return ErrStopped
+		}
 		if err := r.stage(ctx, st); err != nil {
 			return err
 		}

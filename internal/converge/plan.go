@@ -102,6 +102,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 	mine := present(j.Runs())
 	var asked open
 	for _, st := range e.Stages {
+		if e.stopped() {
+			return Plan{}, ErrStopped
+		}
 		steps, err := e.planStage(ctx, v, st, f, mine)
 		if err == nil && st.Whole {
 			steps, err = e.wholly(ctx, v, st, f, mine, steps, asked)

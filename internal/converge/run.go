@@ -221,10 +221,12 @@ func (r *run) newProcess() bool {
 func (r *run) rolling() bool { return r.doing == RolledBack }
 func (r *run) back() bool    { return r.doing != Made }
 
-func (r *run) stopped() bool {
+func (r *run) stopped() bool { return !r.rolling() && r.Engine.stopped() }
+
+func (e *Engine) stopped() bool {
 	select {
-	case <-r.Stop:
-		return !r.rolling()
+	case <-e.Stop:
+		return true
 	default:
 		return false
 	}

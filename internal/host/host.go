@@ -164,6 +164,8 @@ type Info struct {
 type Room struct {
 	Bytes uint64
 	Files uint64 // inodes; the largest number where the file system does not count them
+
+	ReadOnly bool // nothing can be written there
 }
 
 // Attr is what a file carries beside its bytes.

@@ -195,6 +195,22 @@ func TestUndoStopsAndGoesOn(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
+// A run that is asked to stop while it plans says so, touches nothing and plans no further stage, also where nothing is to be made.
+func TestStopsWhilePlanning(t *testing.T) {
+	n, stop, planned := node(t), make(chan struct{}), 0
+	wants := func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		if planned++; planned == 1 {
+			close(stop)
+		}
+		return nil, nil
+	}
+	e := engineOf(t, converge.Stage{Name: "one", Wants: wants}, converge.Stage{Name: "two", Wants: wants})
+	e.Stop = stop
+	touches := n.Touches()
+	_, err := e.Apply(t.Context(), n)
+	check.That(t, errors.Is(err, converge.ErrStopped) && planned == 1 && n.Touches() == touches, "%v, %d stages", err, planned)
+}
+
 // A thing shrinks with the section that asked for it, not with its stage.
 func TestShrinkingGoesBySection(t *testing.T) {
 	n := node(t)

@@ -307,7 +307,7 @@ func (f *Files) roomAt(name string) (host.Room, error) {
 	if err := RetryEINTR(func() error { return unix.Fstatfs(int(dir.(realFolder)), &s) }); err != nil {
 		return host.Room{}, err
 	}
-	room := host.Room{Bytes: s.Bfree * uint64(s.Bsize), Files: s.Ffree}
+	room := host.Room{Bytes: s.Bfree * uint64(s.Bsize), Files: s.Ffree, ReadOnly: s.Flags&unix.ST_RDONLY != 0}
 	if s.Files == 0 { // btrfs
 		room.Files = math.MaxUint64
 	}
