@@ -259,9 +259,8 @@ func TestEKSWithoutECR(t *testing.T) {
 	const plugin = "-- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --\n"
 	c := startEKS(t, strings.Replace(eksMachine, plugin, "", 1), "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n")
 	_, err := c.engine().Apply(t.Context(), c.n)
-	if err == nil || !strings.Contains(err.Error(), "ecr-credential-provider is not there") || !strings.Contains(joins.Because(err), "cloud-provider-aws") {
-		t.Errorf("%v\n%s", err, joins.Because(err))
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "ecr-credential-provider is not there") && strings.Contains(joins.Because(err), "cloud-provider-aws"),
+		"%v\n%s", err, joins.Because(err))
 	_, err = c.n.Lstat("/var/lib/kubelet/kubeconfig")
 	check.That(t, err != nil, "the node has joined")
 }

@@ -209,9 +209,7 @@ func TestBranches(t *testing.T) {
 		check.That(t, c.rule(name) != 0, "there is no rule %s", name)
 	}
 	for _, a := range c.Architectures {
-		if a.Open == "no" && a.Last != c.rule("legacy-last") && a.Name != "kepler" || a.Open != "no" && a.Last != 0 {
-			t.Errorf("%s has the last branch %d", a.Name, a.Last)
-		}
+		check.That(t, (a.Open != "no" || a.Last == c.rule("legacy-last") || a.Name == "kepler") && (a.Open == "no" || a.Last == 0), "%s has the last branch %d", a.Name, a.Last)
 	}
 	check.That(t, slices.IsSortedFunc(c.Branches, func(a, b branchRow) int { return a.Branch - b.Branch }), "the branches are not in order")
 	past := map[int]bool{}
@@ -280,9 +278,8 @@ func TestNameSets(t *testing.T) {
 			check.That(t, !strings.Contains(m.Name, "{v}") || m.Extra || slices.Contains(m.When, "precompiled"), "%s needs a version that may not be asked for", m.Name)
 		}
 		for _, d := range s.Distros {
-			if !slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && slices.Contains(s.Sources, r.Source) }) {
-				t.Errorf("a set is for %s of source %s, which has no row", d, s.Sources)
-			}
+			check.That(t, slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && slices.Contains(s.Sources, r.Source) }),
+				"a set is for %s of source %s, which has no row", d, s.Sources)
 		}
 	}
 }
@@ -292,9 +289,8 @@ func TestKeys(t *testing.T) {
 	for _, k := range c.Keys {
 		fingerprint := len(k.Fingerprint) == 40 && strings.Trim(k.Fingerprint, "0123456789ABCDEF") == "" && strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name))
 		digest := len(k.SHA256) == 64 && strings.Trim(k.SHA256, "0123456789abcdef") == ""
-		if fingerprint == digest || k.Fingerprint != "" && k.SHA256 != "" {
-			t.Errorf("%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
-		}
+		check.That(t, fingerprint != digest && (k.Fingerprint == "" || k.SHA256 == ""),
+			"%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
 		check.That(t, strings.Contains(k.Where, "; "), "%s was seen in one place: %s", k.Name, k.Where)
 	}
 	for _, r := range c.Repositories {

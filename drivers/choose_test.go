@@ -310,9 +310,8 @@ func TestOwners(t *testing.T) {
 		{machine("ubuntu", "24.04", "amd64", "2331"), other, `owner = "other"`},
 	} {
 		ch, err := Choose(c, x.m, x.d)
-		if err != nil || ch.Source != SourceNone || !strings.Contains(ch.Owner, x.want) || !strings.Contains(ch.Why, ch.Owner) || ch.Members != nil {
-			t.Errorf("%s: %+v, %v", x.m.ID, ch, err)
-		}
+		check.That(t, err == nil && ch.Source == SourceNone && strings.Contains(ch.Owner, x.want) && strings.Contains(ch.Why, ch.Owner) && ch.Members == nil,
+			"%s: %+v, %v", x.m.ID, ch, err)
 	}
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "0680:22a3"), driver("580"))
 	check.That(t, err == nil && ch.Source == SourceNone && ch.Owner == "" && ch.Why != "", "a machine without a GPU: %+v, %v", ch, err)

@@ -107,9 +107,9 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 			continue
 		}
 		_, err = w.To(state)
-		if tr := (*trouble.Error)(nil); !errors.As(err, &tr) || !slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}) {
-			t.Errorf("a program of another version: %v", err)
-		}
+		tr := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &tr) && slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}),
+			"a program of another version: %v", err)
 	}
 }
 
@@ -149,9 +149,9 @@ func TestInfinibandModules(t *testing.T) {
 		}
 		k, _ := c.KernelSide(d, f)
 		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool { return strings.HasPrefix(m, "nvidia") })
-		if got := strings.Join(packages, " "); got != x.packages || strings.Join(loads, " ") != x.loads || strings.Join(k.Extra, " ") != x.packages {
-			t.Errorf("%s: packages %q and %q, want %q; loads %q, want %q", x.name, got, k.Extra, x.packages, loads, x.loads)
-		}
+		got := strings.Join(packages, " ")
+		check.That(t, got == x.packages && strings.Join(loads, " ") == x.loads && strings.Join(k.Extra, " ") == x.packages,
+			"%s: packages %q and %q, want %q; loads %q, want %q", x.name, got, k.Extra, x.packages, loads, x.loads)
 	}
 }
 

@@ -59,9 +59,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s %s: %v", x.id, x.kernel, got)
 		}
 		for _, p := range ch.Members {
-			if p.Role == "headers" && (p.Lockstep || !slices.Contains(m.Kernels, p.PerKernel)) {
-				t.Errorf("%+v", p)
-			}
+			check.That(t, p.Role != "headers" || (!p.Lockstep && slices.Contains(m.Kernels, p.PerKernel)), "%+v", p)
 		}
 	}
 }
@@ -203,9 +201,8 @@ func TestRepositories(t *testing.T) {
 	}
 	d := mirrored("595")
 	ch := choose(t, machine("rhel", "10.0", "amd64", "2331"), d)
-	if ch.Repo.URL != d.Repo.URL || ch.Repo.KeyURL != d.Repo.Key || ch.Repo.Fingerprint != d.Repo.Fingerprint || ch.Repo.Distro != "rhel10" || ch.Stream != "" {
-		t.Errorf("the mirror is not taken: %+v", ch.Repo)
-	}
+	check.That(t, ch.Repo.URL == d.Repo.URL && ch.Repo.KeyURL == d.Repo.Key && ch.Repo.Fingerprint == d.Repo.Fingerprint && ch.Repo.Distro == "rhel10" && ch.Stream == "",
+		"the mirror is not taken: %+v", ch.Repo)
 	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(driver("580.95.05"), "source", "runfile"))
 	check.That(t, ch.Repo.URL == "https://us.download.nvidia.com/tesla/580.95.05/NVIDIA-Linux-aarch64-580.95.05.run" && ch.Source == SourceRunfile, "%+v", ch.Repo)
 	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(mirrored("580.95.05"), "source", "runfile"))
@@ -330,9 +327,8 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		if err != nil {
 			message = err.Error()
 		}
-		if ch.Precompiled != x.signed || !strings.Contains(message, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
-			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, message)
-		}
+		check.That(t, ch.Precompiled == x.signed && strings.Contains(message, x.says) && (err != nil) == strings.HasPrefix(x.says, "cannot"),
+			"%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, message)
 		check.That(t, err != nil || x.signed == slices.Contains(names(ch, "module"), signed(k)), "%s: %v", x.name, names(ch, "module"))
 		check.That(t, err != nil || x.signed || len(names(ch, "headers")) == 2, "%s: DKMS has no headers: %v", x.name, ch.Members)
 	}
@@ -345,9 +341,9 @@ func TestPrecompiledStream(t *testing.T) {
 	m := machine("rhel", "9.8", "amd64", "2331")
 	m.Kernels = []string{"5.14.0-687.54.1.el9_8.x86_64"}
 	ch := choose(t, m, with(driver("580.178.04"), "build", "precompiled"))
-	if got := names(ch, "module"); ch.Stream != "580" || !slices.Equal(got, []string{"kmod-nvidia-580.178.04-5.14.0-687.54.1"}) || ch.Flavour != FlavourProprietary || len(names(ch, "dkms")) > 0 {
-		t.Errorf("%v, %+v", got, ch)
-	}
+	got := names(ch, "module")
+	check.That(t, ch.Stream == "580" && slices.Equal(got, []string{"kmod-nvidia-580.178.04-5.14.0-687.54.1"}) && ch.Flavour == FlavourProprietary && len(names(ch, "dkms")) == 0,
+		"%v, %+v", got, ch)
 	ch = choose(t, m, driver("580.178.04"))
 	check.That(t, ch.Stream == "580-open" && !ch.Precompiled, "unasked: %+v", ch)
 }
@@ -390,9 +386,8 @@ func TestSignedStay(t *testing.T) {
 			t.Errorf("%s: without %v\n%s", x.name, ch.Without, message)
 		}
 		for _, member := range ch.Members {
-			if member.PerKernel == newer || strings.HasPrefix(member.Name, "nvidia-dkms") || member.Role == "dkms" || member.Role == "headers" {
-				t.Errorf("%s: %v", x.name, member)
-			}
+			check.That(t, member.PerKernel != newer && !strings.HasPrefix(member.Name, "nvidia-dkms") && member.Role != "dkms" && member.Role != "headers",
+				"%s: %v", x.name, member)
 		}
 		f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}}
 		side, _ := ch.KernelSide(spec.Driver{}, f)

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -33,26 +34,21 @@ members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
 		t.Errorf("%+v, %v", ch, err)
 	}
 	ch, err = Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
-	if err != nil || !slices.Contains(names(ch, "module"), "nvidia-dkms-580-open") {
-		t.Errorf("what the overlay does not say: %+v, %v", ch, err)
-	}
+	check.That(t, err == nil && slices.Contains(names(ch, "module"), "nvidia-dkms-580-open"), "what the overlay does not say: %+v, %v", ch, err)
 	for text, want := range map[string]string{
 		"[[sets]]\nsources = [\"nvidia\"]\nnames = []\n": "line 3, column 1: unknown key",
 		"[[sets]]\nfirst = \"580\"\n":                    "line 2, column",
 		"[[sets\n":                                       "line 1, column",
 	} {
-		if _, err := Load().overlaid([]byte(text), false); err == nil || !strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want) {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := Load().overlaid([]byte(text), false)
+		check.That(t, err != nil && strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want), "%q: %v", text, err)
 	}
 	s := spec.Spec{Driver: driver("580.95.05"), Sections: []string{"driver"}}
-	if n := Needs(s); !slices.Contains(n.Files, overlay) {
-		t.Errorf("needs %+v", n)
-	}
+	n := Needs(s)
+	check.That(t, slices.Contains(n.Files, overlay), "needs %+v", n)
 	f := facts.Facts{Arch: "amd64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{{Address: "a", Vendor: "10de", Device: "2331", Class: "030200"}}, Files: map[string][]byte{overlay: []byte("sets = 3\n")}}
-	if _, _, err := New().Choose(s, f); err == nil || !strings.Contains(err.Error(), "line 1, column") {
-		t.Errorf("a broken overlay: %v", err)
-	}
+	_, _, err = New().Choose(s, f)
+	check.That(t, err != nil && strings.Contains(err.Error(), "line 1, column"), "a broken overlay: %v", err)
 }
 
 // The spec adds packages to those of the catalog and leaves others out; a name that is not asked for anyway is refused.
@@ -64,18 +60,15 @@ func TestPackagesAndWithout(t *testing.T) {
 		t.Errorf("%+v", ch)
 	}
 	d.Without = []string{"nvidia-utils-590"}
-	if _, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), d); err == nil || !strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: ") {
-		t.Errorf("%v", err)
-	}
+	_, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), d)
+	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: "), "%v", err)
 }
 
 // A branch that NVIDIA has prolonged is supported once the machine's own catalog says so.
 func TestOverlayProlongsABranch(t *testing.T) {
 	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`), false)
 	must.OK(t, err)
-	if end := c.endOf(590, "2026-11-22"); end != "" {
-		t.Errorf("branch 590 ended in %s", end)
-	}
+	check.None(t, c.endOf(590, "2026-11-22"), "branch 590 ended in")
 }
 
 // A key that NVIDIA has changed is replaced by the machine's own catalog, as every other row is.
@@ -132,16 +125,14 @@ func TestLackingIsSaid(t *testing.T) {
 		}
 		f.Modules.Libraries = []facts.Library{{}}
 		x.d.Repo.EnableNeeded = false
-		if message := c.lacking(x.d, f); message != nil {
-			t.Errorf("%s, with a driver: %q", x.what, message)
-		}
+		message = c.lacking(x.d, f)
+		check.That(t, message == nil, "%s, with a driver: %q", x.what, message)
 	}
 }
 
 // TestHugeOverlay: 40,000 unknown keys took the strict reader three minutes.
 func TestHugeOverlay(t *testing.T) {
 	text := []byte(strings.Repeat("abcdefghijk = 1\n", 40000))
-	if _, err := Load().overlaid(text, false); err == nil || !strings.Contains(err.Error(), "it has 640000 bytes, and at most 65536 are read") {
-		t.Error(err)
-	}
+	_, err := Load().overlaid(text, false)
+	check.That(t, err != nil && strings.Contains(err.Error(), "it has 640000 bytes, and at most 65536 are read"), "%v", err)
 }

@@ -88,9 +88,8 @@ func TestEKSImage(t *testing.T) {
 			case "580":
 				check.That(t, err == nil, "%s: %v", name, err)
 			case "595":
-				if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image") {
-					t.Errorf("%s: %v", name, err)
-				}
+				check.That(t, err != nil && !trouble.Passes(err) && strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image"),
+					"%s: %v", name, err)
 			default:
 				check.That(t, trouble.Passes(err) && strings.Contains(err.Error(), loader), "%s does not wait for %s: %v", name, loader, err)
 			}

@@ -193,19 +193,14 @@ func TestSound(t *testing.T) {
 		major, _ := strconv.Atoi(ch.Branch)
 		for _, g := range m.GPUs {
 			a, _ := c.Arch(g.ID)
-			if a.Open == "must" && ch.Flavour != FlavourOpen || a.Open == "no" && ch.Flavour != FlavourProprietary || a.Last > 0 && major > a.Last {
-				t.Fatalf("%s gets %s modules of %s", a.Name, ch.Flavour, ch.Branch)
-			}
+			must.That(t, (a.Open != "must" || ch.Flavour == FlavourOpen) && (a.Open != "no" || ch.Flavour == FlavourProprietary) && (a.Last <= 0 || major <= a.Last),
+				"%s gets %s modules of %s", a.Name, ch.Flavour, ch.Branch)
 		}
-		if ch.Flavour == FlavourProprietary && major > 615 || ch.Flavour != FlavourOpen && ch.Flavour != FlavourProprietary {
-			t.Fatalf("%s modules of %s", ch.Flavour, ch.Branch)
-		}
-		if ch.Version != "" && !hardware.InBranch(ch.Version, ch.Branch) || ch.Version != "" && ch.Minimum != "" && hardware.Compare(ch.Version, ch.Minimum) < 0 {
-			t.Fatalf("%s of %s, from %s on", ch.Version, ch.Branch, ch.Minimum)
-		}
-		if ch.Precompiled && (roles(ch)["headers"] || roles(ch)["dkms"]) {
-			t.Fatal("what builds modules is installed beside built ones")
-		}
+		must.That(t, (ch.Flavour != FlavourProprietary || major <= 615) && (ch.Flavour == FlavourOpen || ch.Flavour == FlavourProprietary),
+			"%s modules of %s", ch.Flavour, ch.Branch)
+		must.That(t, (ch.Version == "" || hardware.InBranch(ch.Version, ch.Branch)) && (ch.Version == "" || ch.Minimum == "" || hardware.Compare(ch.Version, ch.Minimum) >= 0),
+			"%s of %s, from %s on", ch.Version, ch.Branch, ch.Minimum)
+		must.That(t, !ch.Precompiled || (!roles(ch)["headers"] && !roles(ch)["dkms"]), "what builds modules is installed beside built ones")
 	}
 }
 

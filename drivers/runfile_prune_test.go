@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -22,7 +23,6 @@ func TestPruneRunfiles(t *testing.T) {
 		{Ref: converge.Ref{Kind: "package", Name: "libnvidia-compute"}, Before: "590.1"}, // of another kind
 	}
 	must.OK(t, PruneRunfiles(context.Background(), n, needed))
-	if names, _ := n.ReadDir(Runfiles); !slices.Equal(names, []string{"570.1-aa.run", "580.1-bb.run", "readme"}) {
-		t.Errorf("kept are %v", names)
-	}
+	names, _ := n.ReadDir(Runfiles)
+	check.That(t, slices.Equal(names, []string{"570.1-aa.run", "580.1-bb.run", "readme"}), "kept are %v", names)
 }

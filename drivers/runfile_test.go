@@ -23,6 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -122,9 +123,8 @@ func runfileEngine(version, flavour, file, content string) *converge.Engine {
 
 func have(t *testing.T, n *simhost.Node, want converge.State) {
 	t.Helper()
-	if is, err := drivers.ByInstaller(n); is != want || err != nil {
-		t.Errorf("installed is %q, want %q, %v", is, want, err)
-	}
+	is, err := drivers.ByInstaller(n)
+	check.That(t, is == want && err == nil, "installed is %q, want %q, %v", is, want, err)
 }
 
 func TestRunfileThereAndBack(t *testing.T) {
@@ -137,9 +137,8 @@ func TestRunfileThereAndBack(t *testing.T) {
 	}
 	have(t, n, "580.95.05 open")
 	touches := n.Touches()
-	if res, err := new.Apply(ctx, n); err != nil || len(res.Made) > 0 || n.Touches() != touches || len(n.Violations()) > 0 {
-		t.Errorf("the second apply: %v, %v, %v", res.Made, err, n.Violations())
-	}
+	res, err := new.Apply(ctx, n)
+	check.That(t, err == nil && len(res.Made) == 0 && n.Touches() == touches && len(n.Violations()) == 0, "the second apply: %v, %v, %v", res.Made, err, n.Violations())
 	// the other flavour of the same version, from the file that is kept, with the network gone
 	must.OK(t, n.Remove("/simulated-net/mirror.example/580.run"))
 	must.Get(runfileEngine("580.95.05", "proprietary", "580.run", "580.95.05 fine\n").Apply(ctx, n))(t)
@@ -151,9 +150,8 @@ func TestRunfileThereAndBack(t *testing.T) {
 		must.Get(old.Undo(ctx, n, "", nil))(t)
 		have(t, n, want)
 	}
-	if d := cmp.Diff(first, n.Tree(converge.Home)); strings.Count(d, "\n+") > 0 {
-		t.Errorf("after undo (-first +now)\n%s", d)
-	}
+	d := cmp.Diff(first, n.Tree(converge.Home))
+	check.That(t, strings.Count(d, "\n+") == 0, "after undo (-first +now)\n%s", d)
 	if got := calls[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
 		t.Errorf("the installer's arguments are %s", got)
 	}
@@ -191,9 +189,7 @@ func TestRunfileOptions(t *testing.T) {
 		n := installerNode(t, &calls)
 		must.OK(t, n.WriteFile("/simulated-net/mirror.example/x.run", []byte(test.version+" fine"), host.Attr{Mode: 0o644}))
 		_, _ = runfileEngine(test.version, "open", "x.run", test.version+" fine").Apply(context.Background(), n)
-		if len(calls) == 0 {
-			t.Fatal("it was not run")
-		}
+		must.That(t, len(calls) > 0, "it was not run")
 		for _, o := range strings.Fields(test.has) {
 			if !strings.Contains(calls[0], o) {
 				t.Errorf("%s is not told %s: %s", test.version, o, calls[0])
@@ -215,39 +211,29 @@ func TestRunfileRefused(t *testing.T) {
 		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
 			text += strings.Join(tr.Because, "\n") + strings.Join(tr.Try, "\n")
 		}
-		for _, w := range want {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s\ndoes not say %q", text, w)
-			}
-		}
+		check.Says(t, text, want...)
 	}
 	good := runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 
 	var calls []string
 	n := installerNode(t, &calls)
 	apply(n, runfileEngine("580.95.05", "open", "580.run", "another"), "SHA-256", "nothing of it was run", "[driver.runfile]")
-	if len(calls) > 0 {
-		t.Errorf("with a wrong digest this was run: %v", calls)
-	}
+	check.That(t, len(calls) == 0, "with a wrong digest this was run: %v", calls)
 	have(t, n, "")
 
 	before := n.Tree(converge.Home, "/var/log")
 	apply(n, runfileEngine("580.95.05", "open", "bad.run", "580.95.05 bad\n"), "installer failed", "Unable to build", "Installation has failed", "said on the way out", "nvidia-installer.log")
 	have(t, n, "")
-	if d := cmp.Diff(before, n.Tree(converge.Home, "/var/log")); strings.Count(d, "\n+") > 0 {
-		t.Errorf("a failed installer left\n%s", d)
-	}
-	if names, _ := n.ReadDir(drivers.Runfiles); len(names) > 0 {
-		t.Errorf("a failed installer is kept: %v", names)
-	}
+	d := cmp.Diff(before, n.Tree(converge.Home, "/var/log"))
+	check.That(t, strings.Count(d, "\n+") == 0, "a failed installer left\n%s", d)
+	names, _ := n.ReadDir(drivers.Runfiles)
+	check.That(t, len(names) == 0, "a failed installer is kept: %v", names)
 
 	// an administrator's installation of another version cannot be rolled back
 	must.OK(t, drivertest.Lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")))
 	calls = nil
 	apply(n, good, "could not roll back to it", "nvidia-uninstall")
-	if len(calls) > 0 {
-		t.Errorf("this was run: %v", calls)
-	}
+	check.That(t, len(calls) == 0, "this was run: %v", calls)
 
 	// packages of a driver
 	n = installerNode(t, &calls)
@@ -257,9 +243,7 @@ func TestRunfileRefused(t *testing.T) {
 		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
 	}})
 	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
-	if len(calls) > 0 {
-		t.Errorf("this was run: %v", calls)
-	}
+	check.That(t, len(calls) == 0, "this was run: %v", calls)
 
 	// no headers
 	n = installerNode(t, &calls)
@@ -282,8 +266,7 @@ func TestByInstaller(t *testing.T) {
 		{"uninstaller gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/bin/nvidia-uninstall is gone"},
 	} {
 		n := must.Get(simhost.New([]byte(test.files + "-- etc/ --\n")))(t)
-		if is, err := drivers.ByInstaller(n); string(is) != test.want || err != nil {
-			t.Errorf("%s: %q, want %q, %v", test.name, is, test.want, err)
-		}
+		is, err := drivers.ByInstaller(n)
+		check.That(t, string(is) == test.want && err == nil, "%s: %q, want %q, %v", test.name, is, test.want, err)
 	}
 }

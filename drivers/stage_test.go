@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -32,9 +33,7 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
 		_, err := New().Modules(new(packages.Reading)).Wants(s, f)
-		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "570.133.20 or newer") {
-			t.Errorf("driver %s for a B200: %v", version, err)
-		}
+		check.That(t, (err != nil) == refused && (!refused || strings.Contains(err.Error(), "570.133.20 or newer")), "driver %s for a B200: %v", version, err)
 	}
 }
 
@@ -65,15 +64,11 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 			continue
 		}
 		message := strings.Join(refused.Try, "\n")
-		if !strings.Contains(message, x.advice) {
-			t.Errorf("%s: %q\nadvises\n%s\nand not %s", x.what, refused.What, message, x.advice)
-		}
-		if strings.Contains(message, `source = "nvidia"`) && x.m.Arch == "arm64" && x.m.ID == "debian" {
-			t.Errorf("%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, message)
-		}
-		if _, err := Choose(Load(), x.m, x.then); err != nil {
-			t.Errorf("%s: %s is refused too: %v", x.what, x.advice, err)
-		}
+		check.That(t, strings.Contains(message, x.advice), "%s: %q\nadvises\n%s\nand not %s", x.what, refused.What, message, x.advice)
+		check.That(t, !strings.Contains(message, `source = "nvidia"`) || x.m.Arch != "arm64" || x.m.ID != "debian",
+			"%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, message)
+		_, err = Choose(Load(), x.m, x.then)
+		check.That(t, err == nil, "%s: %s is refused too: %v", x.what, x.advice, err)
 	}
 }
 
@@ -83,13 +78,9 @@ func TestServicesAreTheDrivers(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")}))(t)
 	f := facts.Facts{Live: true, Arch: "amd64", OS: facts.OS{ID: "debian", Version: "12"}, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}}, Modules: &facts.Modules{}}
 	wants, err := New().Services().Wants(s, f)
-	if err != nil || len(wants) == 0 {
-		t.Fatalf("%d wants, %v", len(wants), err)
-	}
+	must.That(t, err == nil && len(wants) > 0, "%d wants, %v", len(wants), err)
 	for _, w := range wants {
-		if w.Section != "driver" {
-			t.Errorf("%s %s is asked for by section %q", w.Ref().Kind, w.Ref().Name, w.Section)
-		}
+		check.That(t, w.Section == "driver", "%s %s is asked for by section %q", w.Ref().Kind, w.Ref().Name, w.Section)
 	}
 }
 
@@ -102,23 +93,18 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 		wants := must.Get(ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f))(t)
 		units := 0
 		for _, w := range wants {
-			if w.Ref().Kind == "fabric" && running != "6.1.0-50-amd64" {
-				t.Errorf("kernel %s: a fabric is waited for that cannot come", running)
-			}
+			check.That(t, w.Ref().Kind != "fabric" || running == "6.1.0-50-amd64", "kernel %s: a fabric is waited for that cannot come", running)
 			if w.Ref().Kind != "unit" {
 				continue
 			}
 			units++
-			if to, err := w.To("disabled inactive"); to != want || err != nil {
-				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Ref().Name, to, err, want)
-			}
+			to, err := w.To("disabled inactive")
+			check.That(t, to == want && err == nil, "kernel %s: %s shall be %q, %v; want %q", running, w.Ref().Name, to, err, want)
 		}
 		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {
 			t.Errorf("kernel %s: said %v", running, ModuleProblems(f, facts.Modules{}, Choice{}))
 		}
-		if units != 2 {
-			t.Errorf("kernel %s: %d daemons, want 2", running, units)
-		}
+		check.That(t, units == 2, "kernel %s: %d daemons, want 2", running, units)
 	}
 }
 
@@ -176,9 +162,7 @@ func TestAdvice(t *testing.T) {
 			}
 		}
 	}
-	if advised < 1000 || none < 300 {
-		t.Errorf("%d refusals advise a version, %d none: the draw is lopsided", advised, none)
-	}
+	check.That(t, advised >= 1000 && none >= 300, "%d refusals advise a version, %d none: the draw is lopsided", advised, none)
 }
 
 // follow does what a refusal advises, and says how many versions it named.
@@ -188,9 +172,7 @@ func follow(t *testing.T, c Catalog, m hardware.Machine, d spec.Driver, err erro
 	if !errors.As(err, &told) {
 		return 0, true
 	}
-	if len(told.Try) == 0 {
-		t.Errorf("%v: no advice", err)
-	}
+	check.That(t, len(told.Try) > 0, "%v: no advice", err)
 	for _, line := range told.Try {
 		version := adviseVersion().FindStringSubmatch(line)
 		if version == nil {
@@ -238,9 +220,7 @@ func TestAdviceInWords(t *testing.T) {
 	} {
 		_, err := Choose(c, x.m, x.d)
 		var told *trouble.Error
-		if !errors.As(err, &told) || !slices.Equal(told.Try, x.want) {
-			t.Errorf("%v: %q", err, told.Try)
-		}
+		check.That(t, errors.As(err, &told) && slices.Equal(told.Try, x.want), "%v: %q", err, told.Try)
 	}
 }
 
@@ -250,15 +230,10 @@ func TestKernelSide(t *testing.T) {
 	d := driver("580.95.05")
 	d.Peermem, d.GDS = true, true
 	k, known := ch.KernelSide(d, facts.Facts{})
-	if want := []string{"nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "nvidia-fs"}; !known || !slices.Equal(k.Companions, want) {
-		t.Errorf("loaded are %v, want %v", k.Companions, want)
-	}
-	if k.Build != "dkms" || k.Image != nil {
-		t.Errorf("build %q, image %v", k.Build, k.Image)
-	}
+	want := []string{"nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "nvidia-fs"}
+	check.That(t, known && slices.Equal(k.Companions, want), "loaded are %v, want %v", k.Companions, want)
+	check.That(t, k.Build == "dkms" && k.Image == nil, "build %q, image %v", k.Build, k.Image)
 	image := &facts.Trust{SecureBoot: "on"}
 	k, known = Choice{Version: "580.95.05", Flavour: "open", Precompiled: true}.KernelSide(driver("580"), facts.Facts{Image: image})
-	if !known || k.Version != "580.95.05" || k.Flavour != "open" || k.Build != "precompiled" || k.Image != image {
-		t.Errorf("signed modules in an image: %+v, %v", k, known)
-	}
+	check.That(t, known && k.Version == "580.95.05" && k.Flavour == "open" && k.Build == "precompiled" && k.Image == image, "signed modules in an image: %+v, %v", k, known)
 }

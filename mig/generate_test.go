@@ -62,9 +62,7 @@ func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp)
 	for key, entries := range read.Configs {
 		check.That(t, label.MatchString(key) && len(entries) > 0, "%s: %s with %d entries", name, key, len(entries))
 		for _, e := range entries {
-			if e.Devices != "all" || e.Enabled == nil || e.Parts == nil || !*e.Enabled && len(e.Parts) > 0 {
-				t.Errorf("%s: %s: %+v", name, key, e)
-			}
+			check.That(t, e.Devices == "all" && e.Enabled != nil && e.Parts != nil && (*e.Enabled || len(e.Parts) == 0), "%s: %s: %+v", name, key, e)
 		}
 	}
 	c := must.Get(ParseParted("generated.yaml", text))(t)

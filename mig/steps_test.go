@@ -74,9 +74,8 @@ func TestTakeOut(t *testing.T) {
 	} {
 		rest, left, err := gpu{"a", nil}.TakeOut(nil, state(c.found), state(c.before), state(c.after))
 		problems := strings.Join(left, "\n")
-		if err != nil || rest != state(c.rest) || (problems == "") != (c.left == "") || !strings.HasPrefix(problems, c.left) {
-			t.Errorf("%s: %q, left %q, %v", name, rest, left, err)
-		}
+		check.That(t, err == nil && rest == state(c.rest) && (problems == "") == (c.left == "") && strings.HasPrefix(problems, c.left),
+			"%s: %q, left %q, %v", name, rest, left, err)
 	}
 }
 
@@ -106,9 +105,8 @@ func TestBusy(t *testing.T) {
 		for _, p := range f.Disturbs {
 			disturbs = append(disturbs, p.String())
 		}
-		if f.Target.String() != c.target || strings.Join(disturbs, " ") != c.disturbs {
-			t.Errorf("%s, %s in use, to %s: %s disturbing %v; want %s disturbing %s", c.found, c.busy, c.want, f.Target, disturbs, c.target, c.disturbs)
-		}
+		check.That(t, f.Target.String() == c.target && strings.Join(disturbs, " ") == c.disturbs,
+			"%s, %s in use, to %s: %s disturbing %v; want %s disturbing %s", c.found, c.busy, c.want, f.Target, disturbs, c.target, c.disturbs)
 		again, err := m.Fit(f.Target, l)
 		check.That(t, err == nil && again.Target.String() == f.Target.String() && again.Destroys+again.Creates <= 0, "planning again from %s: %+v, %v", f.Target, again, err)
 	}
@@ -126,8 +124,8 @@ func TestBusyCompute(t *testing.T) {
 	found = state(t, "on 3g.20gb@0(1c,1c) 3g.20gb@4(1c,1c)")
 	for busy := range 2 {
 		found.Parts[busy].Busy, found.Parts[1-busy].Busy = true, false
-		if f, err := m.Fit(found, want); err != nil || f.Keeps != 2 || len(f.Disturbs) != 0 || len(f.Target.Parts[busy].Compute) != 2 || f.Target.Parts[busy].Compute[0] != 1 {
-			t.Errorf("%d in use: %+v, %v", busy, f, err)
-		}
+		f, err := m.Fit(found, want)
+		check.That(t, err == nil && f.Keeps == 2 && len(f.Disturbs) == 0 && len(f.Target.Parts[busy].Compute) == 2 && f.Target.Parts[busy].Compute[0] == 1,
+			"%d in use: %+v, %v", busy, f, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -41,8 +42,7 @@ func TestInjected(t *testing.T) {
 		list, err := wants(s, facts.Facts{Live: true, Engines: []facts.Engine{e}})
 		must.That(t, err == nil && len(list) == 1 && list[0].Ref().Kind == "check" && list[0].Releases, "%s %s: %v, %v", x.engine, x.version, list, err)
 		problem, err := list[0].Look(t.Context(), nil)
-		if err != nil || (problem == "ok") != (x.says == "") || !strings.Contains(string(problem), x.says) {
-			t.Errorf("%s %s with %q: %q, %v; want %q", x.engine, x.version, x.config, problem, err, x.says)
-		}
+		check.That(t, err == nil && (problem == "ok") == (x.says == "") && strings.Contains(string(problem), x.says),
+			"%s %s with %q: %q, %v; want %q", x.engine, x.version, x.config, problem, err, x.says)
 	}
 }

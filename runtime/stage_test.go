@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -16,9 +17,8 @@ func TestWrapper(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: "/etc/containerd/config.toml"}
 	for text, refused := range map[string]bool{"": true, "config = \"/etc/containerd/config.toml\"\n": false} {
 		_, err := wants(must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t), facts.Facts{Engines: []facts.Engine{e}})
-		if (err != nil) != refused || refused && err.Error() != "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh" {
-			t.Errorf("%q: %v", text, err)
-		}
+		check.That(t, (err != nil) == refused && (!refused || err.Error() == "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh"),
+			"%q: %v", text, err)
 	}
 }
 

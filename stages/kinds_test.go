@@ -41,17 +41,13 @@ func TestSectionsOfPackages(t *testing.T) {
 		}
 		for _, w := range must.Get(st.Wants(s, f))(t) {
 			seen[w.Ref().Name] = w.Section
-			if brings := slices.Contains(w.Brings, "nvidia"); brings != (w.Ref().Name == "nvidia-dkms-580-open") {
-				t.Errorf("%s brings modules: %v", w.Ref(), w.Brings)
-			}
+			check.That(t, slices.Contains(w.Brings, "nvidia") == (w.Ref().Name == "nvidia-dkms-580-open"), "%s brings modules: %v", w.Ref(), w.Brings)
 		}
 	}
 	for name, want := range map[string]string{
 		"cuda-toolkit-12-8": "driver", "nvidia-dkms-580-open": "driver", "nvidia-container-toolkit": "toolkit", "libnvidia-container1": "toolkit",
 		"/etc/apt/sources.list.d/gpuadm-toolkit.sources": "toolkit", "/etc/apt/sources.list.d/gpuadm-driver.sources": "driver",
 	} {
-		if seen[name] != want {
-			t.Errorf("%s is of [%s], want [%s]", name, seen[name], want)
-		}
+		check.That(t, seen[name] == want, "%s is of [%s], want [%s]", name, seen[name], want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -66,9 +67,8 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	if w, err = wantedPackages(drivers.New(), s, f); err != nil {
 		t.Fatal(err)
 	}
-	if s.Driver.Runfile.URL != "file:///srv/mirror/NVIDIA.run" || len(w.repos) != 1 || w.repos[0].URL != "file:///srv/mirror" {
-		t.Errorf("a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
-	}
+	check.That(t, s.Driver.Runfile.URL == "file:///srv/mirror/NVIDIA.run" && len(w.repos) == 1 && w.repos[0].URL == "file:///srv/mirror",
+		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
 
 // TestMirrorOfOthers: what signs, and what is signed, is root's alone: a key that another user owns or reads, and a folder, or what a

@@ -27,9 +27,9 @@ func TestNodeadmGate(t *testing.T) {
 		f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 		wants, err := Wants(new(node.Session), s, f)
 		check.That(t, err == nil && !strings.Contains(fmt.Sprint(wants), method.NodeadmRun), "without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
-		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") || strings.Contains(text, "Restart=") {
-			t.Errorf("%s:\n%s", gate, text)
-		}
+		_, text := nodeadmUnit(s)
+		check.That(t, strings.Contains(text, want) && strings.Contains(text, "After=gpuadm.service") && !strings.Contains(text, "Requires=") && !strings.Contains(text, "Restart="),
+			"%s:\n%s", gate, text)
 	}
 }
 
@@ -43,9 +43,8 @@ func TestNodeadmOld(t *testing.T) {
 			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmUnit: files})
 		}
 		f := must.Get(facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
-		if wants, err := Wants(new(node.Session), s, f); (err != nil) != refused || refused && !strings.Contains(joins.Because(err), "v20251023") {
-			t.Errorf("refused %v: %v %v", refused, wants, err)
-		}
+		wants, err := Wants(new(node.Session), s, f)
+		check.That(t, (err != nil) == refused && (!refused || strings.Contains(joins.Because(err), "v20251023")), "refused %v: %v %v", refused, wants, err)
 	}
 }
 

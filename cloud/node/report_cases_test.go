@@ -208,7 +208,6 @@ func TestUndoLeavesLabel(t *testing.T) {
 	})
 	a.Advance(time.Minute)
 	res, err := a.engine().Undo(a.ctx, a, "all", nil)
-	if err != nil || len(res.Left) != 1 || !strings.HasPrefix(res.Left[0].Cannot, `the label example.com/rack of the node is "theirs", gpuadm had made it "`) {
-		t.Errorf("%v, left %v", err, res.Left)
-	}
+	check.That(t, err == nil && len(res.Left) == 1 && strings.HasPrefix(res.Left[0].Cannot, `the label example.com/rack of the node is "theirs", gpuadm had made it "`),
+		"%v, left %v", err, res.Left)
 }

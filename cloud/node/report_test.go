@@ -56,9 +56,8 @@ Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 	failed.Made = nil
 	err := a.report(failed)
 	check.That(t, err == nil && a.told() == want, "told twice: %v\n%s", err, a.told())
-	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("requests when there is nothing new: %v", got)
-	}
+	got := a.sim.Requests()
+	check.That(t, len(got) == 1, "requests when there is nothing new: %v", got)
 	a.Advance(time.Minute)
 	a.apply()
 	a.converged(a.mark())
@@ -140,9 +139,8 @@ func TestWaitsTell(t *testing.T) {
 	first := a.Now()
 	most := int(readyPatience/reportEvery) + 2
 	check.That(t, len(told) >= most/2 && len(told) <= most, "told %d times in %v", len(told), slept)
-	if len(told) == 0 || !strings.Contains(told[0], "node gpu-1: it is not ready: KubeletNotReady: cni plugin not initialized; waiting since "+first.Format("15:04")) {
-		t.Errorf("told %q", told)
-	}
+	check.That(t, len(told) > 0 && strings.Contains(told[0], "node gpu-1: it is not ready: KubeletNotReady: cni plugin not initialized; waiting since "+first.Format("15:04")),
+		"told %q", told)
 }
 
 // TestWaitsEnd: the time that questions take counts: a silent server does not make a wait of minutes one of hours.
@@ -176,9 +174,7 @@ func TestWaitsSeldom(t *testing.T) {
 	early := pauses[0] + pauses[1] + pauses[2]
 	check.That(t, early <= 6*time.Second, "the first three pauses take %v", early)
 	for i, d := range pauses {
-		if d > 15*time.Second || i > 4 && d < 2*time.Second {
-			t.Errorf("pause %d is %v", i, d)
-		}
+		check.That(t, d <= 15*time.Second && (i <= 4 || d >= 2*time.Second), "pause %d is %v", i, d)
 	}
 	others, _ := waits()
 	check.That(t, !slices.Equal(others, pauses), "two nodes ask at the same moments")

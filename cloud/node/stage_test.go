@@ -332,9 +332,7 @@ func TestNodeWantsNothing(t *testing.T) {
 		f := facts.Facts{Kubelet: c.k}
 		wants, err := Stage().Wants(c.spec, f)
 		notes := strings.Join(Stage().Notes(nil, c.spec, f), "; ")
-		if err != nil || len(wants) > 0 || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
-			t.Errorf("%s: %d wants, notes %q, %v", name, len(wants), notes, err)
-		}
+		check.That(t, err == nil && len(wants) == 0 && strings.Contains(notes, c.note) && (c.note != "" || notes == ""), "%s: %d wants, notes %q, %v", name, len(wants), notes, err)
 	}
 	for version, taken := range map[string]bool{"1.29.4": false, "v1.30.0": true, "1.34.1": true, "": true} {
 		_, err := Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", Version: version, TaintsAt: facts.Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"}}})

@@ -133,9 +133,7 @@ func TestStartupTaint(t *testing.T) {
 		case on:
 			got = taint.String()
 		}
-		if got != want || err == nil && why == "" || !on && taint != (spec.Taint{}) {
-			t.Errorf("%+v: %s, %q, %v; want %q", c, got, why, err, want)
-		}
+		check.That(t, got == want && (err != nil || why != "") && (on || taint == (spec.Taint{})), "%+v: %s, %q, %v; want %q", c, got, why, err, want)
 		status, on := failedTaint(s, f)
 		got = fmt.Sprint(status, on)
 		check.That(t, got == fmt.Sprint(parsedTaint(wantFailed), wantFailed != ""), "%+v: failed taint %s, want %q", c, got, wantFailed)
@@ -201,15 +199,13 @@ func TestHolds(t *testing.T) {
 		case on:
 			want = "those that are bound to the node already come back with kubelet"
 		}
-		if got := holds(s, f); !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("%+v: %q, want %q", c, got, want)
-		}
+		got := holds(s, f)
+		check.That(t, strings.Contains(got, want) && (want != "" || got == ""), "%+v: %q, want %q", c, got, want)
 	})
 	n := joins.Recorded(t, "ubuntu24-h100", nil)
 	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs are ready: no account here may take a startup taint off"} {
-		if got, err := Holds(t.Context(), n.View(), joins.Spec(t, text)); err != nil || !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("%q: %q %v", text, got, err)
-		}
+		got, err := Holds(t.Context(), n.View(), joins.Spec(t, text))
+		check.That(t, err == nil && strings.Contains(got, want) && (want != "" || got == ""), "%q: %q %v", text, got, err)
 	}
 	got, err := Holds(t.Context(), joins.Recorded(t, "no-gpu", nil).View(), joins.Spec(t, "[node]\n"))
 	check.That(t, got == "" && err == nil, "without GPUs: %q %v", got, err)

@@ -138,9 +138,8 @@ func TestBakeIsItsPlan(t *testing.T) {
 				code, dry := b.plan("bake", "--dry-run")
 				codeRoot, root := b.plan("plan")
 				_, install := b.plan("apply", "--install", "--dry-run")
-				if code != codeRoot || b.image.Touches() != touched {
-					t.Fatalf("bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
-				}
+				must.That(t, code == codeRoot && b.image.Touches() == touched,
+					"bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
 				same := func(what string, want, got []converge.Change) {
 					check.None(t, cmp.Diff(want, got), "%s (-want +got):", what)
 				}

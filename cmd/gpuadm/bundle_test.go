@@ -123,14 +123,13 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	for _, text := range files {
 		size += len(text)
 	}
-	if size > bundleMost+1<<20 || len(files["kernel.txt"]) > partMost+1<<10 || !strings.HasPrefix(files["kernel.txt"], "(the beginning is left out)\n2026") {
-		t.Errorf("%d bytes, of them %d in kernel.txt, which begins with %.60q", size, len(files["kernel.txt"]), files["kernel.txt"])
-	}
+	check.That(t, size <= bundleMost+1<<20 && len(files["kernel.txt"]) <= partMost+1<<10 && strings.HasPrefix(files["kernel.txt"], "(the beginning is left out)\n2026"),
+		"%d bytes, of them %d in kernel.txt, which begins with %.60q", size, len(files["kernel.txt"]), files["kernel.txt"])
 	for _, name := range []string{"plan.json", "packages.txt", "runs.json"} {
 		_, packed := files[name]
-		if at := strings.Index(files["index.txt"], "\nNot in it:\n"); packed || at < 0 || !strings.Contains(files["index.txt"][at:], name) || !strings.Contains(out, name) {
-			t.Errorf("%s is not named as missing:\n%s\n%s", name, files["index.txt"], out)
-		}
+		at := strings.Index(files["index.txt"], "\nNot in it:\n")
+		check.That(t, !packed && at >= 0 && strings.Contains(files["index.txt"][at:], name) && strings.Contains(out, name),
+			"%s is not named as missing:\n%s\n%s", name, files["index.txt"], out)
 	}
 	check.That(t, strings.Contains(files["facts.txtar"], "-- sim.toml --"), "no recording:\n%s", files["index.txt"])
 	for _, there := range []string{"/tmp/a.tar.gz", "/tmp/there.tar.gz"} {
@@ -189,7 +188,7 @@ func TestBundleWithoutSystemd(t *testing.T) {
 	}
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
 	check.That(t, strings.Contains(out.String(), "units.txt: systemd does not run here\n"), "units.txt has another reason:\n%s", out.String())
-	if text := out.String(); strings.Contains(text, "first boot") || !strings.Contains(text, "kernel.txt: the machine does not run") {
-		t.Errorf("a folder may be the disk of a machine that has booted:\n%s", text)
-	}
+	text := out.String()
+	check.That(t, !strings.Contains(text, "first boot") && strings.Contains(text, "kernel.txt: the machine does not run"),
+		"a folder may be the disk of a machine that has booted:\n%s", text)
 }

@@ -181,9 +181,8 @@ func TestDrainRefused(t *testing.T) {
 			b.sim.Heal()
 			b.sim.Admit(nil)
 			b.gpuadm("apply", "mig", "--unattended")
-			if !strings.Contains(b.said, "made in") || len(b.evicted) != 1 || b.cordoned() != free {
-				t.Errorf("afterwards evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
-			}
+			check.That(t, strings.Contains(b.said, "made in") && len(b.evicted) == 1 && b.cordoned() == free,
+				"afterwards evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 		})
 	}
 }
@@ -262,8 +261,8 @@ func TestRejectedOnce(t *testing.T) {
 	for _, args := range [][]string{{"apply"}, {"plan"}, {"plan", "-v"}, {"status"}} {
 		b.said = ""
 		b.gpuadm(args...)
-		if n := strings.Count(b.said, "rejects the credentials (401)"); n != 1 || strings.Count(b.said, "kubectl create token") != 1 || args[0] == "apply" && strings.Count(b.said, "deferred") > 1 {
-			t.Errorf("%q says it %d times:\n%s", args, n, b.said)
-		}
+		n := strings.Count(b.said, "rejects the credentials (401)")
+		check.That(t, n == 1 && strings.Count(b.said, "kubectl create token") == 1 && (args[0] != "apply" || strings.Count(b.said, "deferred") <= 1),
+			"%q says it %d times:\n%s", args, n, b.said)
 	}
 }

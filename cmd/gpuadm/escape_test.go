@@ -119,9 +119,7 @@ func TestNothingIsForged(t *testing.T) {
 			bad := forged(out.String())
 			check.That(t, bad == "" || form != "text", "%s: on stdout: %q", line, bad)
 			for answer := range strings.Lines(out.String()) {
-				if form == "json" && (!json.Valid([]byte(answer)) || !utf8.ValidString(answer)) {
-					t.Errorf("%s: no JSON: %q", line, answer)
-				}
+				check.That(t, form != "json" || (json.Valid([]byte(answer)) && utf8.ValidString(answer)), "%s: no JSON: %q", line, answer)
 			}
 		}
 	}

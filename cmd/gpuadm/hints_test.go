@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/pairs"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -207,9 +208,8 @@ func TestDoctorCommands(t *testing.T) {
 			}
 		}
 	}
-	if why := r.wrong() + repairs.wrong(); why != "" || tested < 10 {
-		t.Errorf("%d commands: %s", tested, why)
-	}
+	why := r.wrong() + repairs.wrong()
+	check.That(t, why == "" && tested >= 10, "%d commands: %s", tested, why)
 }
 
 // shellWords takes a line apart as a shell does; gpuadm quotes with ' alone: host.ShellWord.

@@ -106,9 +106,9 @@ func TestPlantedSecrets(t *testing.T) {
 		}
 		return out.String()
 	}
-	if out := said(0, "facts", "--record"); !strings.Contains(out, "(masked)") || !strings.Contains(out, "--kubeconfig=/var/lib/kubelet/kubeconfig") {
-		t.Errorf("the recording has no mark, or no longer what is of use:\n%s", out)
-	}
+	out := said(0, "facts", "--record")
+	check.That(t, strings.Contains(out, "(masked)") && strings.Contains(out, "--kubeconfig=/var/lib/kubelet/kubeconfig"),
+		"the recording has no mark, or no longer what is of use:\n%s", out)
 	said(0, "facts")
 	said(0, "facts", "-v")
 	said(3, "status", "--diff")

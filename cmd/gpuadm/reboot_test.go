@@ -60,9 +60,7 @@ func TestMayReboot(t *testing.T) {
 		touches := n.Touches()
 		err = command.mayReboot(t.Context())
 		told := (*trouble.Error)(nil)
-		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.run.Reboots != c.reboots {
-			t.Errorf("%s: %v, reboots %v", c.name, err, command.run.Reboots)
-		}
+		check.That(t, errors.As(err, &told) == c.refused && (err == nil || c.refused) && command.run.Reboots == c.reboots, "%s: %v, reboots %v", c.name, err, command.run.Reboots)
 		check.That(t, !c.refused || strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot"), "%s: %v", c.name, err)
 		check.That(t, n.Touches() == touches, "%s: it was touched", c.name)
 	}
@@ -89,9 +87,8 @@ func TestRebootFails(t *testing.T) {
 	d := &deaf{}
 	told := (*trouble.Error)(nil)
 	err := reboot(ctx, d)
-	if !errors.As(err, &told) || !strings.Contains(told.What, "cannot run systemctl") || len(told.Try) == 0 || strings.Join(d.asked, " ") != "systemctl reboot" {
-		t.Errorf("%v after %q", err, d.asked)
-	}
+	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "cannot run systemctl") && len(told.Try) > 0 && strings.Join(d.asked, " ") == "systemctl reboot",
+		"%v after %q", err, d.asked)
 }
 
 // TestBootUnitsHaveALimit: kubelet waits for the first unit, so an apply in there ends by its deadline; systemd's own limit is for a

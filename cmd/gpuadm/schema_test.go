@@ -388,9 +388,8 @@ func TestSpecHasSchema(t *testing.T) {
 			check.That(t, judge(text) != nil, "the schema takes it:\n%s", text)
 		}
 	}
-	if judge("format = 1\n[drivers]\n") == nil || judge("format = 2\n") == nil || judge("format = 1\nversion = 1\n") == nil {
-		t.Error("the schema takes an unknown section, format or key")
-	}
+	check.That(t, judge("format = 1\n[drivers]\n") != nil && judge("format = 2\n") != nil && judge("format = 1\nversion = 1\n") != nil,
+		"the schema takes an unknown section, format or key")
 	if !slices.Contains([]string{draft07}, s.Schema().Schema) {
 		t.Errorf("it is of %s", s.Schema().Schema)
 	}

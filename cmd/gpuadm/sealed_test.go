@@ -52,9 +52,8 @@ func TestSealed(t *testing.T) {
 			touched := n.Touches()
 			code, out := onHost(t, n, "plan", "-v")
 			if c.name == "" {
-				if code != 0 || strings.Contains(out, "cannot prepare") || !strings.Contains(strings.Join(strings.Fields(out), " "), c.page) {
-					t.Errorf("exit code %d\n%s", code, out)
-				}
+				check.That(t, code == 0 && !strings.Contains(out, "cannot prepare") && strings.Contains(strings.Join(strings.Fields(out), " "), c.page),
+					"exit code %d\n%s", code, out)
 				return
 			}
 			var why, use string

@@ -5,12 +5,12 @@ package hardware
 
 import (
 	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // FuzzPlain compares compilerName with the regular expression that it says the same as.
@@ -48,9 +48,7 @@ func TestMachineOf(t *testing.T) {
 		GPUs: []Device{{Address: "a", ID: "2330", Model: "H100 80GB"}, {Address: "d", ID: "1eb8"}}, Switches: []Device{{Address: "b", ID: "22a3"}}, ID: "ubuntu",
 		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Running: "6.8.0-40", Instance: "p5",
 	}
-	if d := cmp.Diff(want, MachineOf(f, "p5")); d != "" {
-		t.Error(d)
-	}
+	check.None(t, cmp.Diff(want, MachineOf(f, "p5")), "got")
 	for _, x := range []struct {
 		live bool
 		k    facts.Kernel
@@ -62,16 +60,10 @@ func TestMachineOf(t *testing.T) {
 		{true, facts.Kernel{}, nil},
 	} {
 		f.Live, f.Kernel = x.live, x.k
-		if got := MachineOf(f, "").Kernels; !slices.Equal(got, x.want) {
-			t.Errorf("%+v: %v", x.k, got)
-		}
+		check.List(t, MachineOf(f, "").Kernels, x.want, "%+v:", x.k)
 	}
 	f.GPUs = nil
-	if MachineOf(f, "").GPUs != nil {
-		t.Error("the GPUs were not read, and MachineOf says that there are none")
-	}
+	check.That(t, MachineOf(f, "").GPUs == nil, "the GPUs were not read, and MachineOf says that there are none")
 	f.GPUs = []facts.PCI{}
-	if MachineOf(f, "").GPUs == nil {
-		t.Error("the GPUs were read, and MachineOf says that they were not")
-	}
+	check.That(t, MachineOf(f, "").GPUs != nil, "the GPUs were read, and MachineOf says that they were not")
 }

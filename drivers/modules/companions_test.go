@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -49,9 +50,7 @@ func TestBuiltInCompanion(t *testing.T) {
 	w := kmod.Module("6.8.0", []string{LoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, false, "")
 	for archive, want := range map[string]bool{driver: false, driver + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/core/ib_umad.ko\n": true} {
 		state, err := w.Look(t.Context(), drivertest.Node(t, archive))
-		if err != nil || strings.Contains(string(state), "ib_umad") == want {
-			t.Errorf("%q, %v; built in: %v", state, err, want)
-		}
+		check.That(t, err == nil && strings.Contains(string(state), "ib_umad") != want, "%q, %v; built in: %v", state, err, want)
 	}
 }
 
@@ -89,9 +88,7 @@ func TestCompanions(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if x.problem == "" && state != "ok" || !strings.Contains(string(state), x.problem) {
-			t.Errorf("%s: %q, want %q", x.name, state, x.problem)
-		}
+		check.That(t, (x.problem != "" || state == "ok") && strings.Contains(string(state), x.problem), "%s: %q, want %q", x.name, state, x.problem)
 	}
 }
 
@@ -103,25 +100,15 @@ func TestBuiltBeside(t *testing.T) {
 	state := func(n *simhost.Node) string {
 		t.Helper()
 		version, is, err := BuiltBeside(n, "nvidia-fs", kernel)
-		if err != nil || version != "2.26.6" && is != "fits" {
-			t.Errorf("version %q, %v", version, err)
-		}
+		check.That(t, err == nil && (version == "2.26.6" || is == "fits"), "version %q, %v", version, err)
 		return string(is)
 	}
-	if is := state(drivertest.Node(t, source)); is != "fits" {
-		t.Errorf("without a driver: %q", is)
-	}
-	if is := state(drivertest.Node(t, driver)); is != "fits" {
-		t.Errorf("without a source: %q", is)
-	}
+	check.Equal(t, state(drivertest.Node(t, source)), "fits", "without a driver:")
+	check.Equal(t, state(drivertest.Node(t, driver)), "fits", "without a source:")
 	n := drivertest.Node(t, source+driver)
-	if is := state(n); is != "not built" {
-		t.Errorf("without its file: %q", is)
-	}
+	check.Equal(t, state(n), "not built", "without its file:")
 	for _, step := range []struct{ file, want string }{{"nvidia-fs.ko", "fits"}, {"nvidia.ko", "of another driver"}, {"nvidia-fs.ko", "fits"}} {
 		must.OK(t, n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}))
-		if is := state(n); is != step.want {
-			t.Errorf("after %s: %q, want %q", step.file, is, step.want)
-		}
+		check.Equal(t, state(n), step.want, "after %s:", step.file)
 	}
 }

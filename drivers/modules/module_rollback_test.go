@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -81,15 +82,13 @@ func TestUndoReloadsModule(t *testing.T) {
 		}
 		loads := func(want string) {
 			t.Helper()
-			if is, err := n.ReadFile("/sys/module/nvidia/version"); err != nil || string(is) != want+"\n" {
-				t.Errorf("%s: loaded is %q, %v; want %s", name, is, err, want)
-			}
+			is, err := n.ReadFile("/sys/module/nvidia/version")
+			check.That(t, err == nil && string(is) == want+"\n", "%s: loaded is %q, %v; want %s", name, is, err, want)
 		}
 		for _, version := range []string{"570.172.08", "580.95.05"} {
 			side.Version = version
-			if _, err := e.Apply(context.Background(), n); err != nil {
-				t.Fatal(name, err)
-			}
+			_, err := e.Apply(context.Background(), n)
+			must.That(t, err == nil, "%v: %v", name, err)
 			loads(version)
 		}
 		e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 4711 (python3)"}, nil }
@@ -99,9 +98,8 @@ func TestUndoReloadsModule(t *testing.T) {
 		}
 		loads("580.95.05")
 		e.Clients = nil
-		if _, err := e.Undo(context.Background(), n, "", nil); err != nil {
-			t.Fatal(name, err)
-		}
+		_, err := e.Undo(context.Background(), n, "", nil)
+		must.That(t, err == nil, "%v: %v", name, err)
 		loads("570.172.08")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -110,13 +111,12 @@ func TestRunningKernelIsGone(t *testing.T) {
 	e := engine()
 	for try := range 2 {
 		res := must.Get(e.Apply(t.Context(), n))(t)
-		if made := len(res.Made) > 0; made != (try == 0) || !strings.Contains(res.Reboot, "kernel 6.5.0 runs and is not installed") || !strings.Contains(res.Reboot, "kernel 6.8.0 has the driver") {
-			t.Errorf("apply %d: %q, %v", try, res.Reboot, res.Made)
-		}
+		made := len(res.Made) > 0
+		check.That(t, made == (try == 0) && strings.Contains(res.Reboot, "kernel 6.5.0 runs and is not installed") && strings.Contains(res.Reboot, "kernel 6.8.0 has the driver"),
+			"apply %d: %q, %v", try, res.Reboot, res.Made)
 	}
-	if p := must.Get(e.Plan(t.Context(), n.View()))(t); p.Now() != 0 || p.Deferred != 1 {
-		t.Errorf("%+v", p.Changes)
-	}
+	p := must.Get(e.Plan(t.Context(), n.View()))(t)
+	check.That(t, p.Now() == 0 && p.Deferred == 1, "%+v", p.Changes)
 }
 
 // TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
@@ -126,29 +126,22 @@ func TestModulesThereAndBack(t *testing.T) {
 	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
 	e := engine()
 	plan, err := e.Plan(context.Background(), n.View())
-	if err != nil || len(plan.Cannot()) > 0 {
-		t.Fatal(err, plan.Cannot())
-	}
+	must.That(t, err == nil && len(plan.Cannot()) == 0, "%v: %v", err, plan.Cannot())
 	res := must.Get(e.Apply(context.Background(), n))(t)
 	var made []string
 	for _, c := range res.Made {
 		made = append(made, c.Kind)
 	}
-	if got := strings.Join(made, " "); got != "file file dkms initramfs module" && got != "folder file folder file dkms initramfs module" {
-		t.Error(got)
-	}
-	if u, err := n.ReadFile("/sys/module/nvidia_uvm/refcnt"); err != nil || string(u) != "0\n" {
-		t.Error("nvidia-uvm is not loaded", err)
-	}
+	got := strings.Join(made, " ")
+	check.That(t, got == "file file dkms initramfs module" || got == "folder file folder file dkms initramfs module", "%v", got)
+	u, err := n.ReadFile("/sys/module/nvidia_uvm/refcnt")
+	check.That(t, err == nil && string(u) == "0\n", "nvidia-uvm is not loaded: %v", err)
 	touches := n.Touches()
 	if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 || n.Touches() != touches || len(n.Violations()) > 0 {
 		t.Errorf("the second apply: %v, %v, %d touches, %v", res.Made, err, n.Touches()-touches, n.Violations())
 	}
 	must.Get(e.Undo(context.Background(), n, "", nil))(t)
-	if d := cmp.Diff(first, n.Tree(converge.Home, "/sys", "/proc", "/run")); d != "" {
-		t.Errorf("after undo (-first +now)\n%s", d)
-	}
-	if _, err := n.Stat("/sys/module/nvidia/refcnt"); err == nil {
-		t.Error("the module is loaded without anything on disk")
-	}
+	check.None(t, cmp.Diff(first, n.Tree(converge.Home, "/sys", "/proc", "/run")), "after undo (-first +now)")
+	_, err = n.Stat("/sys/module/nvidia/refcnt")
+	check.That(t, err != nil, "the module is loaded without anything on disk")
 }

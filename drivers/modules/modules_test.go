@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -26,14 +27,11 @@ func TestModprobeConf(t *testing.T) {
 	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
 	want := "# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
 		"options nvidia NVreg_A=\"a=1; b=2\"\noptions nvidia NVreg_B=1\noptions nvidia NVreg_C=\"\"\noptions nvidia NVreg_D=0x1,0x2\n"
-	if err != nil || string(got) != want {
-		t.Errorf("%v\n%s", err, got)
-	}
+	check.That(t, err == nil && string(got) == want, "%v\n%s", err, got)
 	for name, value := range map[string]string{"NVreg_A": "x\ninstall nvidia /bin/sh", "NVreg_B": `a" b="c`, "a b": "1", "": "1", "NVreg_C": `x\`, "NVreg_D": "\x7f", "NVreg_E": "ü", "x\ny": ""} {
 		_, err := ModprobeConf(map[string]string{name: value})
-		if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 {
-			t.Errorf("%q=%q: %v", name, value, err)
-		}
+		told := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &told) && len(told.Try) > 0, "%q=%q: %v", name, value, err)
 	}
 }
 
@@ -87,9 +85,7 @@ func TestBuilt(t *testing.T) {
 		{"unsigned", tree + locked + drivertest.ModuleFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed, it is not signed, and the kernel demands that"},
 	} {
 		name, state, err := Built(drivertest.Node(t, c.archive), "580.95.05", "6.8.0")
-		if name != c.module || state != c.state || err != nil {
-			t.Errorf("%s: %q, %q, %v", c.name, name, state, err)
-		}
+		check.That(t, name == c.module && state == c.state && err == nil, "%s: %q, %q, %v", c.name, name, state, err)
 	}
 }
 
@@ -101,21 +97,13 @@ func kernelSide() KernelSide {
 
 func TestSecureBootIsReadFirst(t *testing.T) {
 	wants, err := Settings(kernelSide())
-	if err != nil || wants[0].Ref().Kind != "check" {
-		t.Fatal(err)
-	}
-	if p := drivertest.Problems(t, wants, drivertest.Node(t, "")); p != "" {
-		t.Error(p)
-	}
-	if p := drivertest.Problems(t, wants, drivertest.Node(t, secured)); !strings.Contains(p, "this machine has no such key") {
-		t.Error(p)
-	}
+	must.That(t, err == nil && wants[0].Ref().Kind == "check", "%v", err)
+	check.None(t, drivertest.Problems(t, wants, drivertest.Node(t, "")), "got")
+	check.Has(t, drivertest.Problems(t, wants, drivertest.Node(t, secured)), "this machine has no such key", "got")
 	signed := kernelSide()
 	signed.Build = "precompiled"
 	wants, _ = Settings(signed)
-	if p := drivertest.Problems(t, wants, drivertest.Node(t, secured)); p != "" {
-		t.Error(p)
-	}
+	check.None(t, drivertest.Problems(t, wants, drivertest.Node(t, secured)), "got")
 }
 
 // TestEnrolment wants each step to the enrolment of DKMS's key, with the file that it is in, and no more than is to be done.
@@ -144,9 +132,7 @@ func TestEnrolment(t *testing.T) {
 			at += i
 		}
 		for _, not := range x.none {
-			if strings.Contains(message, not) {
-				t.Errorf("%s: %q in %s", x.name, not, message)
-			}
+			check.That(t, !strings.Contains(message, not), "%s: %q in %s", x.name, not, message)
 		}
 	}
 }
@@ -166,13 +152,10 @@ func TestModuleWantsInAFolder(t *testing.T) {
 				must.OK(t, w.Make(t.Context(), n, to))
 			}
 		}
-		if err != nil && !errors.As(err, new(host.Later)) {
-			t.Errorf("%s %s: %v", w.Ref().Kind, w.Ref().Name, err)
-		}
+		check.That(t, err == nil || errors.As(err, new(host.Later)), "%s %s: %v", w.Ref().Kind, w.Ref().Name, err)
 	}
-	if _, err := n.Stat("/var/lib/dkms/mok.key"); err == nil {
-		t.Error("an image carries a key that signs on every machine")
-	}
+	_, err := n.Stat("/var/lib/dkms/mok.key")
+	check.That(t, err != nil, "an image carries a key that signs on every machine")
 }
 
 func TestOrderOfWhatSettles(t *testing.T) {
@@ -183,9 +166,7 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	for _, w := range wants {
 		kinds = append(kinds, w.Ref().Kind)
 	}
-	if got := strings.Join(kinds, " "); got != "dkms module-file initramfs check module paused" {
-		t.Error(got)
-	}
+	check.Equal(t, strings.Join(kinds, " "), "dkms module-file initramfs check module paused", "got")
 	side := kernelSide()
 	side.Companions = append(slices.Clone(side.Companions), Storage) // built against the driver's, and loaded with it
 	kinds = nil
@@ -195,9 +176,7 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	for _, w := range wants {
 		kinds = append(kinds, w.Ref().Kind)
 	}
-	if got := strings.Join(kinds, " "); got != "dkms module-file check dkms initramfs check module paused" {
-		t.Error(got)
-	}
+	check.Equal(t, strings.Join(kinds, " "), "dkms module-file check dkms initramfs check module paused", "got")
 	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
 	wants, _ = Wants(kernelSide(), f, facts.Modules{})
 	for state, when := range map[string]host.When{
@@ -206,13 +185,12 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		"-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nOpen Kernel Module\n": "",
 	} {
 		last, later := wants[len(wants)-1], host.Later{}
-		if _, err := last.Look(t.Context(), drivertest.Node(t, state)); last.Ref().Kind != "check" || errors.As(err, &later) != (when != "") || later.When != when || !strings.Contains(last.Why, "6.5.0") {
-			t.Errorf("%q: kernel 6.5.0 runs, which has no folder: %v, %v", state, last.Ref(), err)
-		}
+		_, err := last.Look(t.Context(), drivertest.Node(t, state))
+		check.That(t, last.Ref().Kind == "check" && errors.As(err, &later) == (when != "") && later.When == when && strings.Contains(last.Why, "6.5.0"),
+			"%q: kernel 6.5.0 runs, which has no folder: %v, %v", state, last.Ref(), err)
 	}
-	if _, err := Wants(KernelSide{}, f, facts.Modules{}); err == nil {
-		t.Error("no kernel, and no refusal")
-	}
+	_, err = Wants(KernelSide{}, f, facts.Modules{})
+	check.That(t, err != nil, "no kernel, and no refusal")
 }
 
 // signedFile is a module with a signature behind its end: one of a module in a Debian kernel's package, which says who signed.
@@ -236,9 +214,7 @@ func secure(t *testing.T, record string) *facts.Trust {
 		return &facts.Trust{SecureBoot: "on"}
 	}
 	m, err := facts.ReadModule(drivertest.Node(t, signedFile(t, "nvidia.ko", "1", record)), "/nvidia.ko")
-	if err != nil || m.Signer == nil {
-		t.Fatal(err)
-	}
+	must.That(t, err == nil && m.Signer != nil, "%v", err)
 	return &facts.Trust{SecureBoot: "on", Build: m.Signer, Enrolled: []facts.Key{*m.Signer}}
 }
 
@@ -258,12 +234,10 @@ func TestImageSignedBy(t *testing.T) {
 		n, k := drivertest.Node(t, tree(x.uvm)), kernelSide()
 		k.Image = secure(t, x.key)
 		_, state, err := k.built(n, "580.95.05", "6.8.0")
-		if err != nil || !strings.HasPrefix(string(state), "installed") || (state == "installed") != (x.problem == "") || !strings.Contains(string(state), x.problem) {
-			t.Errorf("%s: %q, %v", x.name, state, err)
-		}
-		if file, err := k.onDiskProven(n, "6.8.0"); err != nil || (file == "580.95.05 open") != (x.problem == "") {
-			t.Errorf("%s: %q, %v", x.name, file, err)
-		}
+		check.That(t, err == nil && strings.HasPrefix(string(state), "installed") && (state == "installed") == (x.problem == "") && strings.Contains(string(state), x.problem),
+			"%s: %q, %v", x.name, state, err)
+		file, err := k.onDiskProven(n, "6.8.0")
+		check.That(t, err == nil && (file == "580.95.05 open") == (x.problem == ""), "%s: %q, %v", x.name, file, err)
 		if _, state, _ = Built(n, "580.95.05", "6.8.0"); state != "installed" {
 			t.Errorf("%s: not for Secure Boot: %q", x.name, state)
 		}
@@ -278,9 +252,8 @@ func TestImageOfSignedPackages(t *testing.T) {
 		drivertest.ModuleFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
 	} {
 		k := KernelSide{Version: "580.95.05", Flavour: "open", Build: "precompiled", Image: secure(t, signedB)}
-		if state, err := k.onDiskProven(drivertest.Node(t, dep+file), "6.8.0"); err != nil || string(state) != is {
-			t.Errorf("%q, want %q, %v", state, is, err)
-		}
+		state, err := k.onDiskProven(drivertest.Node(t, dep+file), "6.8.0")
+		check.That(t, err == nil && string(state) == is, "%q, want %q, %v", state, is, err)
 	}
 }
 
@@ -290,9 +263,8 @@ func TestImageBesideSignedBy(t *testing.T) {
 	n, k := drivertest.Node(t, dep+signedFile(t, updates+"nvidia.ko", "580.95.05", signedA)+signedFile(t, updates+"nvidia-fs.ko", "2.26.6", signedB)), kernelSide()
 	for key, fits := range map[string]bool{signedA: false, signedB: true} {
 		k.Image = secure(t, key)
-		if _, state, err := k.builtBeside(n, Storage, "6.8.0"); err != nil || (state == kmod.BesideFits) != fits {
-			t.Errorf("%s: %q, %v", key, state, err)
-		}
+		_, state, err := k.builtBeside(n, Storage, "6.8.0")
+		check.That(t, err == nil && (state == kmod.BesideFits) == fits, "%s: %q, %v", key, state, err)
 	}
 }
 
@@ -310,9 +282,7 @@ func TestImageNeedsKey(t *testing.T) {
 	} {
 		wants := must.Get(Settings(KernelSide{Version: "580.95.05", Flavour: "open", Build: x.build, Image: x.image}))(t)
 		p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\nlive = false\n"))
-		if strings.Contains(p, "bake has no key to sign them with") != x.refused || (p != "") != x.refused {
-			t.Errorf("%s: %q", x.name, p)
-		}
+		check.That(t, strings.Contains(p, "bake has no key to sign them with") == x.refused && (p != "") == x.refused, "%s: %q", x.name, p)
 	}
 }
 
@@ -333,9 +303,8 @@ func TestFirstBootOfSignedImage(t *testing.T) {
 		k := kernelSide()
 		k.Version = x.version
 		wants := must.Get(Settings(k))(t)
-		if p := drivertest.Problems(t, wants, drivertest.Node(t, secured+x.archive)); strings.Contains(p, "cannot use modules built here") != x.refused {
-			t.Errorf("%s: %q", x.name, p)
-		}
+		p := drivertest.Problems(t, wants, drivertest.Node(t, secured+x.archive))
+		check.That(t, strings.Contains(p, "cannot use modules built here") == x.refused, "%s: %q", x.name, p)
 	}
 }
 
@@ -348,8 +317,7 @@ func TestRealtime(t *testing.T) {
 		rt + "-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n" + drivertest.ModuleFile("lib/modules/6.8.0/updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): false,
 	} {
 		wants := must.Get(Settings(kernelSide()))(t)
-		if p := drivertest.Problems(t, wants, drivertest.Node(t, tree)); strings.Contains(p, "PREEMPT_RT") != refused {
-			t.Errorf("%q: %q", tree, p)
-		}
+		p := drivertest.Problems(t, wants, drivertest.Node(t, tree))
+		check.That(t, strings.Contains(p, "PREEMPT_RT") == refused, "%q: %q", tree, p)
 	}
 }

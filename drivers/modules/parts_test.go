@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -27,7 +28,6 @@ func TestPartsDoNotRefuseTheirRepair(t *testing.T) {
 	if err != nil {
 		return // deferred until its packages are installed
 	}
-	if _, err := w.To(found); err != nil {
-		t.Errorf("the plan is refused: %v", err)
-	}
+	_, err = w.To(found)
+	check.That(t, err == nil, "the plan is refused: %v", err)
 }

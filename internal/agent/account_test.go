@@ -79,9 +79,8 @@ func TestDaemonSetLends(t *testing.T) {
 	} {
 		said.Reset()
 		step.do()
-		if err := p.lend(t.Context(), machine); err != nil {
-			t.Fatal(step.what, err)
-		}
+		err := p.lend(t.Context(), machine)
+		must.That(t, err == nil, "%v: %v", step.what, err)
 		for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
 			_, err := machine.Stat(name)
 			check.That(t, (err == nil) == step.lent, "%s: %s: %v", step.what, name, err)
@@ -113,9 +112,7 @@ func TestDaemonSetRenews(t *testing.T) {
 		stop()
 		<-ended
 		token, err := machine.ReadFile(podToken)
-		if lent && string(token) != "newer" || !lent && err == nil {
-			t.Errorf("lent %v: the machine has %q, %v", lent, token, err)
-		}
+		check.That(t, (!lent || string(token) == "newer") && (lent || err != nil), "lent %v: the machine has %q, %v", lent, token, err)
 	}
 }
 

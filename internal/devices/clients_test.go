@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -80,9 +81,7 @@ func hold(what string) error {
 func start(t *testing.T, what string) int {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("only root sees what processes of others have open")
-		}
+		must.That(t, os.Getenv("CI") != "true", "only root sees what processes of others have open")
 		t.Skip("only root sees what processes of others have open")
 	}
 	// What started the test may have left it files open, /dev/null among them.
@@ -104,9 +103,8 @@ func start(t *testing.T, what string) int {
 		stdin.Close()
 		_ = cmd.Wait()
 	})
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the other process is not ready: %q, %v, %s", line, err, &stderr)
-	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	must.That(t, line == "ready\n", "the other process is not ready: %q, %v, %s", line, err, &stderr)
 	return cmd.Process.Pid
 }
 
@@ -157,16 +155,11 @@ func TestFileIsNoGPU(t *testing.T) {
 	for fd := 4; err == nil && link != "/dev/nvidia0"; fd++ {
 		link, err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tenant, fd))
 	}
-	if err != nil {
-		t.Fatalf("the tenant's file does not pass for /dev/nvidia0: %v", err)
-	}
+	must.That(t, err == nil, "the tenant's file does not pass for /dev/nvidia0: %v", err)
 	holders, err := devices.Holders(t.Context(), live(t, tenant, client))
-	if err != nil || len(holders) != 1 || holders[0].PID != client || len(holders[0].Files) != 1 {
-		t.Errorf("tenant %d, client %d: %v, %v", tenant, client, holders, err)
-	}
-	if clients, err := devices.Clients(t.Context(), live(t, tenant, client)); err != nil || len(clients) != 1 {
-		t.Errorf("%q, %v", clients, err)
-	}
+	check.That(t, err == nil && len(holders) == 1 && holders[0].PID == client && len(holders[0].Files) == 1, "tenant %d, client %d: %v, %v", tenant, client, holders, err)
+	clients, err := devices.Clients(t.Context(), live(t, tenant, client))
+	check.That(t, err == nil && len(clients) == 1, "%q, %v", clients, err)
 }
 
 // TestManyOpenFiles: what 16,000 open files cost grows as their number does, and what is said of them is short.
@@ -177,9 +170,8 @@ func TestManyOpenFiles(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		clients, err := devices.Clients(t.Context(), v)
 		runtime.ReadMemStats(&after)
-		if said := strings.Join(clients, "\n"); err != nil || len(said) > 1024 {
-			t.Errorf("%s: %d bytes are said of it, %v", what, len(said), err)
-		}
+		said := strings.Join(clients, "\n")
+		check.That(t, err == nil && len(said) <= 1024, "%s: %d bytes are said of it, %v", what, len(said), err)
 		return after.TotalAlloc - before.TotalAlloc, v.calls
 	}
 	few, fewCalls := cost("/dev/nvidia*1000")
@@ -189,9 +181,8 @@ func TestManyOpenFiles(t *testing.T) {
 		t.Errorf("1,000 files take %d bytes and %d calls, 16,000 take %d and %d", few, fewCalls, many, manyCalls)
 	}
 	same := live(t, start(t, "/dev/null*15000"))
-	if clients, err := devices.Clients(t.Context(), same); err != nil || len(clients) != 1 || len(clients[0]) > 100 {
-		t.Errorf("%q, %v", clients, err)
-	}
+	clients, err := devices.Clients(t.Context(), same)
+	check.That(t, err == nil && len(clients) == 1 && len(clients[0]) <= 100, "%q, %v", clients, err)
 }
 
 // TestProcessesComeAndGo: a process that has ended, and one that its parent has not waited for, are no error.
@@ -201,11 +192,9 @@ func TestProcessesComeAndGo(t *testing.T) {
 	var info unix.Siginfo
 	must.OK(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
 	zombie := ended.Process.Pid
-	if holders, err := devices.Holders(t.Context(), live(t, zombie, 1<<22)); err != nil || len(holders) > 0 {
-		t.Errorf("a zombie: %v, %v", holders, err)
-	}
+	holders, err := devices.Holders(t.Context(), live(t, zombie, 1<<22))
+	check.That(t, err == nil && len(holders) == 0, "a zombie: %v, %v", holders, err)
 	_ = ended.Wait()
-	if holders, err := devices.Holders(t.Context(), live(t, zombie)); err != nil || len(holders) > 0 {
-		t.Errorf("an ended process: %v, %v", holders, err)
-	}
+	holders, err = devices.Holders(t.Context(), live(t, zombie))
+	check.That(t, err == nil && len(holders) == 0, "an ended process: %v, %v", holders, err)
 }

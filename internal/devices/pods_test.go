@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -38,29 +39,23 @@ func TestPodDevices(t *testing.T) {
 	boot := func(files string) *simhost.Node {
 		n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files)))(t)
 		n.Daemon(podResources, func(method string, _ []byte) ([]byte, error) {
-			if method != "/v1.PodResourcesLister/List" {
-				t.Errorf("kubelet is asked for %s", method)
-			}
+			check.That(t, method == "/v1.PodResourcesLister/List", "kubelet is asked for %s", method)
 			return []byte(kubelet), nil
 		})
 		return n
 	}
 	const socket = "-- var/lib/kubelet/pod-resources/kubelet.sock --\n"
 	n, want := boot(socket), []PodDevice{{"ml/train-0", "GPU-1"}, {"ml/train-0", "GPU-1"}, {"ml/pulls", "MIG-2"}}
-	if got, err := OfPods(t.Context(), n); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v", got, err)
-	}
-	if got, err := OfPods(t.Context(), boot("")); got != nil || err != nil {
-		t.Errorf("without a socket: %v, %v", got, err)
-	}
+	got, err := OfPods(t.Context(), n)
+	check.That(t, err == nil && reflect.DeepEqual(got, want), "%v, %v", got, err)
+	got, err = OfPods(t.Context(), boot(""))
+	check.That(t, got == nil && err == nil, "without a socket: %v, %v", got, err)
 	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
-	if _, err := OfPods(t.Context(), n); err == nil {
-		t.Error("a torn answer is taken")
-	}
+	_, err = OfPods(t.Context(), n)
+	check.That(t, err != nil, "a torn answer is taken")
 	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return nil, host.Later{Until: "never"} })
-	if _, err := OfPods(t.Context(), n); err == nil {
-		t.Error("a kubelet that fails counts as one with no pods")
-	}
+	_, err = OfPods(t.Context(), n)
+	check.That(t, err != nil, "a kubelet that fails counts as one with no pods")
 }
 
 func TestHolderGroups(t *testing.T) {
@@ -75,11 +70,7 @@ func TestHolderGroups(t *testing.T) {
 	} {
 		var h Holder
 		h.belong(group, pods)
-		if h.Pod != want.Pod || h.Unit != want.Unit || h.Container != want.Container {
-			t.Errorf("%s: %+v", group, h)
-		}
+		check.That(t, h.Pod == want.Pod && h.Unit == want.Unit && h.Container == want.Container, "%s: %+v", group, h)
 	}
-	if !(Holder{Unit: "nvidia-persistenced.service"}).Daemon() || (Holder{Unit: "x.service"}).Daemon() {
-		t.Error("daemons are not told from others")
-	}
+	check.That(t, (Holder{Unit: "nvidia-persistenced.service"}).Daemon() && !(Holder{Unit: "x.service"}).Daemon(), "daemons are not told from others")
 }

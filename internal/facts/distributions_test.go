@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestWhoRunsTheEngine has each distribution's own layout: units and argument files as its packaging and installer write them (the
@@ -78,9 +80,8 @@ func TestWhoRunsTheEngine(t *testing.T) {
 				}
 			}
 			want := [...]string{c.engine, c.config, c.socket, c.unit, c.owner, c.kubelet}
-			if got := [...]string{e.Name, e.Config, e.Socket, e.Unit, e.Owner, f.Kubelet.Unit}; got != want {
-				t.Errorf("got  %q\nwant %q", got, want)
-			}
+			got := [...]string{e.Name, e.Config, e.Socket, e.Unit, e.Owner, f.Kubelet.Unit}
+			check.That(t, got == want, "got  %q\nwant %q", got, want)
 		})
 	}
 }
@@ -108,12 +109,10 @@ func TestStated(t *testing.T) {
 		maps.Copy(c.files, idle)
 		f, err := Gather(t.Context(), asking{c.files}, Needs{Engine: c.stated})
 		e := f.Engines[0]
-		if got := [...]string{e.Name, e.Config, e.Binary, e.Owner, e.Unit}; err != nil || got != [...]string{c.engine, c.stated.Config, c.binary, c.owner, c.inUse} || len(e.Files[0].Data) == 0 {
-			t.Errorf("%s: %q, %v", c.name, got, err)
-		}
-		if c.owner == "k3s" && (e.Socket != "/run/k3s/containerd/containerd.sock" || !strings.HasPrefix(e.Templates[0].Path, "/data/k3s/")) {
-			t.Errorf("%s: %s, %v", c.name, e.Socket, e.Templates)
-		}
+		got := [...]string{e.Name, e.Config, e.Binary, e.Owner, e.Unit}
+		check.That(t, err == nil && got == [...]string{c.engine, c.stated.Config, c.binary, c.owner, c.inUse} && len(e.Files[0].Data) > 0, "%s: %q, %v", c.name, got, err)
+		check.That(t, c.owner != "k3s" || (e.Socket == "/run/k3s/containerd/containerd.sock" && strings.HasPrefix(e.Templates[0].Path, "/data/k3s/")),
+			"%s: %s, %v", c.name, e.Socket, e.Templates)
 		if i := len(f.Engines) - 1; f.Engines[i].Version != "2.1.5" {
 			t.Errorf("%s: the package's version %s, not the program's", c.name, f.Engines[i].Version)
 		}
@@ -131,20 +130,13 @@ func (asking) Ask(context.Context, ...string) ([]byte, error) {
 // TestListener finds the process behind a socket on the machine that runs the test: this one.
 func TestListener(t *testing.T) {
 	v, err := local.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	at := filepath.Join(t.TempDir(), "cri.sock")
 	server, err := net.Listen("unix", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer server.Close()
 	e := new(Cache).look(v).listener(context.Background(), "unix://"+at)
-	if e == nil || e.Name != path.Base(os.Args[0]) || e.Socket != at || e.Owner == "" {
-		t.Fatalf("the engine at %s is %+v, not this process", at, e)
-	}
-	if other := new(Cache).look(v).listener(context.Background(), at+"x"); other != nil {
-		t.Errorf("an engine where no process listens: %+v", other)
-	}
+	must.That(t, e != nil && e.Name == path.Base(os.Args[0]) && e.Socket == at && e.Owner != "", "the engine at %s is %+v, not this process", at, e)
+	other := new(Cache).look(v).listener(context.Background(), at+"x")
+	check.That(t, other == nil, "an engine where no process listens: %+v", other)
 }

@@ -180,9 +180,8 @@ func TestCloud(t *testing.T) {
 	check.That(t, got.Cloud.Name == "aws" && got.Instance == nil && len(f.Requests()) == 0, "%+v %+v, asked %v", got.Cloud, got.Instance, f.Requests())
 	needs := facts.Needs{Cluster: &instance.ClusterRef{}}
 	first := gather(needs)
-	if first.Instance == nil || first.Instance.Type != "p5.48xlarge" || first.Instance.UserCluster.Name != "gpus" || first.Cluster != nil {
-		t.Fatalf("%+v %+v %v", first.Instance, first.Cluster, first.NoInstance)
-	}
+	must.That(t, first.Instance != nil && first.Instance.Type == "p5.48xlarge" && first.Instance.UserCluster.Name == "gpus" && first.Cluster == nil,
+		"%+v %+v %v", first.Instance, first.Cluster, first.NoInstance)
 	before := len(f.Requests())
 	if got := gather(needs); got.Instance == nil || len(f.Requests()) != before {
 		t.Errorf("asked again: %v", f.Requests()[before:])
@@ -205,9 +204,8 @@ func TestNoCloud(t *testing.T) {
 	var c facts.Cache
 	for range 2 {
 		got, err := c.Gather(t.Context(), n, facts.Needs{Cluster: &instance.ClusterRef{}})
-		if err != nil || got.Instance != nil || got.NoInstance == nil || !strings.Contains(got.NoInstance.What, "turned off") {
-			t.Errorf("%+v %v %v", got.Instance, got.NoInstance, err)
-		}
+		check.That(t, err == nil && got.Instance == nil && got.NoInstance != nil && strings.Contains(got.NoInstance.What, "turned off"),
+			"%+v %v %v", got.Instance, got.NoInstance, err)
 	}
 	check.That(t, len(f.Requests()) == 1, "asked %v", f.Requests())
 }

@@ -312,9 +312,7 @@ func TestJoined(t *testing.T) {
 			}
 			k := gather(t, v).Kubelet
 			check.That(t, k.Joined == c.joined && k.Kubeconfig == "/k" && k.NodeName == "gpu-1", "%+v", k)
-			if k.Expired.IsZero() == c.expires || c.expires && !k.Expired.Equal(end) {
-				t.Errorf("it ends at %v, want %v", k.Expired, end)
-			}
+			check.That(t, k.Expired.IsZero() != c.expires && (!c.expires || k.Expired.Equal(end)), "it ends at %v, want %v", k.Expired, end)
 			for _, f := range k.Files {
 				check.That(t, f.Path != "/k" && f.Path != pem, "%s, which holds a secret, is among the files", f.Path)
 			}

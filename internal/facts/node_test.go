@@ -81,13 +81,11 @@ func TestNode(t *testing.T) {
 		units: map[string]string{"gpuadm.service": "activating"}, mu: new(sync.Mutex), asked: map[string]int{},
 	}
 	f, err = Gather(t.Context(), old, Needs{})
-	if err != nil || f.Cgroup != 1 || f.CPUs != 2 || f.Hostname != "old" || f.MachineID != "" || f.Memory != 0 || f.Booting || old.asked["gpuadm.service"] != 0 {
-		t.Errorf("%+v %v", f, err)
-	}
+	check.That(t, err == nil && f.Cgroup == 1 && f.CPUs == 2 && f.Hostname == "old" && f.MachineID == "" && f.Memory == 0 && !f.Booting && old.asked["gpuadm.service"] == 0,
+		"%+v %v", f, err)
 	root := gather(t, r.files)
-	if root.BootID != "" || root.CPUs != 0 || root.Memory != 0 || root.Cgroup != 0 || root.Booting || root.Hostname != "old" || root.MachineID == "" {
-		t.Errorf("a folder tells what only the running machine has: %+v", root)
-	}
+	check.That(t, root.BootID == "" && root.CPUs == 0 && root.Memory == 0 && root.Cgroup == 0 && !root.Booting && root.Hostname == "old" && root.MachineID != "",
+		"a folder tells what only the running machine has: %+v", root)
 }
 
 func TestCounts(t *testing.T) {

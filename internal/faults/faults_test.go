@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
@@ -35,29 +36,23 @@ func TestMeanings(t *testing.T) {
 	for _, code := range []string{"48", "63", "64", "79", "79"} {
 		many = append(many, "NVRM: Xid (PCI:0000:17:00): "+code+", x")
 	}
-	if got := faults.Meanings(many); len(got) != 3 || !strings.Contains(got[0], "Xid 79") || !strings.Contains(got[2], "Xid 63") {
-		t.Errorf("%q", got)
-	}
+	got := faults.Meanings(many)
+	check.That(t, len(got) == 3 && strings.Contains(got[0], "Xid 79") && strings.Contains(got[2], "Xid 63"), "%q", got)
 }
 
 // TestXids: each number is there once, what interrupts comes after the drain, and each action can be typed.
 func TestXids(t *testing.T) {
 	seen := map[int]bool{}
 	for _, x := range faults.Xids() {
-		if seen[x.Number] {
-			t.Errorf("Xid %d is there twice", x.Number)
-		}
+		check.That(t, !seen[x.Number], "Xid %d is there twice", x.Number)
 		seen[x.Number] = true
 		action := x.Action()
 		drain := strings.Index(action, "kubectl drain NODE")
 		for _, step := range []string{"reset the GPU", "sudo reboot", "power the machine off"} {
-			if at := strings.Index(action, step); at >= 0 && (drain < 0 || at < drain) {
-				t.Errorf("Xid %d: %q comes before the drain: %s", x.Number, step, action)
-			}
+			at := strings.Index(action, step)
+			check.That(t, at < 0 || (drain >= 0 && at >= drain), "Xid %d: %q comes before the drain: %s", x.Number, step, action)
 		}
-		if !strings.Contains(action, "(") && !strings.Contains(action, "sudo ") {
-			t.Errorf("Xid %d: nothing can be typed: %s", x.Number, action)
-		}
+		check.That(t, strings.Contains(action, "(") || strings.Contains(action, "sudo "), "Xid %d: nothing can be typed: %s", x.Number, action)
 	}
 }
 
@@ -66,16 +61,11 @@ func TestFaults(t *testing.T) {
 	for i, f := range faults.All() {
 		for _, text := range f.Says {
 			for _, before := range faults.All()[:i] {
-				if before.In(text) {
-					t.Errorf("%q of %s counts as %s", text, f.Code, before.Code)
-				}
+				check.That(t, !before.In(text), "%q of %s counts as %s", text, f.Code, before.Code)
 			}
 		}
-		if got := faults.Of(f.Code); got.Fix != f.Fix || got.Fix == "" || got.Means == "" {
-			t.Errorf("%s: %+v", f.Code, got)
-		}
+		got := faults.Of(f.Code)
+		check.That(t, got.Fix == f.Fix && got.Fix != "" && got.Means != "", "%s: %+v", f.Code, got)
 	}
-	if faults.Of("").Fix != "" {
-		t.Error("a fault that is none has a fix")
-	}
+	check.That(t, faults.Of("").Fix == "", "a fault that is none has a fix")
 }

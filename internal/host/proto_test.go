@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // ProtoAll reads what protobuf's own module writes, and reads of a message that is cut anywhere what that module reads of it.
@@ -56,8 +57,6 @@ func TestProtoAll(t *testing.T) {
 			got = append(got, fmt.Sprintf("%d %q %d", n, value, number))
 			return nil
 		})
-		if (err == nil) != good || !slices.Equal(got, want) {
-			t.Errorf("%x: %q %v, want %q, good %v", message, got, err, want, good)
-		}
+		check.That(t, (err == nil) == good && slices.Equal(got, want), "%x: %q %v, want %q, good %v", message, got, err, want, good)
 	}
 }

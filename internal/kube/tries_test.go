@@ -220,9 +220,8 @@ func TestDeadConnection(t *testing.T) {
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	c := must.Get(start(h, h.DoWeb, setting{server: "https://" + at.Addr().String(), roots: roots, login: &login{view: h}}))(t)
 	pings := c.http.Transport.(*http.Transport).HTTP2
-	if pings.SendPingTimeout == 0 || pings.PingTimeout == 0 || pings.SendPingTimeout+pings.PingTimeout >= oneTry {
-		t.Fatalf("a request of %v asks its connection after %v, for %v", oneTry, pings.SendPingTimeout, pings.PingTimeout)
-	}
+	must.That(t, pings.SendPingTimeout != 0 && pings.PingTimeout != 0 && pings.SendPingTimeout+pings.PingTimeout < oneTry,
+		"a request of %v asks its connection after %v, for %v", oneTry, pings.SendPingTimeout, pings.PingTimeout)
 	pings.SendPingTimeout, pings.PingTimeout = pings.SendPingTimeout/100, pings.PingTimeout/100 // so that the test need not wait
 	must.Get(c.Node(t.Context(), "gpu-1"))(t)
 	way.goSilent()

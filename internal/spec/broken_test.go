@@ -108,9 +108,8 @@ func TestBytes(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := spec.Parse(test.files...)
-			if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
-				t.Errorf("got %s", got)
-			}
+			got := fmt.Sprint(err)
+			check.That(t, got == test.want || (err == nil && test.want == ""), "got %s", got)
 		})
 	}
 }

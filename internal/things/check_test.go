@@ -14,6 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // TestCheckLines tells what the further lines of a problem are: more about it, as of an error of several lines, and not what to
@@ -28,12 +30,8 @@ func TestCheckLines(t *testing.T) {
 		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "fix")
 		_, err := w.To(converge.State(problem))
 		got := (*trouble.Error)(nil)
-		if !errors.As(err, &got) {
-			t.Fatal(err)
-		}
+		must.That(t, errors.As(err, &got), "%v", err)
 		want.Err = trouble.Code("a")
-		if diff := cmp.Diff(want, *got); diff != "" {
-			t.Errorf("%q: %s", problem, diff)
-		}
+		check.None(t, cmp.Diff(want, *got), "%q:", problem)
 	}
 }

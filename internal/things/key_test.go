@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -37,21 +38,16 @@ func TestKey(t *testing.T) {
 	for _, file := range []string{"/etc/apt/keyrings/x.gpg", "/etc/apt/keyrings/x.asc"} {
 		n, ctx := keyNode(t), context.Background()
 		w := things.Key(file, "https://mirror.example/key.pub", edKey, host.Via{}, "")
-		if s, err := w.Look(ctx, n); s != "" || err != nil {
-			t.Fatalf("before: %q, %v", s, err)
-		}
+		s, err := w.Look(ctx, n)
+		must.That(t, s == "" && err == nil, "before: %q, %v", s, err)
 		must.OK(t, w.Make(ctx, n, edKey))
-		if s, err := w.Look(ctx, n); s != edKey || err != nil {
-			t.Errorf("%s holds %q, %v", file, s, err)
-		}
+		s, err = w.Look(ctx, n)
+		check.That(t, s == edKey && err == nil, "%s holds %q, %v", file, s, err)
 		data, _ := n.ReadFile(file)
-		if armored := strings.HasPrefix(string(data), "-----BEGIN"); armored != strings.HasSuffix(file, ".asc") {
-			t.Errorf("%s is armored: %v", file, armored)
-		}
+		check.Equal(t, strings.HasPrefix(string(data), "-----BEGIN"), strings.HasSuffix(file, ".asc"), "%s is armored:", file)
 		must.OK(t, things.NewKey(w.Ref()).Make(ctx, n, ""))
-		if s, _ := w.Look(ctx, n); s != "" {
-			t.Errorf("after undo: %q", s)
-		}
+		s, _ = w.Look(ctx, n)
+		check.That(t, s == "", "after undo: %q", s)
 	}
 }
 
@@ -64,19 +60,15 @@ func TestKeyIsWhatItIs(t *testing.T) {
 		"https://mirror.example/other":   edKey,
 	} {
 		w := things.Key("/etc/apt/keyrings/x.gpg", from, fingerprint, host.Via{}, "")
-		if err := w.Make(ctx, n, converge.State(fingerprint)); err == nil {
-			t.Errorf("the key from %s was taken for %s", from, fingerprint)
-		}
-		if s, _ := w.Look(ctx, n); s != "" {
-			t.Errorf("the key from %s was written: %q", from, s)
-		}
+		check.That(t, w.Make(ctx, n, converge.State(fingerprint)) != nil, "the key from %s was taken for %s", from, fingerprint)
+		s, _ := w.Look(ctx, n)
+		check.That(t, s == "", "the key from %s was written: %q", from, s)
 	}
 	w := things.Key("/srv/both.asc", "/srv/both.asc", edKey, host.Via{}, "")
 	found := must.Get(w.Look(ctx, n))(t)
 	told := (*trouble.Error)(nil)
-	if _, err := w.To(found); !errors.As(err, &told) || len(told.Try) == 0 {
-		t.Errorf("a keyring of another owner: %v", err)
-	}
+	_, err := w.To(found)
+	check.That(t, errors.As(err, &told) && len(told.Try) > 0, "a keyring of another owner: %v", err)
 }
 
 // digest is what sha256sum says of a file, as a key may be trusted by.
@@ -102,27 +94,21 @@ func TestKeyByDigest(t *testing.T) {
 		w := things.Key("/etc/pki/rpm-gpg/x.asc", "https://mirror.example/key.pub", row.trusted, host.Via{}, "")
 		found := must.Get(w.Look(t.Context(), n))(t)
 		to, err := w.To(found)
-		if err != nil || to != converge.State(row.trusted) {
-			t.Errorf("%s: planned as %q, %v", what, to, err)
-		}
+		check.That(t, err == nil && to == converge.State(row.trusted), "%s: planned as %q, %v", what, to, err)
 		err = w.Make(t.Context(), n, to)
 		data, _ := n.ReadFile("/etc/pki/rpm-gpg/x.asc")
-		if string(data) != row.holds || (err == nil) != (row.holds != "") {
-			t.Errorf("%s: written as %q, %v", what, data, err)
-		}
+		check.That(t, string(data) == row.holds && (err == nil) == (row.holds != ""), "%s: written as %q, %v", what, data, err)
 		if row.holds == "" {
 			continue
 		}
 		again := things.NewKey(w.Ref()) // as undo builds it
-		if s, err := again.Look(t.Context(), n); s != to || err != nil || again.Ref().Name != w.Ref().Name {
-			t.Errorf("%s: %s is %q, %v", what, again.Ref().Name, s, err)
-		}
+		s, err := again.Look(t.Context(), n)
+		check.That(t, s == to && err == nil && again.Ref().Name == w.Ref().Name, "%s: %s is %q, %v", what, again.Ref().Name, s, err)
 		if found, err := things.Fingerprints(data, row.trusted); err != nil || strings.Join(found, " ") != edKey {
 			t.Errorf("%s: fingerprints %v, %v", what, found, err)
 		}
-		if _, err := things.Fingerprints(data, digest("else")); err == nil {
-			t.Errorf("%s: its fingerprint was read by another digest", what)
-		}
+		_, err = things.Fingerprints(data, digest("else"))
+		check.That(t, err != nil, "%s: its fingerprint was read by another digest", what)
 	}
 }
 
@@ -136,9 +122,7 @@ func TestKeyNotFound(t *testing.T) {
 		must.OK(t, err)
 		err = things.Key("/etc/apt/keyrings/x.gpg", from, "EB693B3035CD5710E231E123A4B469963BF863CC", host.Via{}, "").Make(t.Context(), n, "EB693B3035CD5710E231E123A4B469963BF863CC")
 		tr := (*trouble.Error)(nil)
-		if !errors.As(err, &tr) || !strings.Contains(tr.What, from) || !strings.Contains(strings.Join(tr.Try, "\n"), try) {
-			t.Errorf("%s: %+v", from, err)
-		}
+		check.That(t, errors.As(err, &tr) && strings.Contains(tr.What, from) && strings.Contains(strings.Join(tr.Try, "\n"), try), "%s: %+v", from, err)
 	}
 }
 
@@ -158,9 +142,7 @@ func TestKeyChanges(t *testing.T) {
 			data, _ := n.ReadFile(file)
 			is, _ := things.Fingerprints(data, "")
 			should, _ := things.Fingerprints(want, "")
-			if strings.Join(is, " ") != strings.Join(should, " ") {
-				t.Errorf("%d: after %s the file holds %q, want %q", i, step, is, should)
-			}
+			check.That(t, strings.Join(is, " ") == strings.Join(should, " "), "%d: after %s the file holds %q, want %q", i, step, is, should)
 		}
 		wants := func(k key) *converge.Engine {
 			return &converge.Engine{
@@ -189,13 +171,11 @@ func TestKeyChanges(t *testing.T) {
 		must.OK(t, apply(row[1]))
 		undo("all")
 		holds("undo of all", nil)
-		if left, _ := n.ReadDir("/var/lib/gpuadm/keys"); len(left) > 0 {
-			t.Errorf("%d: kept for nothing: %v", i, left)
-		}
+		left, _ := n.ReadDir("/var/lib/gpuadm/keys")
+		check.That(t, len(left) == 0, "%d: kept for nothing: %v", i, left)
 		must.OK(t, n.WriteFile(file, plain, host.Attr{Mode: 0o644}))
-		if err := apply(row[1]); err == nil || !strings.Contains(err.Error(), "cannot trust") {
-			t.Errorf("%d: another's key: %v", i, err)
-		}
+		err := apply(row[1])
+		check.That(t, err != nil && strings.Contains(err.Error(), "cannot trust"), "%d: another's key: %v", i, err)
 		holds("a refusal", plain)
 	}
 }

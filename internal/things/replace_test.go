@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -99,30 +100,24 @@ func TestMakeLosesNoEdit(t *testing.T) {
 					if !n.Meddled() {
 						must.OK(t, err)
 						n.Meddle(0, nil)
-						if now, err := w.Look(t.Context(), n); now != to || err != nil {
-							t.Errorf("made %q (%v), want %q", now, err, to)
-						}
+						now, err := w.Look(t.Context(), n)
+						check.That(t, now == to && err == nil, "made %q (%v), want %q", now, err, to)
 						break
 					}
 					told := (*trouble.Error)(nil)
 					if errors.As(err, &told) && strings.Contains(err.Error(), "it was changed while gpuadm was ") {
 						refused++
-						if !slices.Equal(told.Try, []string{"run the same command again"}) || !errors.As(err, new(host.Changed)) {
-							t.Errorf("before operation %d: %v, try %q", at, err, told.Try)
-						}
+						check.That(t, slices.Equal(told.Try, []string{"run the same command again"}) && errors.As(err, new(host.Changed)),
+							"before operation %d: %v, try %q", at, err, told.Try)
 					} else if err != nil {
 						t.Errorf("before operation %d: %v", at, err)
 					}
-					if data, err := n.ReadFile("/etc/" + row.edited); !strings.HasSuffix(string(data), "theirs") {
-						t.Errorf("before operation %d: the edit is lost: %q (%v)", at, data, err)
-					}
-					if names, _ := n.ReadDir("/etc"); slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, ".gpuadm-") }) {
-						t.Errorf("before operation %d: left %q", at, names)
-					}
+					data, err := n.ReadFile("/etc/" + row.edited)
+					check.That(t, strings.HasSuffix(string(data), "theirs"), "before operation %d: the edit is lost: %q (%v)", at, data, err)
+					names, _ := n.ReadDir("/etc")
+					check.That(t, !slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, ".gpuadm-") }), "before operation %d: left %q", at, names)
 				}
-				if refused < 2 || refused == at {
-					t.Errorf("refused %d times of %d", refused, at)
-				}
+				check.That(t, refused >= 2 && refused != at, "refused %d times of %d", refused, at)
 			})
 		}
 	}
@@ -132,9 +127,8 @@ func TestMakeLosesNoEdit(t *testing.T) {
 	to, err := w.To(found)
 	must.OK(t, err)
 	must.OK(t, n.WriteFile("/etc/x", []byte("theirs\n"), host.Attr{Mode: 0o644}))
-	if err := w.Make(t.Context(), n, to); err == nil || err.Error() != "cannot write /etc/x: it was changed while gpuadm was writing it" {
-		t.Error(err)
-	}
+	err = w.Make(t.Context(), n, to)
+	check.That(t, err != nil && err.Error() == "cannot write /etc/x: it was changed while gpuadm was writing it", "%v", err)
 }
 
 // TestMakeBothWays goes from each state of a name to each other and back, as apply and undo do. On the way back it has not looked:
@@ -156,9 +150,8 @@ func TestMakeBothWays(t *testing.T) {
 			must.OK(t, err)
 			for _, want := range []converge.State{after, before} {
 				must.OK(t, w.Make(t.Context(), n, want))
-				if now, err := things.NewFile("/etc/x", nil).Look(t.Context(), n); now != want || err != nil {
-					t.Errorf("from %q to %q: made %q (%v), want %q", from, to, now, err, want)
-				}
+				now, err := things.NewFile("/etc/x", nil).Look(t.Context(), n)
+				check.That(t, now == want && err == nil, "from %q to %q: made %q (%v), want %q", from, to, now, err, want)
 			}
 		}
 	}
@@ -172,8 +165,7 @@ func TestFolderWithLeftovers(t *testing.T) {
 	} {
 		n := node(t, "-- etc/f/ --\n"+leftover)
 		err := things.NewFolder("/etc/f").Make(t.Context(), n, "")
-		if _, gone := n.Stat("/etc/f"); stays != errors.As(err, new(converge.Stays)) || stays != (gone == nil) || !stays && err != nil {
-			t.Errorf("%s: %v", leftover, err)
-		}
+		_, gone := n.Stat("/etc/f")
+		check.That(t, stays == errors.As(err, new(converge.Stays)) && stays == (gone == nil) && (stays || err == nil), "%s: %v", leftover, err)
 	}
 }

@@ -87,9 +87,7 @@ func TestApplyLeavesTheTree(t *testing.T) {
 			want := whole(tree).(map[string]any)
 			possible := inPlace(want, ops)
 			out, err := Apply(tree, ops)
-			if (err == nil) != possible || possible && !reflect.DeepEqual(out, want) {
-				t.Fatalf("%v with %v: %v, %v; want %v", tree, ops, out, err, want)
-			}
+			must.That(t, (err == nil) == possible && (!possible || reflect.DeepEqual(out, want)), "%v with %v: %v, %v; want %v", tree, ops, out, err, want)
 			must.That(t, reflect.DeepEqual(first, before), "the tree was changed by %v: %v, before %v", ops, first, before)
 			if !possible {
 				refused++

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // TestTooMany: the reader's time grows with the square of the tables and keys, and 60,000 tables took minutes. More than a limit is
@@ -20,11 +21,9 @@ func TestTooMany(t *testing.T) {
 		for i := range toml.MaxKeys + 2 {
 			fmt.Fprintf(&text, form, i)
 		}
-		if _, err := toml.Values(text.Bytes()); !errors.Is(err, toml.ErrTooMany) {
-			t.Errorf("%q, %d times: %v", form, toml.MaxKeys+2, err)
-		}
-		if _, err := toml.Values(text.Bytes()[:text.Len()/2]); errors.Is(err, toml.ErrTooMany) {
-			t.Errorf("%q, half as often: %v", form, err)
-		}
+		_, err := toml.Values(text.Bytes())
+		check.That(t, errors.Is(err, toml.ErrTooMany), "%q, %d times: %v", form, toml.MaxKeys+2, err)
+		_, err = toml.Values(text.Bytes()[:text.Len()/2])
+		check.That(t, !errors.Is(err, toml.ErrTooMany), "%q, half as often: %v", form, err)
 	}
 }

@@ -138,9 +138,8 @@ func checkHandler(t testing.TB, tree Tree, d Daemon, h engine.Handler) {
 			continue
 		}
 		binaries := binaryNames(toml.Sub(entry, "options"))
-		if len(binaries) == 0 || toml.Sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(toml.String(entry, "runtime_type")) {
-			t.Fatalf("containerd %q: the entry is not right: %v", d.Version, entry)
-		}
+		must.That(t, len(binaries) > 0 && toml.Sub(entry, "options")[binaries[len(binaries)-1]] == h.Binary && isRunc(toml.String(entry, "runtime_type")),
+			"containerd %q: the entry is not right: %v", d.Version, entry)
 		must.That(t, !h.Default || toml.String(toml.Sub(cri, "containerd"), "default_runtime_name") == h.Name, "containerd %q: %s is not the default", d.Version, h.Name)
 		return
 	}

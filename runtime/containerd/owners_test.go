@@ -43,9 +43,8 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 				if key && (off && text != "cdi = false\n" || says == "enable_cdi = false" && text == "cdi = true\n") {
 					want = "enable_cdi = true"
 				}
-				if got := bytes.Count(out, []byte("enable_cdi")); want == "" && got > 0 || want != "" && !bytes.Contains(out, []byte(want)) || got > 1 {
-					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
-				}
+				got := bytes.Count(out, []byte("enable_cdi"))
+				check.That(t, (want != "" || got <= 0) && (want == "" || bytes.Contains(out, []byte(want))) && got <= 1, "%s, %q, %q: want %q\n%s", version, says, text, want, out)
 				note := strings.Join(Notes(s, f, e), "\n")
 				kept := key && says == "enable_cdi = false" && text == ""
 				check.That(t, strings.Contains(note, e.Config+" says enable_cdi = false, which stays") == kept, "%s, %q, %q: note %q", version, says, text, note)
@@ -77,9 +76,8 @@ func TestRelativeImportsMoved(t *testing.T) {
 	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
 	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
 		moved, err := relocate(f, Tree{Globs: facts.Globs(version)})
-		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
-			t.Errorf("%s: %v %s", version, err, moved)
-		}
+		check.That(t, err == nil && strings.Contains(string(moved), host.Scratch+want+"\"") && strings.Contains(string(moved), host.Scratch+etc+"/one.toml\""),
+			"%s: %v %s", version, err, moved)
 	}
 }
 

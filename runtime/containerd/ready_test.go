@@ -58,9 +58,8 @@ func TestJudgeStatus(t *testing.T) {
 		"empty":           {nil, "", ""},
 		"cut":             {status(true, with)[:20], "", "cannot read the daemon's status"},
 	} {
-		if err := judgeStatus(c.status, c.handler); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %v, want %q", name, err, c.err)
-		}
+		err := judgeStatus(c.status, c.handler)
+		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%s: %v, want %q", name, err, c.err)
 	}
 }
 
@@ -171,12 +170,10 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			h, wants := asDefault(s, f, read, HandlerFor(s, f, e))
 			must.That(t, len(wants) == 1 && h.Default != c.later, "%d wants, default %v", len(wants), h.Default)
 			state, err := wants[0].Look(t.Context(), &c.m)
-			if later := (host.Later{}); errors.As(err, &later) != c.later || err != nil && !c.later {
-				t.Errorf("later %v: %v", c.later, err)
-			}
-			if problem := string(state); c.problem == "" && problem != "ok" && !c.later || !strings.Contains(problem, c.problem) {
-				t.Errorf("found %q, want %q", problem, c.problem)
-			}
+			later := (host.Later{})
+			check.That(t, errors.As(err, &later) == c.later && (err == nil || c.later), "later %v: %v", c.later, err)
+			problem := string(state)
+			check.That(t, (c.problem != "" || problem == "ok" || c.later) && strings.Contains(problem, c.problem), "found %q, want %q", problem, c.problem)
 			check.That(t, c.m.asked == c.asked, "run %d times, want %d", c.m.asked, c.asked)
 		})
 	}

@@ -123,9 +123,8 @@ func TestStart(t *testing.T) {
 				unread = append(unread, v[:3])
 			}
 		}
-		if strings.Join(refused, " ") != x.refused || strings.Join(unread, " ") != x.unread {
-			t.Errorf("%q with %q: refused by %v, unread by %v", x.root, x.imported, refused, unread)
-		}
+		check.That(t, strings.Join(refused, " ") == x.refused && strings.Join(unread, " ") == x.unread,
+			"%q with %q: refused by %v, unread by %v", x.root, x.imported, refused, unread)
 	}
 }
 

@@ -243,9 +243,8 @@ func TestTextsStayAsParsed(t *testing.T) {
 					}
 					rest, left, err := engine.TakeOutOf(shared.Texts)(found, want, other)
 					wantRest, wantLeft, wantErr := engine.TakeOut(found, want, other)
-					if !bytes.Equal(rest, wantRest) || !reflect.DeepEqual(left, wantLeft) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
-						t.Fatalf("%s, %s: takes out %s, %s, %v\nwant %s, %s, %v", c.name, d.Version, rest, left, err, wantRest, wantLeft, wantErr)
-					}
+					must.That(t, bytes.Equal(rest, wantRest) && reflect.DeepEqual(left, wantLeft) && fmt.Sprint(err) == fmt.Sprint(wantErr),
+						"%s, %s: takes out %s, %s, %v\nwant %s, %s, %v", c.name, d.Version, rest, left, err, wantRest, wantLeft, wantErr)
 					results["edited and taken out"]++
 				}
 				for _, text := range append([]File{c.tree.Root, {Data: want}, {Data: other}}, c.tree.Imports...) {

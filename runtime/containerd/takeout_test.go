@@ -277,14 +277,12 @@ func TestTakeOutKeepsTheDefault(t *testing.T) {
 	const runtimes = `plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
 	kata := append(bytes.Clone(after), "["+runtimes+"kata]\nruntime_type = \"io.containerd.kata.v2\"\n"...)
 	rest, left, err := engine.TakeOut(before, after, kata)
-	if err != nil || len(left) != 1 || !strings.HasPrefix(left[0], runtimes+"runc is there (line ") || bytes.Contains(rest, []byte("nvidia")) {
-		t.Errorf("beside another runtime: %q %v\n%s", left, err, rest)
-	}
+	check.That(t, err == nil && len(left) == 1 && strings.HasPrefix(left[0], runtimes+"runc is there (line ") && !bytes.Contains(rest, []byte("nvidia")),
+		"beside another runtime: %q %v\n%s", left, err, rest)
 	named := append(bytes.Clone(after), "["+strings.TrimSuffix(runtimes, ".runtimes.")+"]\ndefault_runtime_name = \"nvidia\"\n"...)
 	rest, left, err = engine.TakeOut(before, after, named)
-	if err != nil || len(left) != 1 || !strings.HasPrefix(left[0], runtimes+"nvidia is there (line ") || bytes.Contains(rest, []byte("runc]")) {
-		t.Errorf("named as the default: %q %v\n%s", left, err, rest)
-	}
+	check.That(t, err == nil && len(left) == 1 && strings.HasPrefix(left[0], runtimes+"nvidia is there (line ") && !bytes.Contains(rest, []byte("runc]")),
+		"named as the default: %q %v\n%s", left, err, rest)
 }
 
 func TestTakeOutOfOurOwnFile(t *testing.T) {
@@ -294,8 +292,7 @@ func TestTakeOutOfOurOwnFile(t *testing.T) {
 	got, left, err = engine.TakeOut(nil, after, append([]byte("# mine\n"), after...))
 	check.That(t, err == nil && left == nil && string(got) == "# mine\n", "a file with a comment: got %q %q %v", got, left, err)
 	got, left, err = engine.TakeOut(nil, after, append(bytes.Clone(after), "\n[debug]\nlevel = \"info\"\n"...))
-	if want := "version = 2\n\n[debug]\nlevel = \"info\"\n"; err != nil || string(got) != want || len(left) != 1 ||
-		left[0] != "version is 2 (line 1), and what was added outside gpuadm is read by it" {
-		t.Errorf("a file that others write into: got %q %q %v", got, left, err)
-	}
+	want := "version = 2\n\n[debug]\nlevel = \"info\"\n"
+	check.That(t, err == nil && string(got) == want && len(left) == 1 && left[0] == "version is 2 (line 1), and what was added outside gpuadm is read by it",
+		"a file that others write into: got %q %q %v", got, left, err)
 }

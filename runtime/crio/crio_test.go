@@ -160,9 +160,8 @@ func TestJudgeCRIO(t *testing.T) {
 		"a default asked":        {top, top + "default_runtime = \"nvidia\"\n" + ours, engine.Handler{Name: "nvidia", Binary: engine.Binary, Default: true, CDI: true}, ""},
 		"for people":             {"{", "{", h, ""},
 	} {
-		if err := judgeDump([]byte(c.was), []byte(c.is), c.h); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %v, want %q", name, err, c.err)
-		}
+		err := judgeDump([]byte(c.was), []byte(c.is), c.h)
+		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%s: %v, want %q", name, err, c.err)
 	}
 }
 

@@ -86,9 +86,8 @@ func TestTakeOutDocker(t *testing.T) {
 	} {
 		found := strings.Replace(c.after, c.old, c.new, 1)
 		rest, left, err := TakeOut([]byte(before), []byte(c.after), []byte(found))
-		if err != nil || string(rest) != c.rest || !strings.Contains(strings.Join(left, "; "), c.left) || (c.left == "") != (len(left) == 0) {
-			t.Errorf("%s: %s, left %q, %v; want %s", name, rest, left, err, c.rest)
-		}
+		check.That(t, err == nil && string(rest) == c.rest && strings.Contains(strings.Join(left, "; "), c.left) && (c.left == "") == (len(left) == 0),
+			"%s: %s, left %q, %v; want %s", name, rest, left, err, c.rest)
 	}
 }
 
@@ -235,9 +234,8 @@ func TestDockerRestart(t *testing.T) {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}
 		what, clients, err := f.Breaks(t.Context(), n, things.Outdated, things.UpToDate)
-		if err != nil || strings.Join(what, " ") != c.breaks || (len(clients) > 0) != strings.Contains(c.breaks, "stop-containers") {
-			t.Errorf("%s: breaks %v %v, want %s: %v", name, what, clients, c.breaks, err)
-		}
+		check.That(t, err == nil && strings.Join(what, " ") == c.breaks && (len(clients) > 0) == strings.Contains(c.breaks, "stop-containers"),
+			"%s: breaks %v %v, want %s: %v", name, what, clients, c.breaks, err)
 	}
 	// In an undo the file to be is not known: it is the present one, without what only a restart takes away.
 	n := dockerHost(t, "26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs, "ContainersRunning": 1})
@@ -299,9 +297,8 @@ func TestDockerAnswers(t *testing.T) {
 		{map[string]any{"Runtimes": map[string]any{"nvidia": map[string]any{}}, "DefaultRuntime": "runc"}, "default runtime is runc"},
 	} {
 		n := dockerHost(t, "26.1.5", "{}", c.info)
-		if err := Answers(t.Context(), n, e, h); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%v, want %q", err, c.err)
-		}
+		err := Answers(t.Context(), n, e, h)
+		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%v, want %q", err, c.err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -15,8 +17,7 @@ func TestParseVersion(t *testing.T) {
 		"": "0 0 false", "two": "0 0 false", "2": "0 0 false", "x.1": "0 0 false",
 	} {
 		major, minor, ok := ParseVersion(in)
-		if got := fmt.Sprint(major, minor, ok); ok && got != want || !ok && !strings.HasSuffix(want, "false") {
-			t.Errorf("%q: got %s, want %s", in, got, want)
-		}
+		got := fmt.Sprint(major, minor, ok)
+		check.That(t, (!ok || got == want) && (ok || strings.HasSuffix(want, "false")), "%q: got %s, want %s", in, got, want)
 	}
 }

@@ -68,9 +68,7 @@ func Problems(t *testing.T, wants []converge.Want, v host.View) string {
 			continue
 		}
 		state, err := w.Look(t.Context(), v)
-		if err != nil {
-			t.Fatal(w.Ref().Name, err)
-		}
+		must.That(t, err == nil, "%v: %v", w.Ref().Name, err)
 		if _, err := w.To(state); err != nil {
 			found = append(found, err.Error())
 		}

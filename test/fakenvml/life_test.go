@@ -161,9 +161,8 @@ func TestHealth(t *testing.T) {
 	must(t, ret)
 	other, ret := device(t, lib, 1).GetGpuFabricInfoV().V3()
 	must(t, ret)
-	if fabric.State != nvml.GPU_FABRIC_STATE_IN_PROGRESS || other.State != nvml.GPU_FABRIC_STATE_COMPLETED || other.ClusterUuid == [16]uint8{} {
-		t.Errorf("fabric %+v, %+v", fabric, other)
-	}
+	check.That(t, fabric.State == nvml.GPU_FABRIC_STATE_IN_PROGRESS && other.State == nvml.GPU_FABRIC_STATE_COMPLETED && other.ClusterUuid != [16]uint8{},
+		"fabric %+v, %+v", fabric, other)
 	_, ret = t4.GetGpuFabricInfo()
 	want(t, "fabric of a T4", ret, nvml.ERROR_NOT_SUPPORTED)
 	f.Set(0, "links_down=2")

@@ -123,9 +123,8 @@ func TestEnumerate(t *testing.T) {
 		must(t, ret)
 		memory, ret := d.GetMemoryInfo_v2()
 		must(t, ret)
-		if name != all[g.Model].Name || uuid != g.UUID || memory.Total != uint64(all[g.Model].MemoryMB)<<20 || memory.Free+memory.Reserved != memory.Total {
-			t.Errorf("GPU %d is %s %s with %+v", i, name, uuid, memory)
-		}
+		check.That(t, name == all[g.Model].Name && uuid == g.UUID && memory.Total == uint64(all[g.Model].MemoryMB)<<20 && memory.Free+memory.Reserved == memory.Total,
+			"GPU %d is %s %s with %+v", i, name, uuid, memory)
 		if old, ret := d.GetMemoryInfo(); ret != nvml.SUCCESS || old.Used != memory.Reserved+memory.Used || old.Free != memory.Free {
 			t.Errorf("version 1 counts what is reserved as used: %+v beside %+v", old, memory)
 		}

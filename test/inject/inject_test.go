@@ -55,9 +55,7 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 		got := strings.ReplaceAll(c.What, dir+"/", "")
 		check.That(t, c.Name == want.call && got == want.what, "call %d is %s %s, not %s %s", i+1, c.Name, got, want.call, want.what)
 	}
-	if in.At > 0 && in.Counts(inject.Call{Name: "fsync"}) && (r.Hit == nil || *r.Hit != r.Calls[in.At-1]) {
-		t.Errorf("hit %v, not call %d of %v", r.Hit, in.At, r.Calls)
-	}
+	check.That(t, in.At <= 0 || !in.Counts(inject.Call{Name: "fsync"}) || (r.Hit != nil && *r.Hit == r.Calls[in.At-1]), "hit %v, not call %d of %v", r.Hit, in.At, r.Calls)
 	return dir, r
 }
 
@@ -73,9 +71,8 @@ func output(n int) string {
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	_, r := take(t, inject.Injection{})
-	if r.Exit != 0 || r.Stderr != "" || r.Stdout != output(len(steps())) || len(r.Calls) != len(steps()) || r.Hit != nil {
-		t.Errorf("exit %d, %q, %q, calls %v, hit %v", r.Exit, r.Stdout, r.Stderr, r.Calls, r.Hit)
-	}
+	check.That(t, r.Exit == 0 && r.Stderr == "" && r.Stdout == output(len(steps())) && len(r.Calls) == len(steps()) && r.Hit == nil,
+		"exit %d, %q, %q, calls %v, hit %v", r.Exit, r.Stdout, r.Stderr, r.Calls, r.Hit)
 }
 
 // TestAtEachCall injects at each of the known calls: two kinds that end the program, by turns, then two errors, and now and
@@ -94,9 +91,8 @@ func TestAtEachCall(t *testing.T) {
 			text = "exit status 1" // its child's
 		}
 		_, r := take(t, fails)
-		if r.Exit != 1 || r.Stdout != output(n-1) || len(r.Calls) != n || !strings.HasSuffix(r.Stderr, text+"\n") {
-			t.Errorf("%v at %d: exit %d, %q, %q, calls %v", fails, n, r.Exit, r.Stdout, r.Stderr, r.Calls)
-		}
+		check.That(t, r.Exit == 1 && r.Stdout == output(n-1) && len(r.Calls) == n && strings.HasSuffix(r.Stderr, text+"\n"),
+			"%v at %d: exit %d, %q, %q, calls %v", fails, n, r.Exit, r.Stdout, r.Stderr, r.Calls)
 		if n%4 == 0 {
 			_, r := take(t, inject.Injection{Kind: inject.Signal, At: n, Signal: unix.SIGTERM})
 			check.That(t, r.Exit == 0 && r.Stdout == output(all)+"terminated\n" && len(r.Calls) == all, "signal at %d: exit %d, %q, calls %v", n, r.Exit, r.Stdout, r.Calls)

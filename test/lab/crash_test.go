@@ -186,9 +186,8 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 		busy = fmt.Sprintf("gpuadm: another gpuadm run is at work: process %s (%s)", child, labstage.Sleep)
 		for _, verb := range []string{"apply", "undo"} {
 			r := n.gpuadm(75, verb)
-			if !strings.HasPrefix(r.Stderr, busy) || !strings.Contains(r.Stderr, "try      wait until it has ended") {
-				t.Errorf("%s does not say %q and what to do: %s", verb, busy, r)
-			}
+			check.That(t, strings.HasPrefix(r.Stderr, busy) && strings.Contains(r.Stderr, "try      wait until it has ended"),
+				"%s does not say %q and what to do: %s", verb, busy, r)
 			t.Logf("%s: %s", verb, r)
 		}
 		if diff := before.Touched(n.everything()); diff != "" || n.MainPID(daemon) != pid {

@@ -340,9 +340,8 @@ func TestLabDnfPriorities(t *testing.T) {
 		}
 		d.Must("dnf", "-q", "makecache")
 		r := d.Exec("dnf", "--assumeno", "install", "dkms")
-		if f := strings.Fields(regexp.MustCompile(`(?m)^ dkms .*$`).FindString(r.Stdout)); len(f) < 3 || f[2] != c.dkms {
-			t.Fatalf("with %q and %q dnf itself would take: %s", c.newer, c.tools, r)
-		}
+		f := strings.Fields(regexp.MustCompile(`(?m)^ dkms .*$`).FindString(r.Stdout))
+		must.That(t, len(f) >= 3 && f[2] == c.dkms, "with %q and %q dnf itself would take: %s", c.newer, c.tools, r)
 		d.gpuadm(0, []string{"package dkms   absent → " + c.dkms}, "plan", "sources", "packages")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -35,14 +36,12 @@ func (n driverNode) built(kernel, version string) {
 	n.t.Helper()
 	for _, module := range []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"} {
 		v, magic, signer := modinfo(n.Host, kernel, "version", module), modinfo(n.Host, kernel, "vermagic", module), modinfo(n.Host, kernel, "signer", module)
-		if v != version || !strings.HasPrefix(magic, kernel+" ") || signer != "DKMS module signing key" {
-			n.t.Errorf("%s: version %q, vermagic %q, signer %q", module, v, magic, signer)
-		}
+		check.That(n.t, v == version && strings.HasPrefix(magic, kernel+" ") && signer == "DKMS module signing key",
+			"%s: version %q, vermagic %q, signer %q", module, v, magic, signer)
 	}
 	out := n.Must("dkms", "status")
-	if strings.Count(out, "nvidia/") != 1 || !strings.HasPrefix(out, "nvidia/"+version+", "+kernel+", ") || !strings.Contains(out, ": installed") {
-		n.t.Errorf("dkms status: %s", out)
-	}
+	check.That(n.t, strings.Count(out, "nvidia/") == 1 && strings.HasPrefix(out, "nvidia/"+version+", "+kernel+", ") && strings.Contains(out, ": installed"),
+		"dkms status: %s", out)
 }
 
 // image tells one initial file system of the kernel from another; "" if there is none.
@@ -55,9 +54,8 @@ func (n driverNode) image(kernel string) string {
 func (n driverNode) idle() {
 	n.t.Helper()
 	const log = "/run/strace"
-	if r := rebooted(n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply")); r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
-		n.t.Fatalf("strace of apply: %s", r)
-	}
+	r := rebooted(n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply"))
+	must.That(n.t, r.Exit == 0 && r.Stdout == "Nothing to do.\n", "strace of apply: %s", r)
 	seen := map[string]int{}
 	for line := range strings.Lines(n.Get(log)) {
 		what, bad := judge(line)
@@ -65,9 +63,7 @@ func (n driverNode) idle() {
 			n.t.Errorf("not to be done: %s", line)
 		}
 	}
-	if seen["execve"] != 1 || seen["write to standard output"] == 0 {
-		n.t.Errorf("strace saw no apply: %v", seen)
-	}
+	check.That(n.t, seen["execve"] == 1 && seen["write to standard output"] != 0, "strace saw no apply: %v", seen)
 }
 
 // TestLabDriverDKMS: all stages in one apply build and prove the modules and run the daemon; an upgrade replaces them; one
@@ -83,21 +79,16 @@ func TestLabDriverDKMS(t *testing.T) {
 			t.Log(n.wants(0, n.spec("580.65.06", "1.18.0"), "apply").Stdout)
 			n.has("580.65.06")
 			n.built(kernel, "580.65.06")
-			if n.MainPID(persistenced) == 0 {
-				t.Errorf("%s does not run", persistenced)
-			}
-			if now := n.image(kernel); now == image && image != "" {
-				t.Error("the initial file system, which has nouveau, was not rebuilt")
-			}
+			check.That(t, n.MainPID(persistenced) != 0, "%s does not run", persistenced)
+			check.That(t, n.image(kernel) != image || image == "", "the initial file system, which has nouveau, was not rebuilt")
 			n.idle()
 			if dist == "bookworm" {
 				n.upgrades(kernel)
 			}
 			t.Log(n.gpuadm(0, "undo", "--to", "all").Stdout)
 			n.same(first, "/boot/initrd.img-"+kernel) // rebuilt
-			if r := n.Exec("modinfo", "-k", kernel, "nvidia"); r.Exit == 0 {
-				t.Errorf("undo of all left a module: %s", r)
-			}
+			r := n.Exec("modinfo", "-k", kernel, "nvidia")
+			check.That(t, r.Exit != 0, "undo of all left a module: %s", r)
 		})
 	}
 }
@@ -107,9 +98,8 @@ func (n driverNode) upgrades(kernel string) {
 	pid := n.MainPID(persistenced)
 	n.wants(0, n.spec("580.95.05", "1.18.0"), "apply")
 	n.built(kernel, "580.95.05")
-	if now := n.MainPID(persistenced); now == 0 || now == pid {
-		n.t.Errorf("%s is process %d, was %d", persistenced, now, pid)
-	}
+	now := n.MainPID(persistenced)
+	check.That(n.t, now != 0 && now != pid, "%s is process %d, was %d", persistenced, now, pid)
 	before := n.snapshot()
 
 	// dkms(8) reads this file for that version alone.
@@ -210,9 +200,7 @@ func (n driverNode) publishUbuntu(home string) {
 		cmd := exec.CommandContext(n.t.Context(), "gpg", append([]string{"--homedir", home, "--batch", "--yes", "--quiet", "--passphrase", ""}, args...)...)
 		cmd.Stdin = strings.NewReader(in)
 		out, err := cmd.Output()
-		if err != nil {
-			n.t.Fatalf("gpg %v: %v", args, err)
-		}
+		must.That(n.t, err == nil, "gpg %v: %v", args, err)
 		return string(out)
 	}
 	if r := n.Exec("test", "-e", ubuntuKey); r.Exit != 0 {
@@ -244,9 +232,8 @@ func TestLabDriverPrecompiled(t *testing.T) {
 	n.publishUbuntu(home)
 	n.Must("rm", "-f", "/etc/os-release")
 	n.Put("/etc/os-release", "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\nPRETTY_NAME=\"Ubuntu 24.04\"\n", 0o644)
-	if r := n.Exec("modinfo", "-k", kernel, "nvidia"); r.Exit == 0 {
-		t.Fatalf("a module is left: %s", r)
-	}
+	r := n.Exec("modinfo", "-k", kernel, "nvidia")
+	must.That(t, r.Exit != 0, "a module is left: %s", r)
 	first := n.AptState()
 
 	const spec = "format = 1\n[driver]\nversion = \"580.65.06\"\nsource = \"distro\"\n"
@@ -255,16 +242,13 @@ func TestLabDriverPrecompiled(t *testing.T) {
 		return modinfo(n.Host, kernel, "version", "nvidia"), modinfo(n.Host, kernel, "signer", "nvidia")
 	}
 	n.wants(0, spec, apply...)
-	if version, signer := signed(); version != "580.65.06" || signer != "Canonical Ltd. Kernel Module Signing (lab)" {
-		t.Errorf("the module is %s, signed by %q", version, signer)
-	}
+	version, signer := signed()
+	check.That(t, version == "580.65.06" && signer == "Canonical Ltd. Kernel Module Signing (lab)", "the module is %s, signed by %q", version, signer)
 	state := n.AptState()
 	for name, want := range map[string]bool{
 		"linux-modules-nvidia-580-server-open-" + kernel: true, "linux-modules-nvidia-580-server-open-5.15.0-1-other": false, "nvidia-dkms-580-server-open": false,
 	} {
-		if (state[name] != "") != want {
-			t.Errorf("package %s is %q; want it there %t", name, state[name], want)
-		}
+		check.That(t, (state[name] != "") == want, "package %s is %q; want it there %t", name, state[name], want)
 	}
 	says(t, n.wants(0, spec, apply...), "Nothing to do.")
 	n.gpuadm(0, "undo", "--to", "all")
@@ -281,12 +265,10 @@ func TestLabDriverPrecompiled(t *testing.T) {
 	says(t, n.wants(1, spec+"build = \"precompiled\"\n", apply...), "cannot take precompiled kernel modules for kernel "+kernel, "build = \"auto\"")
 	n.wants(0, spec, apply...)
 	// On what calls itself an Ubuntu dkms signs with shim's key, of which there is none here.
-	if version, signer := signed(); version != "580.65.06" || strings.Contains(signer, "Canonical") {
-		t.Errorf("the module is %s, signed by %q", version, signer)
-	}
-	if out := n.Must("dkms", "status"); !strings.Contains(out, "nvidia/580.65.06, "+kernel+", ") || !strings.Contains(out, ": installed") {
-		t.Errorf("dkms status: %s", out)
-	}
+	version, signer = signed()
+	check.That(t, version == "580.65.06" && !strings.Contains(signer, "Canonical"), "the module is %s, signed by %q", version, signer)
+	out := n.Must("dkms", "status")
+	check.That(t, strings.Contains(out, "nvidia/580.65.06, "+kernel+", ") && strings.Contains(out, ": installed"), "dkms status: %s", out)
 	if state := n.AptState(); state["nvidia-dkms-580-server-open"] == "" || state["linux-modules-nvidia-580-server-open-5.15.0-1-other"] != "" {
 		t.Errorf("packages of DKMS's: %v", driverPackages(state))
 	}

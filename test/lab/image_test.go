@@ -66,9 +66,8 @@ func TestLabDaemonSetExit(t *testing.T) {
 			h.Put("/etc/gpuadm/node.toml", "format = 1\n"+c.spec, 0o644)
 			apply := h.Exec("gpuadm", "apply", "--unattended")
 			pod := h.Exec("gpuadm", "daemonset", "--once", "--host", "/")
-			if pod.Exit != c.exit || apply.Exit != c.exit || !strings.Contains(pod.Stdout, c.says) {
-				t.Errorf("%swant exit %d and %q\ndaemonset: %s\napply: %s", c.spec, c.exit, c.says, pod, apply)
-			}
+			check.That(t, pod.Exit == c.exit && apply.Exit == c.exit && strings.Contains(pod.Stdout, c.says),
+				"%swant exit %d and %q\ndaemonset: %s\napply: %s", c.spec, c.exit, c.says, pod, apply)
 		}
 		h.Put("/etc/gpuadm/node.toml", specText, 0o644)
 		h.Must("gpuadm", "apply")

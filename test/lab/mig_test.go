@@ -158,9 +158,9 @@ func unknownProfile(t *testing.T, n gpuNode) {
 	n.wants(0, layout(sevenths))
 	before := n.dump()
 	says(t, n.wants(1, layout(`"1g.18gb" = 7`)), "cannot make 1g.18gb", "did you mean")
-	if after := n.dump(); after.Mutations != before.Mutations || !slices.Equal(geometries(after), geometries(before)) {
-		t.Errorf("%d mutations for a profile that is not there", after.Mutations-before.Mutations)
-	}
+	after := n.dump()
+	check.That(t, after.Mutations == before.Mutations && slices.Equal(geometries(after), geometries(before)),
+		"%d mutations for a profile that is not there", after.Mutations-before.Mutations)
 }
 
 func impossibleLayout(t *testing.T, n gpuNode) {
@@ -215,9 +215,7 @@ func modeAlone(t *testing.T, n gpuNode) {
 	for _, m := range after.Log[len(before.Log):] {
 		check.That(t, m.GPU != 1, "GPU 1 was converged already, and had %s", m.Call)
 	}
-	if geometry(after.GPUs[0]) != geometry(after.GPUs[1]) {
-		t.Errorf("%s", geometries(after))
-	}
+	check.That(t, geometry(after.GPUs[0]) == geometry(after.GPUs[1]), "%s", geometries(after))
 }
 
 func partialConfig(t *testing.T, n gpuNode) {

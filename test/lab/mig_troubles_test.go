@@ -56,9 +56,8 @@ func killedAnywhere(t *testing.T, n gpuNode) {
 			}
 			again := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
 			s := n.dump()
-			if again.Exit != 0 || strings.Count(geometry(s.GPUs[0]), "1g.5gb@") != 7 || geometry(s.GPUs[0]) != geometry(s.GPUs[1]) {
-				t.Fatalf("killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
-			}
+			must.That(t, again.Exit == 0 && strings.Count(geometry(s.GPUs[0]), "1g.5gb@") == 7 && geometry(s.GPUs[0]) == geometry(s.GPUs[1]),
+				"killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
 			if nth%4 == 1 { // undo of a killed and a completed run is one
 				if r := n.Exec("gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
 					t.Fatalf("undone after a kill at call %d: %s\n%s", nth, geometries(n.dump()), r)
@@ -79,9 +78,8 @@ func orphan(t *testing.T, n gpuNode) {
 	before := n.dump()
 	n.wants(0, layout(sevenths))
 	after := n.dump()
-	if destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; destroyed != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
-		t.Errorf("%s, %d instances destroyed", geometries(after), destroyed)
-	}
+	destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]
+	check.That(t, destroyed == 0 && !strings.Contains(geometry(after.GPUs[0]), "×0"), "%s, %d instances destroyed", geometries(after), destroyed)
 }
 
 func resetRefused(t *testing.T, n gpuNode) {

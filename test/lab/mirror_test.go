@@ -202,9 +202,9 @@ func TestLabMirrorDnf(t *testing.T) {
 
 	asks(0, "580.65.06", "1.18.0")
 	d.installed("580.65.06")
-	if state := d.RpmState(); state["kernel-devel-"+strings.TrimSpace(d.Must("uname", "-r"))] == "" || !strings.HasPrefix(state["nvidia-container-toolkit"], "1.18.0-1") {
-		t.Errorf("headers or toolkit are missing: %v", state)
-	}
+	state := d.RpmState()
+	check.That(t, state["kernel-devel-"+strings.TrimSpace(d.Must("uname", "-r"))] != "" && strings.HasPrefix(state["nvidia-container-toolkit"], "1.18.0-1"),
+		"headers or toolkit are missing: %v", state)
 	asks(0, "580.65.06", "1.18.0", "Nothing to do.")
 	d.Must("rpm", "-e", "--nodeps", "kmod-nvidia-open-dkms")
 	asks(0, "580.65.06", "1.18.0", "kmod-nvidia-open-dkms")

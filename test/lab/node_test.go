@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -57,9 +58,7 @@ func (n node) files() lab.Tree {
 func (n node) gpuadm(exit int, args ...string) lab.Result {
 	n.t.Helper()
 	r := rebooted(n.Exec(append([]string{"gpuadm"}, args...)...))
-	if r.Exit != exit {
-		n.t.Errorf("gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
-	}
+	check.That(n.t, r.Exit == exit, "gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
 	return r
 }
 
@@ -97,14 +96,10 @@ func (n node) working() {
 	words := strings.Fields(n.Must("busctl", "get-property", "org.freedesktop.systemd1",
 		"/org/freedesktop/systemd1/unit/containerd_2eservice", "org.freedesktop.systemd1.Service", "ExecMainStartTimestamp"))
 	started, err := strconv.ParseFloat(words[len(words)-1], 64) // "t 1795246730123456", in microseconds
-	if err != nil {
-		n.t.Fatalf("cannot read when containerd started: %v", err)
-	}
+	must.That(n.t, err == nil, "cannot read when containerd started: %v", err)
 	for _, name := range strings.Fields(n.Must("find", "/etc/containerd", "-type", "f")) {
 		changed, err := strconv.ParseFloat(strings.TrimSpace(n.Must("stat", "-c", "%.9Z", name)), 64)
-		if err != nil {
-			n.t.Fatalf("cannot read when %s changed: %v", name, err)
-		}
+		must.That(n.t, err == nil, "cannot read when %s changed: %v", name, err)
 		if changed*1e6 > started {
 			n.t.Errorf("containerd started %.3f s before %s changed", changed-started/1e6, name)
 		}
@@ -115,9 +110,8 @@ func (n node) working() {
 func (n node) effect() parts.Effect {
 	n.t.Helper()
 	var dump map[string]any
-	if err := toml.Unmarshal([]byte(n.Must("containerd", "config", "dump")), &dump); err != nil {
-		n.t.Fatalf("cannot read containerd's dump: %v", err)
-	}
+	err := toml.Unmarshal([]byte(n.Must("containerd", "config", "dump")), &dump)
+	must.That(n.t, err == nil, "cannot read containerd's dump: %v", err)
 	return parts.EffectOf(dump)
 }
 
@@ -126,9 +120,8 @@ func (n node) configured() {
 	n.t.Helper()
 	e := n.effect()
 	options, _ := e.Runtimes["nvidia"]["options"].(map[string]any)
-	if e.DefaultRuntime != "nvidia" || options["BinaryName"] != "/usr/bin/nvidia-container-runtime" {
-		n.t.Errorf("containerd's default runtime is %q, and nvidia is %v", e.DefaultRuntime, e.Runtimes["nvidia"])
-	}
+	check.That(n.t, e.DefaultRuntime == "nvidia" && options["BinaryName"] == "/usr/bin/nvidia-container-runtime",
+		"containerd's default runtime is %q, and nvidia is %v", e.DefaultRuntime, e.Runtimes["nvidia"])
 }
 
 // starts counts containerd's starts since boot.
@@ -170,34 +163,23 @@ func TestLabWholeNode(t *testing.T) {
 
 	t.Log(n.gpuadm(0, "plan", "-v").Stdout)
 	t.Log(n.gpuadm(0, "apply", "--install").Stderr)
-	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "3g.40gb@") != 2 {
-		t.Errorf("partitioned by the driver just installed: %s", g)
-	}
+	g := geometry(n.dump().GPUs[0])
+	check.That(t, strings.Count(g, "3g.40gb@") == 2, "partitioned by the driver just installed: %s", g)
 	d.has("580.65.06")
 	for _, unit := range []string{"nvidia-persistenced.service", daemon} {
-		if n.MainPID(unit) == 0 {
-			t.Errorf("%s does not run", unit)
-		}
+		check.That(t, n.MainPID(unit) != 0, "%s does not run", unit)
 	}
 	pid := n.MainPID(daemon)
 	says(t, n.gpuadm(0, "apply", "--install"), "Nothing to do.")
 	says(t, n.gpuadm(0, "status"), "converged since")
-	if now := n.MainPID(daemon); now != pid {
-		t.Errorf("a second apply has restarted %s", daemon)
-	}
+	check.That(t, n.MainPID(daemon) == pid, "a second apply has restarted %s", daemon)
 
 	n.Must("ln", "-sf", fakeState, "/run/fakenvml.state")
 	n.gpuadm(0, "undo", "--to", "all")
-	if now := n.AptState(); !maps.Equal(now, packages) {
-		t.Error("undo of all left other packages")
-	}
-	if g := geometry(n.dump().GPUs[0]); g != "mode 0 " {
-		t.Errorf("undo of all left partitions: %s", g)
-	}
+	check.That(t, maps.Equal(n.AptState(), packages), "undo of all left other packages")
+	check.Equal(t, geometry(n.dump().GPUs[0]), "mode 0 ", "undo of all left partitions:")
 	delete(files, fakeState)
 	now := n.TreeOutsideCaches()
 	delete(now, fakeState)
-	if diff := ourOwn(now.Diff(files)); diff != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	check.None(t, ourOwn(now.Diff(files)), "undo of all left:")
 }

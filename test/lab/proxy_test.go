@@ -27,9 +27,8 @@ func throughProxy(spec, proxy string) string {
 func proxied(t *testing.T, asked []string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if !slices.ContainsFunc(asked, func(url string) bool { return strings.HasPrefix(url, vendorAt+"/") && strings.Contains(url, name) }) {
-			t.Errorf("the proxy was not asked for %s: %v", name, asked)
-		}
+		check.That(t, slices.ContainsFunc(asked, func(url string) bool { return strings.HasPrefix(url, vendorAt+"/") && strings.Contains(url, name) }),
+			"the proxy was not asked for %s: %v", name, asked)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -156,20 +157,15 @@ func TestLabRunners(t *testing.T) {
 			if !answers() || !inDump() {
 				t.Errorf("after apply: answers %v, handler in the daemon's configuration %v", answers(), inDump())
 			}
-			if again := n.gpuadm(0, "apply"); again.Stdout != "Nothing to do.\n" {
-				t.Errorf("apply again: %s", again)
-			}
+			again := n.gpuadm(0, "apply")
+			check.That(t, again.Stdout == "Nothing to do.\n", "apply again: %s", again)
 			n.gpuadm(0, "status")
 			n.gpuadm(0, "undo", "--to", "all")
 			if !eventually(answers) || inDump() {
 				t.Errorf("after undo: answers %v, handler in the daemon's configuration %v", answers(), inDump())
 			}
-			if diff := files.Diff(n.files()); diff != "" {
-				t.Errorf("undo left:\n%s", diff)
-			}
-			if n.MainPID(daemon) != idle {
-				t.Error("the idle containerd was restarted")
-			}
+			check.None(t, files.Diff(n.files()), "undo left:")
+			check.That(t, n.MainPID(daemon) == idle, "the idle containerd was restarted")
 		})
 	}
 }

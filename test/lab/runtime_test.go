@@ -60,9 +60,9 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		n.gpuadm(0, "undo")
 		n.working()
 		check.None(t, before.Diff(n.everything()), "undo did not undo:")
-		if e := n.effect(); e.DefaultRuntime != effect.DefaultRuntime || len(e.Runtimes) != len(effect.Runtimes) {
-			t.Errorf("after undo containerd's default is %q, was %q", e.DefaultRuntime, effect.DefaultRuntime)
-		}
+		e := n.effect()
+		check.That(t, e.DefaultRuntime == effect.DefaultRuntime && len(e.Runtimes) == len(effect.Runtimes),
+			"after undo containerd's default is %q, was %q", e.DefaultRuntime, effect.DefaultRuntime)
 		s = n.starts()
 		check.That(t, s == starts+2, "containerd started %d times for apply and undo", s-starts)
 		check.That(t, c.Runs(), "the container did not survive undo")
@@ -89,9 +89,8 @@ func TestLabRuntimeChanged(t *testing.T) {
 			n.gpuadm(0, "apply")
 			n.working()
 			is := n.effect()
-			if is.DefaultRuntime != want.byDefault || len(is.Runtimes) != len(before.Runtimes)+1 {
-				t.Errorf("%s, %s: default %q of %v", n.Options, want.spec, is.DefaultRuntime, is.Runtimes)
-			}
+			check.That(t, is.DefaultRuntime == want.byDefault && len(is.Runtimes) == len(before.Runtimes)+1,
+				"%s, %s: default %q of %v", n.Options, want.spec, is.DefaultRuntime, is.Runtimes)
 			_, there := is.Runtimes[want.handler]
 			check.That(t, there, "%s, %s: no %s in %v", n.Options, want.spec, want.handler, is.Runtimes)
 		}

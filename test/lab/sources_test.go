@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
@@ -30,18 +31,14 @@ func TestLabSourceMoves(t *testing.T) {
 	for _, d := range differ(n.AptState(), was) {
 		t.Errorf("after undo, %s", d)
 	}
-	if now := n.Get("/etc/apt/sources.list.d/gpuadm-driver.sources"); now != source {
-		t.Errorf("after undo the source is\n%s", now)
-	}
+	check.Equal(t, n.Get("/etc/apt/sources.list.d/gpuadm-driver.sources"), source, "after undo the source is")
 	n.wants(0, n.from(repos.Vanished, "590.48.01"))
 	n.Must("sh", "-c", "rm -rf /var/lib/apt/lists/*") // removing needs no source
 	n.gpuadm(0, "undo", "--to", "all")
 	for _, d := range differ(n.AptState(), first) {
 		t.Errorf("after undo of all, %s", d)
 	}
-	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	check.None(t, ourOwn(n.TreeOutsideCaches().Diff(files)), "undo of all left:")
 }
 
 // TestLabSourceBuilds: the driver of another mirror installs, and has no module for the kernel. The first mirror's packages, pins, source,
@@ -72,9 +69,7 @@ func TestLabSourceOfDistribution(t *testing.T) {
 	for _, d := range differ(n.AptState(), was) {
 		t.Errorf("after undo, %s", d)
 	}
-	if now := n.Get("/etc/apt/preferences.d/00-gpuadm-driver"); now != pins {
-		t.Errorf("after undo the pins are\n%s", now)
-	}
+	check.Equal(t, n.Get("/etc/apt/preferences.d/00-gpuadm-driver"), pins, "after undo the pins are")
 	n.wants(0, ofDistro("580"))
 	n.gpuadm(0, "undo", "--to", "all")
 	for _, d := range differ(n.AptState(), first) {
@@ -130,9 +125,7 @@ func TestLabDeclared(t *testing.T) {
 	for _, d := range differ(n.AptState(), first) {
 		t.Errorf("after undo of all, %s", d)
 	}
-	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
-		t.Errorf("undo of all left:\n%s", diff)
-	}
+	check.None(t, ourOwn(n.TreeOutsideCaches().Diff(files)), "undo of all left:")
 
 	n.Must("sh", "-ec", "cd /srv/image; mkdir -p var/lib/dpkg usr/lib etc/apt/preferences.d etc/apt/apt.conf.d srv/repo usr/share/keyrings lib/modules/"+emptyKernel+`
 		cp -L /etc/os-release etc/; cp /var/lib/dpkg/status var/lib/dpkg/; cp `+repos.Key+` srv/repo/; touch etc/apt/sources.list`)
@@ -140,13 +133,11 @@ func TestLabDeclared(t *testing.T) {
 	read := []string{"apt-get", "-o", "Dir::Etc=/srv/image/etc/apt", "-o", "Dir::State::lists=/tmp", "update", "--print-uris"}
 	before := n.Must(read...)
 	n.gpuadm(0, "apply", "sources", "packages", "--root", "/srv/image")
-	if after := n.Must(read...); !strings.Contains(after, "srv/nvidia") {
-		t.Errorf("apt reads of the image:\n%s, and read before:\n%s", after, before)
-	}
+	after := n.Must(read...)
+	check.That(t, strings.Contains(after, "srv/nvidia"), "apt reads of the image:\n%s, and read before:\n%s", after, before)
 	n.gpuadm(0, "undo", "--to", "all", "--root", "/srv/image")
-	if after := n.Must(read...); after != before {
-		t.Errorf("apt reads of the image after undo:\n%s, and read before:\n%s", after, before)
-	}
+	after = n.Must(read...)
+	check.That(t, after == before, "apt reads of the image after undo:\n%s, and read before:\n%s", after, before)
 }
 
 // TestLabDeclaredDnf is the same for dnf.
@@ -158,9 +149,8 @@ func TestLabDeclaredDnf(t *testing.T) {
 	d.spec("580.65.06")
 	d.apply(0, "file /etc/yum.repos.d/cuda-rhel9.repo")
 	d.installed("580.65.06")
-	if out := d.Must("dnf", "repolist"); strings.Contains(out, "cuda-rhel9") {
-		t.Errorf("both are enabled: %s", out)
-	}
+	out := d.Must("dnf", "repolist")
+	check.That(t, !strings.Contains(out, "cuda-rhel9"), "both are enabled: %s", out)
 	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	d.Must("rm", "-rf", "/var/lib/gpuadm")

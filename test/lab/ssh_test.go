@@ -159,9 +159,9 @@ func TestLabSSH(t *testing.T) {
 	for _, n := range o.nodes {
 		n.Must("systemctl", "stop", "watch-argv")
 		n.Must("journalctl", "--sync")
-		if watched := n.Get("/run/watched"); strings.Contains(watched, planted) || !strings.Contains(watched, "serve-ssh") {
-			t.Errorf("%s: a secret in an argv or environment, or none was seen at all", n.Options.Name)
-		}
+		watched := n.Get("/run/watched")
+		check.That(t, !strings.Contains(watched, planted) && strings.Contains(watched, "serve-ssh"),
+			"%s: a secret in an argv or environment, or none was seen at all", n.Options.Name)
 		r := n.Exec("grep", "-rl", "--devices=skip", planted, "/run", "/tmp", "/var/log", "/home", "/root", "/var/lib/gpuadm")
 		check.That(t, r.Stdout == "", "%s: the secret lies in %s", n.Options.Name, r.Stdout)
 		r = n.Exec("sh", "-c", "journalctl --no-pager | grep "+planted)
@@ -185,9 +185,8 @@ mount -t tmpfs -o noexec,mode=755 none /run/lock`)
 	for host, text := range map[string]string{
 		"down": "cannot connect", "wrong": "cannot connect", "hang": "no answer within", "n2": "cannot become root", "n3": "none for aarch64",
 	} {
-		if i := strings.Index(r.Stderr, "\n"+host+": gpuadm: "); i < 0 && !strings.HasPrefix(r.Stderr, host+": gpuadm: ") || !strings.Contains(r.Stderr[max(0, i):], text) {
-			t.Errorf("%s: no %q in %s", host, text, r.Stderr)
-		}
+		i := strings.Index(r.Stderr, "\n"+host+": gpuadm: ")
+		check.That(t, (i >= 0 || strings.HasPrefix(r.Stderr, host+": gpuadm: ")) && strings.Contains(r.Stderr[max(0, i):], text), "%s: no %q in %s", host, text, r.Stderr)
 	}
 	check.Says(t, r.Stdout, "n1: ", "n4: ")
 	wants(t, r, "Host key verification failed", "No route to host")
@@ -234,9 +233,8 @@ func TestLabSSHInterrupted(t *testing.T) {
 	for _, cut := range [][]string{{"pkill", "-KILL", "-x", "ssh"}, {"pkill", "-INT", "-x", "gpuadm"}} {
 		task := o.held("n1", "r2", "--", "apply")
 		o.Must(cut...)
-		if r := task.Wait(); cut[1] == "-KILL" && (r.Exit != 75 || strings.Count(r.Stderr, "the run goes on there") != 2) {
-			t.Errorf("after the connection was cut: %s", r)
-		}
+		r := task.Wait()
+		check.That(t, cut[1] != "-KILL" || (r.Exit == 75 && strings.Count(r.Stderr, "the run goes on there") == 2), "after the connection was cut: %s", r)
 		for _, n := range o.nodes {
 			if n.Exec("sh", "-c", "systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q running").Exit != 0 {
 				t.Errorf("%s: no run continues: %s", n.Options.Name, n.Exec("systemctl", "list-units", "--all", "gpuadm*"))

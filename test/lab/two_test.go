@@ -126,9 +126,9 @@ func (c two) test(n node) {
 		check.None(n.t, before.Touched(n.files()), "touched:")
 		return
 	}
-	if dump := n.Must(c.edits.binary, "--config", c.edits.config, "config", "dump"); !strings.Contains(dump, `BinaryName = "/usr/bin/nvidia-container-runtime"`) && !strings.Contains(dump, `BinaryName = '/usr/bin/nvidia-container-runtime'`) {
-		n.t.Errorf("%s has no handler:\n%s", c.edits.unit, dump)
-	}
+	dump := n.Must(c.edits.binary, "--config", c.edits.config, "config", "dump")
+	check.That(n.t, strings.Contains(dump, `BinaryName = "/usr/bin/nvidia-container-runtime"`) || strings.Contains(dump, `BinaryName = '/usr/bin/nvidia-container-runtime'`),
+		"%s has no handler:\n%s", c.edits.unit, dump)
 	n.gpuadm(0, "status")
 	r = n.gpuadm(0, "apply")
 	check.That(n.t, r.Stdout == "Nothing to do.\n", "apply again: %s", r)

@@ -52,9 +52,7 @@ func (c *counted) once(t *testing.T, what string, shared ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, n := range c.reads {
-		if n > 1 && (n > 2 || !slices.Contains(shared, name)) {
-			t.Errorf("%s: %s was read %d times", what, name, n)
-		}
+		check.That(t, n <= 1 || (n <= 2 && slices.Contains(shared, name)), "%s: %s was read %d times", what, name, n)
 	}
 	clear(c.reads)
 }

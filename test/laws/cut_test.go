@@ -75,9 +75,7 @@ func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node 
 		back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
 		_, err = back.Undo(context.Background(), n, "all", nil)
 	}
-	if err == nil && !ended || !n.Off() {
-		t.Fatalf("touch %d: the power was not cut: %v", touch, err)
-	}
+	must.That(t, (err != nil || ended) && n.Off(), "touch %d: the power was not cut: %v", touch, err)
 	n.Boot(loss)
 	return n
 }
@@ -149,9 +147,8 @@ func booted(t *testing.T, s straight, n *simhost.Node, what string) {
 	}
 	s.settled(t, what, s.first, n)
 	status, err := s.e().Status(context.Background(), n.View())
-	if err != nil || res.Held == "" || status.Undoing || status.Held == "" {
-		t.Fatalf("%s: the boot says held %q; status says held %q, undoing %t, %v", what, res.Held, status.Held, status.Undoing, err)
-	}
+	must.That(t, err == nil && res.Held != "" && !status.Undoing && status.Held != "",
+		"%s: the boot says held %q; status says held %q, undoing %t, %v", what, res.Held, status.Held, status.Undoing, err)
 }
 
 // gpuLines finds the GPUs' states: a boot loses them.
@@ -226,9 +223,8 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 					n.CutAt(cut)
 					back, ended := e(), false // then only what no undo needs any more is cleared away
 					back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
-					if _, err := back.Undo(ctx, n, "all", nil); err == nil && !ended || !n.Off() {
-						t.Fatalf("touch %d: not cut: %v", at, err)
-					}
+					_, err := back.Undo(ctx, n, "all", nil)
+					must.That(t, (err != nil || ended) && n.Off(), "touch %d: not cut: %v", at, err)
 					if how == "kill" {
 						n.Revive()
 					} else {

@@ -142,9 +142,8 @@ func TestRootFolderWithADriver(t *testing.T) {
 			must.That(t, err == nil && len(p.Cannot()) == 0 && p.Now() != 0, "the plan: %+v, %v", p.Changes, err)
 			res, err := e.Apply(context.Background(), h)
 			must.That(t, err == nil, "apply: %v", err)
-			if len(res.Made) != p.Now() || len(res.Deferred) != p.Deferred {
-				t.Errorf("the plan has %d changes and %d deferred ones, apply made %d and deferred %d", p.Now(), p.Deferred, len(res.Made), len(res.Deferred))
-			}
+			check.That(t, len(res.Made) == p.Now() && len(res.Deferred) == p.Deferred,
+				"the plan has %d changes and %d deferred ones, apply made %d and deferred %d", p.Now(), p.Deferred, len(res.Made), len(res.Deferred))
 			for _, made := range res.Made {
 				check.That(t, made.Kind != "package" && made.Kind != "package-lists", "apply made %s in a folder", made)
 			}

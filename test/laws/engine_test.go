@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -153,13 +154,11 @@ func TestBatchIsMadeAsOne(t *testing.T) {
 		things.Exact("/etc/b", []byte("b"), 0o644, ""),
 	))
 	apply(t, n, e)
-	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x old y" {
-		t.Errorf("transaction of %q", b)
-	}
+	b, _ := n.ReadFile("/srv/last-transaction")
+	check.That(t, string(b) == "x old y", "transaction of %q", b)
 	undo(t, n, e, "")
-	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "y old x" {
-		t.Errorf("undone in a transaction of %q", b)
-	}
+	b, _ = n.ReadFile("/srv/last-transaction")
+	check.That(t, string(b) == "y old x", "undone in a transaction of %q", b)
 	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
 }
 
@@ -184,26 +183,18 @@ func TestRebootAndResume(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(converge.Want{Thing: afterBoot{}, To: to("on")}, things.Exact("/etc/a", []byte("a"), 0o600, "")))
 	res := apply(t, n, e)
-	if res.Reboot == "" {
-		t.Fatal("no reboot asked for")
-	}
+	must.That(t, res.Reboot != "", "no reboot asked for")
 	before := written(t, n)
 	for range 3 { // it may be possible without a reboot by now, so it is attempted again; the journal gets no record of that
-		if again := apply(t, n, e); again.Reboot == "" || again.Run != res.Run {
-			t.Errorf("before the reboot: %+v", again)
-		}
+		again := apply(t, n, e)
+		check.That(t, again.Reboot != "" && again.Run == res.Run, "before the reboot: %+v", again)
 	}
-	if !bytes.Equal(written(t, n), before) {
-		t.Error("attempts that changed nothing have grown the journal")
-	}
+	check.That(t, bytes.Equal(written(t, n), before), "attempts that changed nothing have grown the journal")
 	n.Reboot()
 	res2 := apply(t, n, e)
-	if res2.Run != res.Run || res2.Reboot != "" || len(res2.Made) != 1 {
-		t.Errorf("after the reboot: %+v, first run %s", res2, res.Run)
-	}
-	if p := plan(t, n, e); p.Now() != 0 {
-		t.Errorf("still planned: %s", names(p.Changes))
-	}
+	check.That(t, res2.Run == res.Run && res2.Reboot == "" && len(res2.Made) == 1, "after the reboot: %+v, first run %s", res2, res.Run)
+	p := plan(t, n, e)
+	check.That(t, p.Now() == 0, "still planned: %s", names(p.Changes))
 }
 
 func TestNoBootLoop(t *testing.T) {
@@ -211,13 +202,9 @@ func TestNoBootLoop(t *testing.T) {
 	e := engineOf(t, stage(converge.Want{Thing: afterBoot{never: true}, To: to("on")}))
 	for boot := range 5 {
 		res, err := e.Apply(context.Background(), n)
-		if boot < 2 && (err != nil || res.Reboot == "") {
-			t.Fatalf("boot %d: %+v %v", boot, res, err)
-		}
+		must.That(t, boot >= 2 || (err == nil && res.Reboot != ""), "boot %d: %+v %v", boot, res, err)
 		if boot == 2 {
-			if err == nil || !strings.Contains(err.Error(), "after 2 reboots") {
-				t.Fatalf("a third reboot: %+v %v", res, err)
-			}
+			must.That(t, err != nil && strings.Contains(err.Error(), "after 2 reboots"), "a third reboot: %+v %v", res, err)
 			return
 		}
 		n.Reboot()
@@ -257,13 +244,11 @@ func TestBreaksNeedConsent(t *testing.T) {
 			e.Clients = func(context.Context, host.View) ([]string, error) { return nil, nil }
 		},
 	} {
-		if _, err := try(mod); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		_, err := try(mod)
+		check.That(t, err == nil, "%s: %v", what, err)
 	}
-	if _, err := try(func(e *converge.Engine) { e.Allow = []string{"reboot"} }); err == nil {
-		t.Error("another consent was taken for this one")
-	}
+	_, err = try(func(e *converge.Engine) { e.Allow = []string{"reboot"} })
+	check.That(t, err != nil, "another consent was taken for this one")
 }
 
 func TestKeptChangesStayAndAreNamed(t *testing.T) {
@@ -279,21 +264,17 @@ func TestKeptChangesStayAndAreNamed(t *testing.T) {
 	}
 	apply(t, n, e)
 	undo(t, n, e, "")
-	if _, err := n.Lstat("/etc/kept"); err != nil || len(events) != 1 || events[0] != "the firmware" {
-		t.Errorf("kept: %v, told %v", err, events)
-	}
-	if _, err := n.Lstat("/etc/a"); err == nil {
-		t.Error("the other was kept too")
-	}
+	_, err := n.Lstat("/etc/kept")
+	check.That(t, err == nil && len(events) == 1 && events[0] == "the firmware", "kept: %v, told %v", err, events)
+	_, err = n.Lstat("/etc/a")
+	check.That(t, err != nil, "the other was kept too")
 }
 
 func TestStepIsDoneOnce(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(labstage.Step{Label: "s", Ask: []string{"is-done"}, Do: []string{"do-it"}}.Want("")))
 	_, err := e.Apply(context.Background(), n) // is-done goes on to say no: it did not hold
-	if err == nil || !strings.Contains(err.Error(), "afterwards") {
-		t.Errorf("a step that does not hold: %v", err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "afterwards"), "a step that does not hold: %v", err)
 }
 
 func TestUnitsForwardsAndBack(t *testing.T) {
@@ -301,9 +282,7 @@ func TestUnitsForwardsAndBack(t *testing.T) {
 	first := n.Tree(converge.Home) + n.Units()
 	e := engineOf(t, stage(things.Running("d.service", "")))
 	apply(t, n, e)
-	if !strings.Contains(n.Units(), "d.service enabled active") {
-		t.Errorf("units: %s", n.Units())
-	}
+	check.That(t, strings.Contains(n.Units(), "d.service enabled active"), "units: %s", n.Units())
 	undo(t, n, e, "")
 	compare(t, "undone", first, n.Tree(converge.Home)+n.Units())
 
@@ -311,9 +290,7 @@ func TestUnitsForwardsAndBack(t *testing.T) {
 	image.Image()
 	apply(t, image, e)
 	image.FirstBoot()
-	if !strings.Contains(image.Units(), "d.service enabled active") {
-		t.Errorf("enabled in an image, then booted: %s", image.Units())
-	}
+	check.That(t, strings.Contains(image.Units(), "d.service enabled active"), "enabled in an image, then booted: %s", image.Units())
 }
 
 func TestEnabledUnitThatABootStartedIsDisabled(t *testing.T) {
@@ -322,9 +299,7 @@ func TestEnabledUnitThatABootStartedIsDisabled(t *testing.T) {
 	apply(t, n, e)
 	n.Reboot()
 	undo(t, n, e, "")
-	if !strings.Contains(n.Units(), "d.service disabled active") {
-		t.Errorf("units: %s", n.Units())
-	}
+	check.That(t, strings.Contains(n.Units(), "d.service disabled active"), "units: %s", n.Units())
 }
 
 func TestLinksAreKept(t *testing.T) {
@@ -332,9 +307,8 @@ func TestLinksAreKept(t *testing.T) {
 	first := n.Tree(converge.Home)
 	e := engineOf(t, stage(things.Exact("/etc/link.conf", []byte("new\n"), 0o644, ""), converge.Want{Thing: things.NewFile("/pkg/old", nil), To: to("")}))
 	apply(t, n, e)
-	if b, err := n.ReadFile("/etc/d.conf"); err != nil || string(b) != "new\n" {
-		t.Errorf("not written through the link: %q %v", b, err)
-	}
+	b, err := n.ReadFile("/etc/d.conf")
+	check.That(t, err == nil && string(b) == "new\n", "not written through the link: %q %v", b, err)
 	undo(t, n, e, "")
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
@@ -345,24 +319,19 @@ func TestSecretsAreNotStored(t *testing.T) {
 	must.OK(t, n.WriteFile("/etc/token", []byte(token), host.Attr{Mode: 0o600}))
 	e := engineOf(t, stage(converge.Want{Thing: things.NewSecret("/etc/token"), To: to("")}, things.Exact("/etc/z", []byte("z"), 0o644, "")))
 	e.Tell = func(ev converge.Event) {
-		if strings.Contains(fmt.Sprintf("%+v %+v", ev, ev.Change), token) {
-			t.Errorf("told: %+v", ev)
-		}
+		check.That(t, !strings.Contains(fmt.Sprintf("%+v %+v", ev, ev.Change), token), "told: %+v", ev)
 	}
 	apply(t, n, e)
-	if _, err := n.Lstat("/etc/token"); err == nil {
-		t.Fatal("not removed")
-	}
+	_, err := n.Lstat("/etc/token")
+	must.That(t, err != nil, "not removed")
 	for _, name := range everyFile(t, n, converge.Home) {
-		if b, _ := n.ReadFile(name); strings.Contains(string(b), token) {
-			t.Errorf("%s holds the secret", name)
-		}
+		b, _ := n.ReadFile(name)
+		check.That(t, !strings.Contains(string(b), token), "%s holds the secret", name)
 	}
 	// It cannot be restored: undo leaves it, says so, and does the rest.
 	res := undo(t, n, e, "")
-	if _, err := n.Lstat("/etc/z"); err == nil || len(res.Left) != 1 {
-		t.Errorf("left %v, %v", res.Left, err)
-	}
+	_, err = n.Lstat("/etc/z")
+	check.That(t, err != nil && len(res.Left) == 1, "left %v, %v", res.Left, err)
 }
 
 func everyFile(t *testing.T, n *simhost.Node, dir string) (all []string) {
@@ -390,17 +359,13 @@ func TestUndoRange(t *testing.T) {
 	two := apply(t, n, v("two"))
 	apply(t, n, v("three"))
 	undo(t, n, v(""), two.Run)
-	if b, _ := n.ReadFile("/etc/d.conf"); string(b) != "one" {
-		t.Errorf("undone to before %s: %q", two.Run, b)
-	}
-	if _, err := v("").Undo(context.Background(), n, two.Run, nil); err == nil {
-		t.Error("a run was undone twice")
-	}
+	b, _ := n.ReadFile("/etc/d.conf")
+	check.That(t, string(b) == "one", "undone to before %s: %q", two.Run, b)
+	_, err := v("").Undo(context.Background(), n, two.Run, nil)
+	check.That(t, err != nil, "a run was undone twice")
 	undo(t, n, v(""), one.Run)
 	compare(t, "undone", first, n.Tree(converge.Home))
-	if res := undo(t, n, v(""), "all"); res.Run != "" {
-		t.Error("there was nothing more to undo")
-	}
+	check.That(t, undo(t, n, v(""), "all").Run == "", "there was nothing more to undo")
 }
 
 func TestUndoStopsAtChangeOutside(t *testing.T) {
@@ -414,15 +379,11 @@ func TestUndoStopsAtChangeOutside(t *testing.T) {
 		t.Fatalf("undone over a change outside gpuadm: %v, %d touches", err, n.Touches()-touches)
 	}
 	res, err := e.Undo(context.Background(), n, "", []string{"/etc/d.conf"})
-	if err != nil || len(res.Left) != 1 {
-		t.Fatalf("left: %+v %v", res, err)
-	}
-	if b, _ := n.ReadFile("/etc/d.conf"); string(b) != "theirs" {
-		t.Errorf("left, and yet %q", b)
-	}
-	if _, err := n.Lstat("/etc/a"); err == nil {
-		t.Error("the rest was not undone")
-	}
+	must.That(t, err == nil && len(res.Left) == 1, "left: %+v %v", res, err)
+	b, _ := n.ReadFile("/etc/d.conf")
+	check.That(t, string(b) == "theirs", "left, and yet %q", b)
+	_, err = n.Lstat("/etc/a")
+	check.That(t, err != nil, "the rest was not undone")
 }
 
 func TestFolderWithOthersFilesStays(t *testing.T) {
@@ -431,17 +392,14 @@ func TestFolderWithOthersFilesStays(t *testing.T) {
 	apply(t, n, e)
 	must.OK(t, n.WriteFile("/etc/x/theirs", []byte("t"), host.Attr{Mode: 0o644}))
 	res := undo(t, n, e, "")
-	if _, err := n.Lstat("/etc/x/y"); err == nil {
-		t.Error("our empty folder stays")
-	}
-	if _, err := n.Lstat("/etc/x/theirs"); err != nil || len(res.Left) != 1 {
-		t.Errorf("their file is gone: %v, left %v", err, res.Left)
-	}
+	_, err := n.Lstat("/etc/x/y")
+	check.That(t, err != nil, "our empty folder stays")
+	_, err = n.Lstat("/etc/x/theirs")
+	check.That(t, err == nil && len(res.Left) == 1, "their file is gone: %v, left %v", err, res.Left)
 	must.OK(t, n.Remove("/etc/x/theirs"))
 	res = undo(t, n, e, "all")
-	if _, err := n.Lstat("/etc/x"); err != nil || res.Run != "" {
-		t.Errorf("the folder that an undo left to others is not theirs: %v, run %s", err, res.Run)
-	}
+	_, err = n.Lstat("/etc/x")
+	check.That(t, err == nil && res.Run == "", "the folder that an undo left to others is not theirs: %v, run %s", err, res.Run)
 }
 
 func TestStopFinishesTheMakeAtWork(t *testing.T) {
@@ -455,13 +413,10 @@ func TestStopFinishesTheMakeAtWork(t *testing.T) {
 		}
 	}
 	res, err := e.Apply(context.Background(), n)
-	if !errors.Is(err, converge.ErrStopped) || len(res.Made) != 1 {
-		t.Fatalf("stopped: %+v %v", res, err)
-	}
+	must.That(t, errors.Is(err, converge.ErrStopped) && len(res.Made) == 1, "stopped: %+v %v", res, err)
 	e.Stop, e.Tell = nil, nil
-	if again := apply(t, n, e); again.Run != res.Run || len(again.Made) != 1 {
-		t.Errorf("goes on: %+v", again)
-	}
+	again := apply(t, n, e)
+	check.That(t, again.Run == res.Run && len(again.Made) == 1, "goes on: %+v", again)
 }
 
 func TestLostBlobsLoseOnlyUndo(t *testing.T) {
@@ -471,15 +426,12 @@ func TestLostBlobsLoseOnlyUndo(t *testing.T) {
 	for _, name := range everyFile(t, n, converge.Home+"/blobs") {
 		must.OK(t, n.Remove(name))
 	}
-	if p := plan(t, n, e); p.Now() != 0 {
-		t.Errorf("without blobs, planned: %s", names(p.Changes))
-	}
-	if _, err := e.Undo(context.Background(), n, "", nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("undone without its bytes: %v", err)
-	}
-	if b, _ := n.ReadFile("/etc/d.conf"); string(b) != "ours" {
-		t.Errorf("and the file is %q", b)
-	}
+	p := plan(t, n, e)
+	check.That(t, p.Now() == 0, "without blobs, planned: %s", names(p.Changes))
+	_, err := e.Undo(context.Background(), n, "", nil)
+	check.That(t, errors.Is(err, fs.ErrNotExist), "undone without its bytes: %v", err)
+	b, _ := n.ReadFile("/etc/d.conf")
+	check.That(t, string(b) == "ours", "and the file is %q", b)
 }
 
 func TestJournalOfANewerFormatIsRefused(t *testing.T) {
@@ -487,17 +439,14 @@ func TestJournalOfANewerFormatIsRefused(t *testing.T) {
 	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, "")))
 	apply(t, n, e)
 	must.OK(t, n.Append(converge.Home+"/journal.jsonl", []byte(`{"format":2,"what":"begin","run":"x"}`+"\n")))
-	if res, err := e.Apply(context.Background(), n); err != nil || res.Run != "" {
-		t.Errorf("nothing to do, and it says %+v, %v", res, err)
-	}
+	res, err := e.Apply(context.Background(), n)
+	check.That(t, err == nil && res.Run == "", "nothing to do, and it says %+v, %v", res, err)
 	more := engineOf(t, stage(things.Exact("/etc/b", nil, 0o644, "")))
 	all := n.Tree()
-	if _, err := more.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "newer gpuadm") {
-		t.Errorf("a change under a newer journal: %v", err)
-	}
-	if _, err := e.Undo(context.Background(), n, "", nil); err == nil || !strings.Contains(err.Error(), "newer gpuadm") {
-		t.Errorf("an undo under a newer journal: %v", err)
-	}
+	_, err = more.Apply(context.Background(), n)
+	check.That(t, err != nil && strings.Contains(err.Error(), "newer gpuadm"), "a change under a newer journal: %v", err)
+	_, err = e.Undo(context.Background(), n, "", nil)
+	check.That(t, err != nil && strings.Contains(err.Error(), "newer gpuadm"), "an undo under a newer journal: %v", err)
 	compare(t, "refused", all, n.Tree())
 }
 

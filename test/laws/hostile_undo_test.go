@@ -281,9 +281,8 @@ func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 		_, err := e.Undo(t.Context(), n, last.Run, nil)
 		if tr := (*trouble.Error)(nil); errors.As(err, &tr) && !strings.Contains(err.Error(), "it is already undone") {
 			tested++
-			if !errors.Is(err, converge.ErrHalfUndone) || !strings.Contains(strings.Join(tr.Try, " "), "gpuadm undo --to ") {
-				t.Errorf("touch %d: %v, because %q, try %q", at, err, tr.Because, tr.Try)
-			}
+			check.That(t, errors.Is(err, converge.ErrHalfUndone) && strings.Contains(strings.Join(tr.Try, " "), "gpuadm undo --to "),
+				"touch %d: %v, because %q, try %q", at, err, tr.Because, tr.Try)
 		}
 		undo(t, n, e, "all")
 		compare(t, "undone", first, n.Tree(converge.Home))

@@ -98,9 +98,8 @@ func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
 		return
 	}
 	res, err := r.more.engine(t).Undo(ctx, n, "all", []string{hologram}) // as its advice says
-	if err != nil || len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "does not know the kind") {
-		t.Fatalf("%s, and %s left: left %s, %v", what, hologram, names(res.Left), err)
-	}
+	must.That(t, err == nil && len(res.Left) == 1 && strings.Contains(res.Left[0].Cannot, "does not know the kind"),
+		"%s, and %s left: left %s, %v", what, hologram, names(res.Left), err)
 	compare(t, what+", the rest undone", r.first, n.Tree(converge.Home))
 }
 
@@ -109,9 +108,8 @@ const hologram = "hologram x"
 
 func oneSentence(t *testing.T, what string, err error) {
 	t.Helper()
-	if told := (*trouble.Error)(nil); err != nil && (!errors.As(err, &told) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400) {
-		t.Fatalf("%s: no one sentence: %v", what, err)
-	}
+	told := (*trouble.Error)(nil)
+	must.That(t, err == nil || (errors.As(err, &told) && !strings.Contains(err.Error(), "\n") && len(err.Error()) <= 400), "%s: no one sentence: %v", what, err)
 }
 
 // newer finds a record of a format that this gpuadm does not know.
@@ -304,9 +302,9 @@ func TestTornLastLineIsHealed(t *testing.T) {
 			check.That(t, len(res.Made) == 0, "%s: made %v", name, res.Made)
 			check.That(t, len(*warnings) == 1-try, "%s: try %d says %q", name, try, *warnings)
 		}
-		if s, err := edition(t, 2).Status(t.Context(), n.View()); err != nil || s.Torn != 0 || len(s.Damaged) != 0 || s.Unfinished != "" {
-			t.Errorf("%s: healed, and torn %v, damaged %v, unfinished %q, %v", name, s.Torn, s.Damaged, s.Unfinished, err)
-		}
+		s, err = edition(t, 2).Status(t.Context(), n.View())
+		check.That(t, err == nil && s.Torn == 0 && len(s.Damaged) == 0 && s.Unfinished == "",
+			"%s: healed, and torn %v, damaged %v, unfinished %q, %v", name, s.Torn, s.Damaged, s.Unfinished, err)
 		check.That(t, bytes.HasPrefix(written(t, n), whole), "%s: the lines before it have changed", name)
 		undo(t, n, edition(t, 2), "all")
 		compare(t, name+", undone", first, n.Tree(converge.Home))

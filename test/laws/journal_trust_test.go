@@ -105,9 +105,8 @@ func TestForgedJournal(t *testing.T) {
 				touches := n.Touches()
 				err := do(engine(t, ""))
 				told := (*trouble.Error)(nil)
-				if !errors.As(err, &told) || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(strings.Join(told.Try, "\n"), c.fix) {
-					t.Errorf("%s: want a refusal with %q and %q, got %#v", what, c.refuse, c.fix, err)
-				}
+				check.That(t, errors.As(err, &told) && strings.Contains(err.Error(), c.refuse) && strings.Contains(strings.Join(told.Try, "\n"), c.fix),
+					"%s: want a refusal with %q and %q, got %#v", what, c.refuse, c.fix, err)
 				_, err = n.Lstat("/usr/bin/rooted")
 				check.That(t, errors.Is(err, fs.ErrNotExist) && n.Touches() == touches, "%s touched %d times: %v", what, n.Touches()-touches, err)
 			}
@@ -116,9 +115,8 @@ func TestForgedJournal(t *testing.T) {
 			}
 			// The gate goes by what it sees on the machine: neither the cut run nor a hold of such a journal count.
 			s, err := engine(t, "").Pending(ctx, n.View())
-			if err != nil || s.Unfinished != "" || s.Held != "" || !strings.Contains(s.Damage, c.refuse) {
-				t.Errorf("pending: unfinished %q, held %q, damage %q, %v", s.Unfinished, s.Held, s.Damage, err)
-			}
+			check.That(t, err == nil && s.Unfinished == "" && s.Held == "" && strings.Contains(s.Damage, c.refuse),
+				"pending: unfinished %q, held %q, damage %q, %v", s.Unfinished, s.Held, s.Damage, err)
 		})
 	}
 }
@@ -163,9 +161,7 @@ func TestBakeWithoutRoot(t *testing.T) {
 				_, err = installing(t, "").Apply(context.Background(), h)
 			}
 		}
-		if err != nil || os.Getuid() != user {
-			t.Fatalf("as user %d: %v", os.Getuid(), err)
-		}
+		must.That(t, err == nil && os.Getuid() == user, "as user %d: %v", os.Getuid(), err)
 		return
 	}
 	if os.Getuid() != 0 {

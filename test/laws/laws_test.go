@@ -78,9 +78,8 @@ func TestWantsArePure(t *testing.T) {
 				if fmt.Sprint(err1) == fmt.Sprint(err2) && errors.As(err1, &host.Later{}) {
 					continue
 				}
-				if err1 != nil || err2 != nil || err3 != nil || one != other || one != twice {
-					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Ref().Name, one, other, twice, err1, err2, err3)
-				}
+				check.That(t, err1 == nil && err2 == nil && err3 == nil && one == other && one == twice,
+					"%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Ref().Name, one, other, twice, err1, err2, err3)
 			}
 		}
 	})
@@ -230,9 +229,8 @@ func TestRunIDs(t *testing.T) {
 		n.Boot(simhost.LoseAll)
 		res := apply(t, n, e())
 		j := must.Get(converge.ReadJournal(n), error(nil))(t)
-		if runs := j.Runs(); len(runs) != 1 || res.Run != "" && res.Run != cut.Run {
-			t.Errorf("%d runs, %q then %q", len(runs), cut.Run, res.Run)
-		}
+		runs := j.Runs()
+		check.That(t, len(runs) == 1 && (res.Run == "" || res.Run == cut.Run), "%d runs, %q then %q", len(runs), cut.Run, res.Run)
 	})
 }
 
@@ -344,13 +342,12 @@ func TestNodeWantsArePure(t *testing.T) {
 			for _, st := range stages.Sequence() {
 				wants, err1 := st.Wants(spec, f)
 				again, err2 := st.Wants(spec, f)
-				if len(wants) != len(again) || fmt.Sprint(err1) != fmt.Sprint(err2) {
-					t.Fatalf("%s/%s: %s wants %d things, then %d; %v, then %v", m.name, name, st.Name, len(wants), len(again), err1, err2)
-				}
+				must.That(t, len(wants) == len(again) && fmt.Sprint(err1) == fmt.Sprint(err2),
+					"%s/%s: %s wants %d things, then %d; %v, then %v", m.name, name, st.Name, len(wants), len(again), err1, err2)
 				for i, w := range wants {
-					if o := again[i]; w.Ref().Kind != o.Ref().Kind || w.Ref().Name != o.Ref().Name || w.Why != o.Why || w.Keeps != o.Keeps || w.Leaves != o.Leaves {
-						t.Errorf("%s/%s: %s wants %s %s, then %s %s", m.name, name, st.Name, w.Ref().Kind, w.Ref().Name, o.Ref().Kind, o.Ref().Name)
-					}
+					o := again[i]
+					check.That(t, w.Ref().Kind == o.Ref().Kind && w.Ref().Name == o.Ref().Name && w.Why == o.Why && w.Keeps == o.Keeps && w.Leaves == o.Leaves,
+						"%s/%s: %s wants %s %s, then %s %s", m.name, name, st.Name, w.Ref().Kind, w.Ref().Name, o.Ref().Kind, o.Ref().Name)
 					found, err := w.Look(t.Context(), n)
 					if err != nil {
 						continue // there is no cluster

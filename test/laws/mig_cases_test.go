@@ -41,9 +41,7 @@ func TestEachGPU(t *testing.T) {
 			compare(t, failure+": nothing is touched", before, ids(t, n))
 			continue
 		}
-		if !trouble.Passes(err) {
-			t.Fatal(err, because(err))
-		}
+		must.That(t, trouble.Passes(err), "%v: %v", err, because(err))
 		got := ids(t, n)
 		check.That(t, strings.Contains(got, "3g.40gb") || got != before, "%s: no GPU was partitioned: %s", failure, got)
 		p := plan(t, n, e)

@@ -98,9 +98,9 @@ func TestOlderByItsJournal(t *testing.T) {
 			e := engineOf(t, stage(things.Exact("/etc/one", nil, 0o644, "")))
 			e.Version, e.Unattended, e.Allow = version, true, allow
 			all := n.Tree()
-			if res, err := e.Apply(context.Background(), n); err != nil || res.Newer != "of journal format 2" || len(res.Made) > 0 {
-				t.Errorf("%s, --allow %q: newer %q, made %s, %v", version, allow, res.Newer, names(res.Made), err)
-			}
+			res, err := e.Apply(context.Background(), n)
+			check.That(t, err == nil && res.Newer == "of journal format 2" && len(res.Made) == 0,
+				"%s, --allow %q: newer %q, made %s, %v", version, allow, res.Newer, names(res.Made), err)
 			compare(t, version, all, n.Tree())
 		}
 	}

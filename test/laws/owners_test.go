@@ -255,9 +255,7 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	parts := must.Get(stages.Owners(t.Context(), n, s, f))(t)
 	var words []string
 	for _, p := range parts {
-		if (p.Owner == nil) == (p.None == "") || p.Owner == nil && len(p.Others) > 0 {
-			t.Errorf("%s has not exactly one of owner and reason: %+v", p.Name, p)
-		}
+		check.That(t, (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0), "%s has not exactly one of owner and reason: %+v", p.Name, p)
 		who := "-"
 		if p.Owner != nil {
 			who = p.Owner.Who

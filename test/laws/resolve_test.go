@@ -107,9 +107,8 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	touches := n.Touches()
 	_, err := e.Apply(context.Background(), n)
 	told := (*trouble.Error)(nil)
-	if !errors.As(err, &told) || !strings.Contains(told.What, "it is gone") || strings.Contains(strings.Join(told.Because, ""), "also") {
-		t.Errorf("a version that is gone: %v (%+v)", err, told)
-	}
+	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "it is gone") && !strings.Contains(strings.Join(told.Because, ""), "also"),
+		"a version that is gone: %v (%+v)", err, told)
 	made := n.Touches() - touches
 	check.That(t, made == 0, "%d touches for what cannot be made", made)
 }

@@ -209,9 +209,8 @@ func TestPreflightWaitsForAKS(t *testing.T) {
 		n := changed(t, "aks-ubuntu2204", files)
 		e := engine(t, spec)
 		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
-		if _, err := e.Apply(t.Context(), n); trouble.Passes(err) != (gone != "") || gone == "" && err != nil {
-			t.Errorf("%q: %v", gone, err)
-		}
+		_, err := e.Apply(t.Context(), n)
+		check.That(t, trouble.Passes(err) == (gone != "") && (gone != "" || err == nil), "%q: %v", gone, err)
 	}
 }
 
@@ -238,11 +237,8 @@ func TestPreflightGKEPlugin(t *testing.T) {
 			}
 		}
 		got := strings.Join(cannot, "\n")
-		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q", c.name, got)
-		}
-		if c.want != "" && (!strings.Contains(got, "gke-no-default-nvidia-gpu-device-plugin=true") || !strings.Contains(got, "exactly one device plugin")) {
-			t.Errorf("%s: no advice: %s", c.name, got)
-		}
+		check.That(t, (c.want != "" || got == "") && strings.Contains(got, c.want), "%s: %q", c.name, got)
+		check.That(t, c.want == "" || (strings.Contains(got, "gke-no-default-nvidia-gpu-device-plugin=true") && strings.Contains(got, "exactly one device plugin")),
+			"%s: no advice: %s", c.name, got)
 	}
 }

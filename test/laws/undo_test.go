@@ -190,9 +190,8 @@ func TestUnreadableJournal(t *testing.T) {
 	apply(t, n, e)
 	check.That(t, len(undo(t, n, e, "").Made) > 0, "what was changed after it cannot be undone")
 	names, err := n.ReadDir(converge.Home)
-	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "journal.jsonl.unreadable-") }) {
-		t.Errorf("it is not kept aside: %v, %v", names, err)
-	}
+	check.That(t, err == nil && slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "journal.jsonl.unreadable-") }),
+		"it is not kept aside: %v, %v", names, err)
 }
 
 // An undo that fails says at which stage.

@@ -98,9 +98,9 @@ func TestExampleKarpenter(t *testing.T) {
 			group, _, _ := strings.Cut(o.APIVersion, "/")
 			kinds[group+" "+o.Kind] = true
 			if pool := o.Spec.Template.Spec; o.Kind == "NodePool" {
-				if taints := pool.StartupTaints; len(taints) != 1 || taints[0].Key != "readiness.k8s.io/gpu" || taints[0].Value != "pending" || taints[0].Effect != "NoSchedule" {
-					t.Errorf("%s: startup taints %v", name, taints)
-				}
+				taints := pool.StartupTaints
+				check.That(t, len(taints) == 1 && taints[0].Key == "readiness.k8s.io/gpu" && taints[0].Value == "pending" && taints[0].Effect == "NoSchedule",
+					"%s: startup taints %v", name, taints)
 				ref := pool.NodeClassRef
 				check.That(t, kinds[ref.Group+" "+ref.Kind], "%s: there is no %s of %s", name, ref.Kind, ref.Group)
 			}

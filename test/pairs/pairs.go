@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
@@ -48,9 +49,8 @@ func Test(t *testing.T, cli CLI) {
 		n := j.base.Clone()
 		j.wants(t, n, spec.Text)
 		j.run(t, n, 0, "apply")
-		if again := j.run(t, n, 0, "apply"); !strings.HasPrefix(again.Out, "Nothing to do") {
-			t.Errorf("%s: the second apply says %s%s", spec.Name, again.Out, again.Talk)
-		}
+		again := j.run(t, n, 0, "apply")
+		check.That(t, strings.HasPrefix(again.Out, "Nothing to do"), "%s: the second apply says %s%s", spec.Name, again.Out, again.Talk)
 		version, _ := n.ReadFile("/sys/module/nvidia/version")
 		j.of = append(j.of, applied{n, tree(n), strings.TrimSpace(string(version))})
 	}
@@ -86,9 +86,7 @@ func (j *judge) wants(t testing.TB, n *simhost.Node, text string) {
 func (j *judge) run(t testing.TB, n *simhost.Node, code int, args ...string) Said {
 	t.Helper()
 	s := j.do(t, n, args...)
-	if s.Code != code {
-		t.Fatalf("gpuadm %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), s.Code, code, s.Out, s.Talk)
-	}
+	must.That(t, s.Code == code, "gpuadm %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), s.Code, code, s.Out, s.Talk)
 	return s
 }
 
@@ -125,9 +123,7 @@ func (j *judge) do(t testing.TB, n *simhost.Node, args ...string) Said {
 func (j *judge) undo(t testing.TB, n *simhost.Node, args ...string) Said {
 	t.Helper()
 	s := j.do(t, n, args...)
-	if s.Code != 0 {
-		t.Errorf("gpuadm %s: exit code %d\n%s%s", strings.Join(args, " "), s.Code, s.Out, s.Talk)
-	}
+	check.That(t, s.Code == 0, "gpuadm %s: exit code %d\n%s%s", strings.Join(args, " "), s.Code, s.Out, s.Talk)
 	return s
 }
 
@@ -147,9 +143,8 @@ func (j *judge) pair(t *testing.T, a, b int) {
 		ubuntu.Autoremove(t, alone, j.of[b].Files) // a dependency goes with undo alone
 		same(t, "law 9: one after the other", j.of[b].tree, alone)
 	}
-	if again := j.run(t, n, 0, "apply"); !strings.HasPrefix(again.Out, "Nothing to do") {
-		t.Errorf("the second apply says %s%s", again.Out, again.Talk)
-	}
+	again := j.run(t, n, 0, "apply")
+	check.That(t, strings.HasPrefix(again.Out, "Nothing to do"), "the second apply says %s%s", again.Out, again.Talk)
 	j.follow(t, n, s, j.of[a].tree)
 	j.restarts(t, n.Clone())
 	all := n.Clone()
@@ -203,9 +198,8 @@ func (j *judge) follow(t *testing.T, n *simhost.Node, s Said, before string) {
 			same(t, line, before, c)
 			continue
 		}
-		if said := j.cli(t, c, args...); said.Code != 0 && said.Code != 3 {
-			t.Errorf("%s: exit code %d\n%s%s", line, said.Code, said.Out, said.Talk)
-		}
+		said := j.cli(t, c, args...)
+		check.That(t, said.Code == 0 || said.Code == 3, "%s: exit code %d\n%s%s", line, said.Code, said.Out, said.Talk)
 		same(t, line, now, c)
 	}
 }
@@ -291,9 +285,7 @@ func (j *judge) meanwhile(t *testing.T, a, b int) {
 	j.wants(t, alone, Specs[b].Text)
 	want := tree(alone)
 	if s := j.do(t, n, "apply"); s.Code != 0 {
-		if fresh := j.cli(t, alone.Clone(), "apply"); fresh.Code == 0 {
-			t.Errorf("%s: refused, and not on a fresh machine:\n%s%s", change.name, s.Out, s.Talk)
-		}
+		check.That(t, j.cli(t, alone.Clone(), "apply").Code != 0, "%s: refused, and not on a fresh machine:\n%s%s", change.name, s.Out, s.Talk)
 	}
 	j.undo(t, n, "undo", "--to", "all")
 	same(t, change.name+": all is undone", want, n)

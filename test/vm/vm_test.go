@@ -93,9 +93,8 @@ func (m machine) known(i image, enforced string) string {
 	err := json.Unmarshal([]byte(m.has["facts"].text), &f)
 	must.That(m.t, err == nil, "facts: %v: %q", err, m.has["facts"].text)
 	k, _ := f.Modules.Of(i.kernel)
-	if f.Kernel.Running != i.kernel || k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Vermagic, i.kernel+" ") || k.Problem != "" {
-		m.t.Fatalf("runs %q, which has %+v: %+v", f.Kernel.Running, k, k.Nvidia)
-	}
+	must.That(m.t, f.Kernel.Running == i.kernel && k.Nvidia != nil && strings.HasPrefix(k.Nvidia.Vermagic, i.kernel+" ") && k.Problem == "",
+		"runs %q, which has %+v: %+v", f.Kernel.Running, k, k.Nvidia)
 	check.That(m.t, f.Modules.Version == "" && len(f.GPUs) == 0, "nothing was loaded when gpuadm looked, and it says: %q, GPUs %v", f.Modules.Version, f.GPUs)
 	check.That(m.t, f.NoDriver == "the kernel module nvidia is not loaded", "there is no driver because: %q", f.NoDriver)
 	if is := f.Modules.Trust; is.Enforced != enforced || is.Lockdown != "none" || is.Demands() != (enforced == "Y") || is.Trusts(k.Nvidia.Signer) {

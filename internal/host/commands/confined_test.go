@@ -6,6 +6,8 @@ package commands
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestConfined(t *testing.T) {
@@ -27,8 +29,6 @@ func TestConfined(t *testing.T) {
 		{"not allowed to read process 1", all, "", "mnt:[2]", "", ""},
 	} {
 		got := strings.Join(confined(c.status, c.label, c.mine, c.first), "\n")
-		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") || strings.Contains(got, "\n") {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		check.That(t, strings.Contains(got, c.want) && (c.want == "") == (got == "") && !strings.Contains(got, "\n"), "%s: %q, want %q", c.name, got, c.want)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 // The added flags override the old process's arguments, and are read as flags.
@@ -16,8 +18,7 @@ func TestWith(t *testing.T) {
 		"gpuadm apply --deadline 5m --": "gpuadm apply --deadline 5m --deadline=9s --",
 	} {
 		before := strings.Fields(argv)
-		if got := with(before, []string{"--deadline=9s"}); !slices.Equal(got, strings.Fields(want)) || strings.Join(before, " ") != argv {
-			t.Errorf("%s: %v, want %s", argv, got, want)
-		}
+		got := with(before, []string{"--deadline=9s"})
+		check.That(t, slices.Equal(got, strings.Fields(want)) && strings.Join(before, " ") == argv, "%s: %v, want %s", argv, got, want)
 	}
 }

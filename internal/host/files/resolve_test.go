@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -30,21 +31,16 @@ func TestReachIsWalkInATree(t *testing.T) {
 		must.OK(t, os.Symlink(target, filepath.Join(root, name)))
 	}
 	for _, name := range []string{"a/b", "a/f"} { // /dev/shm and tmpfs of older kernels have none of these
-		if err := unix.Setxattr(filepath.Join(root, name), "user.test", []byte(name), 0); err != nil && err != unix.ENOTSUP {
-			t.Fatal(err)
-		}
+		err := unix.Setxattr(filepath.Join(root, name), "user.test", []byte(name), 0)
+		must.That(t, err == nil || err == unix.ENOTSUP, "%v", err)
 	}
 	quick, slow := New(ownRoot{must.Get(OpenRoot("/"))(t)}), New(struct{ Disk }{must.Get(OpenRoot("/"))(t)})
 	errno := func(err error) (no syscall.Errno) {
-		if err != nil && !errors.As(err, &no) {
-			t.Fatal(err)
-		}
+		must.That(t, err == nil || errors.As(err, &no), "%v", err)
 		return no
 	}
 	same := func(call, name string, is, want any, err, wantErr error) {
-		if errno(err) != errno(wantErr) || !reflect.DeepEqual(is, want) {
-			t.Errorf("%s %s: in one call %v %v, part by part %v %v", call, name, is, err, want, wantErr)
-		}
+		check.That(t, errno(err) == errno(wantErr) && reflect.DeepEqual(is, want), "%s %s: in one call %v %v, part by part %v %v", call, name, is, err, want, wantErr)
 	}
 	real := 0
 	var try func(name string, depth int)
@@ -77,9 +73,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 		}
 	}
 	try(root, 4)
-	if real < 90 {
-		t.Errorf("only %d paths were resolved in one call", real)
-	}
+	check.That(t, real >= 90, "only %d paths were resolved in one call", real)
 }
 
 // TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both
@@ -135,9 +129,7 @@ func TestReachIsWalk(t *testing.T) {
 		try(name, 0)
 		try(name+"/.", 0)
 	}
-	if n < 100 || links < 5 {
-		t.Errorf("only %d names with %d links were tried", n, links)
-	}
+	check.That(t, n >= 100 && links >= 5, "only %d names with %d links were tried", n, links)
 }
 
 // TestErrorNamesWhereItLed: an error of a read says where a link has led to.
@@ -146,21 +138,17 @@ func TestErrorNamesWhereItLed(t *testing.T) {
 	must.OK(t, errors.Join(os.MkdirAll(filepath.Join(dir, "real/folder"), 0o755), os.Symlink("real", filepath.Join(dir, "link"))))
 	for what, files := range map[string]*Files{"whole": New(ownRoot{must.Get(OpenRoot("/"))(t)}), "part by part": New(must.Get(OpenRoot("/"))(t))} {
 		_, err := files.ReadFile(filepath.Join(dir, "link/folder"))
-		if e := (*host.FileError)(nil); !errors.As(err, &e) || e.Leads != filepath.Join(dir, "real/folder") {
-			t.Errorf("%s: %v", what, err)
-		}
+		e := (*host.FileError)(nil)
+		check.That(t, errors.As(err, &e) && e.Leads == filepath.Join(dir, "real/folder"), "%s: %v", what, err)
 	}
 }
 
 func TestOwnersWithoutRoot(t *testing.T) {
 	for _, id := range []int{0, 1, 1000, 65534} {
 		for _, caller := range []int{0, 1000} {
-			if back := storedOwner(shownOwner(id, caller), caller); back != id && id != 0 {
-				t.Errorf("owner %d, seen by %d, goes back as %d", id, caller, back)
-			}
+			back := storedOwner(shownOwner(id, caller), caller)
+			check.That(t, back == id || id == 0, "owner %d, seen by %d, goes back as %d", id, caller, back)
 		}
 	}
-	if shownOwner(1000, 1000) != 0 || storedOwner(0, 1000) != 1000 || shownOwner(7, 1000) != 7 {
-		t.Error("what the caller owns does not count as root's")
-	}
+	check.That(t, shownOwner(1000, 1000) == 0 && storedOwner(0, 1000) == 1000 && shownOwner(7, 1000) == 7, "what the caller owns does not count as root's")
 }

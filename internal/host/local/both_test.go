@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -93,9 +94,7 @@ func TestSameDisk(t *testing.T) {
 			name, do := randomWork(r)
 			want, got := do(real), do(sim)
 			log = append(log, fmt.Sprintf("%s: %s", name, want))
-			if want != got {
-				t.Fatalf("seed %d:\n%s\nsimulated: %s", seed, strings.Join(log, "\n"), got)
-			}
+			must.That(t, want == got, "seed %d:\n%s\nsimulated: %s", seed, strings.Join(log, "\n"), got)
 		}
 		os.RemoveAll(real.Root())
 	}
@@ -223,25 +222,19 @@ func TestWriteKeepsLinks(t *testing.T) {
 		must.OK(t, h.WriteFile("/link", []byte("new"), ownedBySelf(0o640)))
 		must.OK(t, h.WriteFile("/dangling", []byte("made"), ownedBySelf(0o400)))
 		for name, want := range map[string]string{"/d/file": "new", "/d/new": "made"} {
-			if got := read(t, h, name); got != want {
-				t.Errorf("%s is %q, want %q", name, got, want)
-			}
+			check.Equal(t, read(t, h, name), want, "%s is", name)
 		}
 		for name, want := range map[string]string{"/link": "/d/file", "/dangling": "d/new"} {
-			if got, err := h.Readlink(name); got != want {
-				t.Errorf("%s says %q (%v), want %q", name, got, err, want)
-			}
+			got, err := h.Readlink(name)
+			check.That(t, got == want, "%s says %q (%v), want %q", name, got, err, want)
 		}
-		if i, _ := h.Stat("/link"); i.Mode != 0o640 {
-			t.Errorf("mode is %v", i.Mode)
-		}
+		i, _ := h.Stat("/link")
+		check.That(t, i.Mode == 0o640, "mode is %v", i.Mode)
 		must.OK(t, h.Remove("/link"))
-		if _, err := h.Stat("/d/file"); err != nil {
-			t.Error("removing a link took its target")
-		}
-		if err := h.Mkdir("/dangling", ownedBySelf(0o755)); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("a folder in place of a link: %v", err)
-		}
+		_, err := h.Stat("/d/file")
+		check.That(t, err == nil, "removing a link took its target")
+		err = h.Mkdir("/dangling", ownedBySelf(0o755))
+		check.That(t, errors.Is(err, fs.ErrExist), "a folder in place of a link: %v", err)
 	})
 }
 
@@ -252,14 +245,11 @@ func TestNotRegular(t *testing.T) {
 		for what, err := range map[string]error{
 			"read": err, "write": h.WriteFile("/d", nil, ownedBySelf(0o644)), "append": h.Append("/d", nil), "link": h.Symlink("/d", "x"),
 		} {
-			if !errors.Is(err, syscall.EISDIR) {
-				t.Errorf("%s a folder: %v", what, err)
-			}
+			check.That(t, errors.Is(err, syscall.EISDIR), "%s a folder: %v", what, err)
 		}
 		must.OK(t, h.WriteFile("/d/x", nil, ownedBySelf(0o644)))
-		if err := h.Remove("/d"); !errors.Is(err, syscall.ENOTEMPTY) || err.Error() != "cannot remove /d: directory not empty" {
-			t.Error(err)
-		}
+		err = h.Remove("/d")
+		check.That(t, errors.Is(err, syscall.ENOTEMPTY) && err.Error() == "cannot remove /d: directory not empty", "%v", err)
 	})
 }
 
@@ -268,12 +258,9 @@ func TestAppend(t *testing.T) {
 		must.OK(t, h.Append("/log", []byte("one\n")))
 		must.OK(t, h.Append("/log", []byte("two, to")))
 		must.OK(t, h.Append("/log", []byte("three\n")))
-		if got := read(t, h, "/log"); got != "one\ntwo, to\nthree\n" {
-			t.Errorf("%q", got)
-		}
-		if i, _ := h.Stat("/log"); i.Mode != 0o600 {
-			t.Errorf("mode is %v", i.Mode)
-		}
+		check.Equal(t, read(t, h, "/log"), "one\ntwo, to\nthree\n", "got")
+		i, _ := h.Stat("/log")
+		check.That(t, i.Mode == 0o600, "mode is %v", i.Mode)
 	})
 }
 
@@ -282,27 +269,22 @@ func TestAttr(t *testing.T) {
 		must.OK(t, h.Mkdir("/d", ownedBySelf(0o750|fs.ModeSetgid)))
 		must.OK(t, h.WriteFile("/d/x", []byte("x"), ownedBySelf(0o755|fs.ModeSetuid)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | fs.ModeSetgid | 0o750, "/d/x": fs.ModeSetuid | 0o755} {
-			if i, err := h.Stat(name); err != nil || i.Mode != want || i.UID != os.Getuid() {
-				t.Errorf("%s is %v of %d (%v), want %v", name, i.Mode, i.UID, err, want)
-			}
+			i, err := h.Stat(name)
+			check.That(t, err == nil && i.Mode == want && i.UID == os.Getuid(), "%s is %v of %d (%v), want %v", name, i.Mode, i.UID, err, want)
 		}
 		must.OK(t, h.SetAttr("/d/x", ownedBySelf(0o600)))
 		must.OK(t, h.SetAttr("/d", ownedBySelf(0o700)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | 0o700, "/d/x": 0o600} {
-			if i, err := h.Stat(name); err != nil || i.Mode != want {
-				t.Errorf("%s is %v (%v), want %v", name, i.Mode, err, want)
-			}
+			i, err := h.Stat(name)
+			check.That(t, err == nil && i.Mode == want, "%s is %v (%v), want %v", name, i.Mode, err, want)
 		}
 		if os.Getuid() == 0 {
 			must.OK(t, h.WriteFile("/d/x", []byte("x"), host.Attr{Mode: 0o755 | fs.ModeSetuid, UID: 7, GID: 8}))
-			if i, err := h.Stat("/d/x"); err != nil || i.Mode != fs.ModeSetuid|0o755 || i.UID != 7 || i.GID != 8 {
-				t.Errorf("%+v (%v)", i, err)
-			}
+			i, err := h.Stat("/d/x")
+			check.That(t, err == nil && i.Mode == fs.ModeSetuid|0o755 && i.UID == 7 && i.GID == 8, "%+v (%v)", i, err)
 		}
 		names, err := h.ReadDir("/d")
-		if !slices.Equal(names, []string{"x"}) {
-			t.Errorf("%q (%v)", names, err)
-		}
+		check.That(t, slices.Equal(names, []string{"x"}), "%q (%v)", names, err)
 	})
 }
 
@@ -317,9 +299,8 @@ func TestXattrs(t *testing.T) {
 		must.OK(t, err)
 		has := func(want map[string]string) {
 			t.Helper()
-			if i, err := h.Lstat("/x"); err != nil || fmt.Sprint(i.Xattrs) != fmt.Sprint(want) {
-				t.Errorf("xattrs are %q (%v), want %q", i.Xattrs, err, want)
-			}
+			i, err := h.Lstat("/x")
+			check.That(t, err == nil && fmt.Sprint(i.Xattrs) == fmt.Sprint(want), "xattrs are %q (%v), want %q", i.Xattrs, err, want)
 		}
 		has(want.Xattrs)
 		must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o600))) // nil keeps

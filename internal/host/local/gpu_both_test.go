@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -91,9 +92,7 @@ func alike(t *testing.T, h host.View) []host.GPU {
 		for j := range g.Instances {
 			for k := range g.Instances[j].Compute {
 				c := &g.Instances[j].Compute[k]
-				if !strings.HasPrefix(c.UUID, "MIG-") {
-					t.Errorf("a MIG device with the name %q", c.UUID)
-				}
+				check.That(t, strings.HasPrefix(c.UUID, "MIG-"), "a MIG device with the name %q", c.UUID)
 				c.UUID = ""
 			}
 		}
@@ -212,23 +211,18 @@ func TestGPUBoth(t *testing.T) {
 					before := alike(t, real)
 					next := randomStep(r, before)
 					want, got := next.on(real), next.on(sim)
-					if want != got {
-						t.Fatalf("seed %d step %d: %s: the driver says %q, the simulation %q", seed, n, next.name, want, got)
-					}
+					must.That(t, want == got, "seed %d step %d: %s: the driver says %q, the simulation %q", seed, n, next.name, want, got)
 					if !strings.Contains(want, "cannot") && !strings.Contains(want, "refuses") {
 						well[strings.Fields(next.name)[0]]++
 					}
-					if diff := cmp.Diff(alike(t, real), alike(t, sim)); diff != "" {
-						t.Fatalf("seed %d step %d: after %s (-driver +simulation):\n%s", seed, n, next.name, diff)
-					}
+					diff := cmp.Diff(alike(t, real), alike(t, sim))
+					must.That(t, diff == "", "seed %d step %d: after %s (-driver +simulation):\n%s", seed, n, next.name, diff)
 				}
 				real.fake.Reboot()
 				sim.Reboot()
 			}
 			for _, kind := range []string{"mode", "create", "compute", "destroy", "reset"} {
-				if well[kind] == 0 && spec != "T4" {
-					t.Errorf("no %s went well: the test shows nothing of it", kind)
-				}
+				check.That(t, well[kind] != 0 || spec == "T4", "no %s went well: the test shows nothing of it", kind)
 			}
 		})
 	}
@@ -245,8 +239,6 @@ func TestFolderGPUs(t *testing.T) {
 		read, instance, compute, h.SetMIGMode(ctx, "0000:17:00.0", true), h.ResetGPUs(ctx, "0000:17:00.0"),
 		h.DestroyInstance(ctx, "0000:17:00.0", 0), h.DestroyCompute(ctx, "0000:17:00.0", 0, 0), h.SetPersistence(ctx, "0000:17:00.0", true),
 	} {
-		if !errors.As(err, new(host.Later)) {
-			t.Errorf("%d: %v", i, err)
-		}
+		check.That(t, errors.As(err, new(host.Later)), "%d: %v", i, err)
 	}
 }

@@ -45,9 +45,7 @@ func bind(t *testing.T, source, target string) {
 	t.Helper()
 	must.OK(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, unix.Unmount(target, unix.MNT_DETACH))
 	})
 }
 
@@ -81,25 +79,18 @@ test "$(readlink /proc/1/root)" != no
 echo made >/tmp/made; cat /etc/resolv.conf`
 	out, err := h.Do(ctx, "sh", "-c", script)
 	resolv, readErr := os.ReadFile("/etc/resolv.conf")
-	if err != nil || readErr == nil && string(out) != string(resolv) {
-		t.Fatalf("%q, %v", out, err)
-	}
+	must.That(t, err == nil && (readErr != nil || string(out) == string(resolv)), "%q, %v", out, err)
 	must.Get(h.ReadDir("/proc"))(t)
-	if names, _ := h.ReadDir("/proc"); len(names) > 0 {
-		t.Error("files of the image are seen with what is mounted for programs")
-	}
-	if now := mounts(t); now != before {
-		t.Errorf("mounts leak:\n%s", now)
-	}
+	names, _ := h.ReadDir("/proc")
+	check.That(t, len(names) == 0, "files of the image are seen with what is mounted for programs")
+	check.Equal(t, mounts(t), before, "mounts leak:")
 	unlock()
 	for _, name := range []string{"/usr/sbin/policy-rc.d", "/etc/resolv.conf"} {
-		if _, err := os.Lstat(root + name); err == nil {
-			t.Errorf("%s is left behind", name)
-		}
+		_, err := os.Lstat(root + name)
+		check.That(t, err != nil, "%s is left behind", name)
 	}
-	if made, err := os.ReadFile(root + "/tmp/made"); err != nil || string(made) != "made\n" {
-		t.Errorf("%q, %v", made, err)
-	}
+	made, err := os.ReadFile(root + "/tmp/made")
+	check.That(t, err == nil && string(made) == "made\n", "%q, %v", made, err)
 }
 
 // A program of another party's image has no way to this machine: not to its processes, its files, its devices, its kernel's settings,
@@ -147,12 +138,9 @@ grep ^CapEff: /proc/self/status`))(t))
 func TestImageAskAbout(t *testing.T) {
 	h := openImage(t, imageRoot(t))
 	out, err := h.AskAbout(context.Background(), map[string][]byte{"a/b": []byte("at " + host.Scratch)}, "cat", host.Scratch+"/a/b")
-	if err != nil || !strings.HasPrefix(string(out), "at /run/gpuadm-ask-") {
-		t.Errorf("%q, %v", out, err)
-	}
-	if out, err := h.Ask(context.Background(), "ls", "-A", "/run"); err != nil || string(out) != "lock\n" {
-		t.Errorf("left in /run: %q, %v", out, err)
-	}
+	check.That(t, err == nil && strings.HasPrefix(string(out), "at /run/gpuadm-ask-"), "%q, %v", out, err)
+	out, err = h.Ask(context.Background(), "ls", "-A", "/run")
+	check.That(t, err == nil && string(out) == "lock\n", "left in /run: %q, %v", out, err)
 }
 
 // Programs find the module key where DKMS's settings say, and the image has neither the key nor the settings, in the bake or after it.
@@ -165,25 +153,20 @@ func TestImageModuleKey(t *testing.T) {
 	const script = `set -e; umask 0; . /etc/dkms/framework.conf.d/zz-gpuadm.conf
 test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "$mok_certificate"`
 	for range 2 {
-		if out, err := h.Do(context.Background(), "sh", "-c", script); err != nil || string(out) != "a private key\na certificate\n" {
-			t.Fatalf("%q, %v", out, err)
-		}
+		out, err := h.Do(context.Background(), "sh", "-c", script)
+		must.That(t, err == nil && string(out) == "a private key\na certificate\n", "%q, %v", out, err)
 	}
 	const settings = "/etc/dkms/framework.conf.d/zz-gpuadm.conf"
-	if data, err := os.ReadFile(root + settings); err != nil || len(data) > 0 {
-		t.Errorf("in the bake the image's own file is %q, %v", data, err)
-	}
-	if names, err := os.ReadDir(root + "/run"); err != nil || len(names) > 0 {
-		t.Errorf("the image's /run has %v, %v", names, err)
-	}
+	data, err := os.ReadFile(root + settings)
+	check.That(t, err == nil && len(data) == 0, "in the bake the image's own file is %q, %v", data, err)
+	names, err := os.ReadDir(root + "/run")
+	check.That(t, err == nil && len(names) == 0, "the image's /run has %v, %v", names, err)
 	unlock()
-	if _, err := os.Lstat(root + settings); err == nil {
-		t.Error("DKMS's settings are left behind")
-	}
+	_, err = os.Lstat(root + settings)
+	check.That(t, err != nil, "DKMS's settings are left behind")
 	plain := openImage(t, root)
-	if _, err := plain.Do(context.Background(), "test", "!", "-e", settings, "-a", "!", "-e", "/run/gpuadm-module.key"); err != nil {
-		t.Errorf("a bake without a key has one: %v", err)
-	}
+	_, err = plain.Do(context.Background(), "test", "!", "-e", settings, "-a", "!", "-e", "/run/gpuadm-module.key")
+	check.That(t, err == nil, "a bake without a key has one: %v", err)
 }
 
 // A bake that is killed leaves files that do nothing, and the next one removes them. Files of the image's own stay.
@@ -196,17 +179,14 @@ func TestImagePlaceholders(t *testing.T) {
 	killed := openImage(t, root)
 	must.Get(killed.Do(context.Background(), "true"))(t)
 	left := filepath.Join(root, "usr/sbin/policy-rc.d")
-	if i, err := os.Stat(left); err != nil || i.Size() != 0 || i.Mode()&0o111 != 0 {
-		t.Errorf("a killed bake leaves %v, %v", i, err)
-	}
+	i, err := os.Stat(left)
+	check.That(t, err == nil && i.Size() == 0 && i.Mode()&0o111 == 0, "a killed bake leaves %v, %v", i, err)
 	unlock := must.Get(openImage(t, root).Lock())(t)
 	unlock()
-	if _, err := os.Stat(left); err == nil {
-		t.Error("the next bake leaves it, too")
-	}
-	if _, err := os.Stat(own); err != nil {
-		t.Error("an empty file of the image's own is gone")
-	}
+	_, err = os.Stat(left)
+	check.That(t, err != nil, "the next bake leaves it, too")
+	_, err = os.Stat(own)
+	check.That(t, err == nil, "an empty file of the image's own is gone")
 }
 
 // A policy-rc.d that is a link forbids daemons, too. One that leads to no file could not, and is refused.
@@ -218,12 +198,8 @@ func TestImageLinkedPolicy(t *testing.T) {
 		}
 		must.OK(t, os.Symlink("/etc/policy", filepath.Join(root, "usr/sbin/policy-rc.d")))
 		_, err := openImage(t, root).Do(context.Background(), "sh", "-c", "/usr/sbin/policy-rc.d; test $? = 101")
-		if there && err != nil {
-			t.Error(err)
-		}
-		if !there && (err == nil || !strings.Contains(err.Error(), "remove the link")) {
-			t.Errorf("a link to nothing: %v", err)
-		}
+		check.That(t, !there || err == nil, "%v", err)
+		check.That(t, there || (err != nil && strings.Contains(err.Error(), "remove the link")), "a link to nothing: %v", err)
 	}
 }
 
@@ -253,20 +229,15 @@ func TestImageOfThisMachine(t *testing.T) {
 	before := mounts(t)
 	h := openImage(t, "/")
 	for _, dir := range []string{"/proc", "/sys", "/run"} {
-		if names, err := h.ReadDir(dir); err == nil && len(names) > 3 {
-			t.Errorf("%s shows %v", dir, names)
-		}
+		names, err := h.ReadDir(dir)
+		check.That(t, err != nil || len(names) <= 3, "%s shows %v", dir, names)
 	}
 	if _, err := h.Stat("/etc/os-release"); err != nil {
 		t.Error(err)
 	}
 	out, err := h.Ask(context.Background(), "sh", "-c", "ls -A /run; test -r /proc/self/status")
-	if err != nil || string(out) != "lock\n" {
-		t.Errorf("%q, %v", out, err)
-	}
-	if now := mounts(t); now != before {
-		t.Errorf("mounts leak:\n%s", now)
-	}
+	check.That(t, err == nil && string(out) == "lock\n", "%q, %v", out, err)
+	check.Equal(t, mounts(t), before, "mounts leak:")
 }
 
 // A folder that is no root file system is refused before a program runs.
@@ -274,9 +245,8 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount")
 	}
-	if _, _, err := Image(t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "/proc") {
-		t.Error(err)
-	}
+	_, _, err := Image(t.TempDir(), nil)
+	check.That(t, err != nil && strings.Contains(err.Error(), "/proc"), "%v", err)
 }
 
 // TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have one journal.

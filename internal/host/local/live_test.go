@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -41,9 +42,7 @@ func TestLive(t *testing.T) {
 	}
 	says := func(err error, want string) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)
 	}
 
 	if u := unit("gpuadm-x.service"); u.Load != "not-found" || u.Active != "inactive" || u.PID != 0 {
@@ -52,25 +51,20 @@ func TestLive(t *testing.T) {
 	says(set("gpuadm-x.service", "enable", ""), "cannot enable gpuadm-x.service")
 	err = set("gpuadm-x.service", "", "start")
 	says(err, "cannot start gpuadm-x.service: Unit gpuadm-x.service not found")
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Error("a unit that is not there is not fs.ErrNotExist")
-	}
+	check.That(t, errors.Is(err, fs.ErrNotExist), "a unit that is not there is not fs.ErrNotExist")
 
 	write("gpuadm-x.service", "[Service]\nExecStart=/bin/sleep 1000\nExecReload=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
 	before := time.Now()
 	must.OK(t, set("gpuadm-x.service", "enable", "start"))
 	u := unit("gpuadm-x.service")
-	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.PID == 0 || len(u.Files) != 1 || u.Files[0] != folder+"gpuadm-x.service" || u.Outdated {
-		t.Errorf("enabled and started: %+v", u)
-	}
-	if u.Started.Before(before.Add(-time.Millisecond)) || u.Started.After(time.Now()) || u.Since <= 0 || u.Uptime < u.Since || u.Uptime-u.Since > time.Minute {
-		t.Errorf("times: %+v", u)
-	}
+	check.That(t, u.Load == "loaded" && u.Enabled == "enabled" && u.Active == "active" && u.PID != 0 && len(u.Files) == 1 && u.Files[0] == folder+"gpuadm-x.service" && !u.Outdated,
+		"enabled and started: %+v", u)
+	check.That(t, !u.Started.Before(before.Add(-time.Millisecond)) && !u.Started.After(time.Now()) && u.Since > 0 && u.Uptime >= u.Since && u.Uptime-u.Since <= time.Minute,
+		"times: %+v", u)
 	i, err := h.Stat(u.Files[0])
 	must.OK(t, err)
-	if gap := u.Started.Sub(i.Ctime); gap < 0 || gap > 30*time.Second {
-		t.Errorf("started %v after its file changed", gap)
-	}
+	gap := u.Started.Sub(i.Ctime)
+	check.That(t, gap >= 0 && gap <= 30*time.Second, "started %v after its file changed", gap)
 
 	must.OK(t, h.Mkdir(folder+"gpuadm-x.service.d", host.Attr{Mode: 0o755}))
 	time.Sleep(20 * time.Millisecond)
@@ -79,13 +73,11 @@ func TestLive(t *testing.T) {
 		t.Errorf("a new drop-in: %+v", u)
 	}
 	must.OK(t, set("gpuadm-x.service", "", "restart"))
-	if again := unit("gpuadm-x.service"); again.Outdated || len(again.Files) != 2 || again.PID == u.PID || again.Since <= u.Since {
-		t.Errorf("restarted: %+v", again)
-	}
+	again := unit("gpuadm-x.service")
+	check.That(t, !again.Outdated && len(again.Files) == 2 && again.PID != u.PID && again.Since > u.Since, "restarted: %+v", again)
 	write("gpuadm-x.service.d/a.conf", "[Service]\nEnvironment=A=2\n")
-	if u := unit("gpuadm-x.service"); !u.Outdated || len(u.Files) != 2 {
-		t.Errorf("a changed drop-in: %+v", u)
-	}
+	u = unit("gpuadm-x.service")
+	check.That(t, u.Outdated && len(u.Files) == 2, "a changed drop-in: %+v", u)
 	must.OK(t, set("gpuadm-x.service", "", "restart"))
 	if out, err := h.Ask(t.Context(), "systemctl", "show", "-p", "Environment", "gpuadm-x.service"); err != nil || string(out) != "Environment=A=2\n" {
 		t.Errorf("%s (%v)", out, err)
@@ -95,9 +87,8 @@ func TestLive(t *testing.T) {
 	}
 	must.OK(t, set("gpuadm-x.service", "", "reload"))
 	must.OK(t, set("gpuadm-x.service", "disable", "stop"))
-	if u := unit("gpuadm-x.service"); u.Enabled != "disabled" || u.Active != "inactive" || u.PID != 0 || !u.Started.IsZero() {
-		t.Errorf("disabled and stopped: %+v", u)
-	}
+	u = unit("gpuadm-x.service")
+	check.That(t, u.Enabled == "disabled" && u.Active == "inactive" && u.PID == 0 && u.Started.IsZero(), "disabled and stopped: %+v", u)
 	must.OK(t, set("gpuadm-x.service", "", "stop"))
 	says(set("gpuadm-x.service", "", "reload"), "cannot reload gpuadm-x.service")
 	says(set("gpuadm-x.service", "mask", ""), "cannot mask gpuadm-x.service")
@@ -120,23 +111,19 @@ func TestLive(t *testing.T) {
 	says(set("gpuadm-needs.service", "", "start"), "a unit it needs did not start")
 	write("gpuadm-once.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n")
 	must.OK(t, set("gpuadm-once.service", "", "start"))
-	if u := unit("gpuadm-once.service"); u.Active != "active" || u.PID != 0 || u.Started.IsZero() || u.Since == 0 {
-		t.Errorf("a oneshot that remains: %+v", u)
-	}
+	u = unit("gpuadm-once.service")
+	check.That(t, u.Active == "active" && u.PID == 0 && !u.Started.IsZero() && u.Since != 0, "a oneshot that remains: %+v", u)
 
 	if _, err := h.Do(t.Context(), "systemctl", "daemon-reexec"); err != nil { // as an upgrade of systemd does: it drops its connections
 		t.Error(err)
 	}
-	if u := unit("gpuadm-once.service"); u.Active != "active" {
-		t.Errorf("after daemon-reexec: %+v", u)
-	}
-	if u := unit("dbus.socket"); u.Active != "active" || u.Started.IsZero() {
-		t.Errorf("a socket: %+v", u)
-	}
+	u = unit("gpuadm-once.service")
+	check.That(t, u.Active == "active", "after daemon-reexec: %+v", u)
+	u = unit("dbus.socket")
+	check.That(t, u.Active == "active" && !u.Started.IsZero(), "a socket: %+v", u)
 	must.OK(t, set("containerd.service", "mask", ""))
-	if u := unit("containerd.service"); u.Load != "masked" || u.Enabled != "masked" {
-		t.Errorf("masked: %+v", u)
-	}
+	u = unit("containerd.service")
+	check.That(t, u.Load == "masked" && u.Enabled == "masked", "masked: %+v", u)
 	must.OK(t, set("containerd.service", "unmask", "restart"))
 	t.Logf("containerd: %+v", unit("containerd.service"))
 
@@ -144,9 +131,8 @@ func TestLive(t *testing.T) {
 	must.OK(t, err)
 	other, err := local.Open("/")
 	must.OK(t, err)
-	if _, err := other.Lock(); !errors.As(err, new(*host.Busy)) {
-		t.Errorf("locked twice: %v", err)
-	}
+	_, err = other.Lock()
+	check.That(t, errors.As(err, new(*host.Busy)), "locked twice: %v", err)
 	unlock()
 
 	r := view.Record(h)
@@ -163,10 +149,7 @@ func TestScratchIsPrivateAndGone(t *testing.T) {
 	must.OK(t, err)
 	lines := strings.Split(string(out), "\n")
 	_, err = l.Lstat(lines[1])
-	if !strings.HasPrefix(lines[0], "at /") || !strings.HasSuffix(lines[0], "/a700") || err == nil {
-		t.Errorf("said %q, and then %v", out, err)
-	}
-	if _, err := l.AskAbout(t.Context(), map[string][]byte{"/../../x": nil}, "true"); err == nil {
-		t.Error("a name led out of the folder")
-	}
+	check.That(t, strings.HasPrefix(lines[0], "at /") && strings.HasSuffix(lines[0], "/a700") && err != nil, "said %q, and then %v", out, err)
+	_, err = l.AskAbout(t.Context(), map[string][]byte{"/../../x": nil}, "true")
+	check.That(t, err != nil, "a name led out of the folder")
 }

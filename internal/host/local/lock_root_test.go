@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
@@ -57,27 +58,22 @@ func TestLockFolder(t *testing.T) {
 		unlock := must.Get(one.Lock())(t)
 		for _, h := range []host.Host{one, two} {
 			_, err := h.Lock()
-			if busy := (*host.Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
-				t.Errorf("locked twice: %v", err)
-			}
+			busy := (*host.Busy)(nil)
+			check.That(t, errors.As(err, &busy) && busy.PID == os.Getpid(), "locked twice: %v", err)
 		}
 		name := lockOf(t, dir)
-		if i, err := os.Stat(name); err != nil || i.Mode() != 0o600 || i.Size() != 0 {
-			t.Errorf("%s: %v (%v)", name, i, err)
-		}
+		i, err := os.Stat(name)
+		check.That(t, err == nil && i.Mode() == 0o600 && i.Size() == 0, "%s: %v (%v)", name, i, err)
 		unlock()
 		unlock() // once more does nothing
-		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the lock left %s (%v)", name, err)
-		}
+		_, err = os.Lstat(name)
+		check.That(t, errors.Is(err, fs.ErrNotExist), "the lock left %s (%v)", name, err)
 		one, two = two, one
 	}
-	if names, _ := os.ReadDir(dir); len(names) > 0 {
-		t.Errorf("the lock left %v in the image", names)
-	}
-	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("opened what is not there: %v", err)
-	}
+	names, _ := os.ReadDir(dir)
+	check.That(t, len(names) == 0, "the lock left %v in the image", names)
+	_, err := Open(filepath.Join(dir, "none"))
+	check.That(t, errors.Is(err, fs.ErrNotExist), "opened what is not there: %v", err)
 }
 
 // lockOf is the name of a root folder's lock.
@@ -130,12 +126,10 @@ func TestLockFileOfOthers(t *testing.T) {
 				user = swap.UID
 			}
 			want := fmt.Sprintf("cannot lock %s: user %d owns it, and it is not as gpuadm makes it: remove it", name, user)
-			if _, err := h.Lock(); err == nil || err.Error() != want {
-				t.Errorf("%v, want %s", err, want)
-			}
-			if _, err := os.Lstat(name); err != nil {
-				t.Errorf("what is another user's was removed: %v", err)
-			}
+			_, err := h.Lock()
+			check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
+			_, err = os.Lstat(name)
+			check.That(t, err == nil, "what is another user's was removed: %v", err)
 		})
 	}
 	unlock := must.Get(h.Lock())(t)
@@ -176,9 +170,8 @@ func TestOneHasTheLock(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := one.lock(fds[1]); err != errGone {
-			t.Fatalf("locked a file that no other run can find: %v", err)
-		}
+		err = one.lock(fds[1])
+		must.That(t, err == errGone, "locked a file that no other run can find: %v", err)
 		unlock()
 	}
 }
@@ -212,27 +205,20 @@ func TestLockWithoutRoot(t *testing.T) {
 	end := func(l locker) {
 		t.Helper()
 		l.in.Close()
-		if err := l.Wait(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, l.Wait())
 	}
 	one := startLocker(t, dir)
 	two := startLocker(t, dir)
 	end(two)
-	if want := fmt.Sprintf("process %d (/proc/self/exe the-locker)", one.Process.Pid); one.said != "<nil>" || !strings.Contains(two.said, want) {
-		t.Errorf("the first says %s, the second %s, want %s", one.said, two.said, want)
-	}
+	want := fmt.Sprintf("process %d (/proc/self/exe the-locker)", one.Process.Pid)
+	check.That(t, one.said == "<nil>" && strings.Contains(two.said, want), "the first says %s, the second %s, want %s", one.said, two.said, want)
 	one.Process.Kill()
 	one.Wait()
 	left, err := filepath.Glob("/tmp/gpuadm-*" + strings.TrimPrefix(filepath.Base(lockOf(t, dir)), fmt.Sprintf("gpuadm-%d", os.Geteuid())))
-	if err != nil || len(left) != 1 {
-		t.Fatalf("the killed process left %v (%v)", left, err)
-	}
+	must.That(t, err == nil && len(left) == 1, "the killed process left %v (%v)", left, err)
 	three := startLocker(t, dir)
 	end(three)
-	if three.said != "<nil>" {
-		t.Error(three.said)
-	}
+	check.That(t, three.said == "<nil>", "%v", three.said)
 	if _, err := os.Lstat(left[0]); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock left %s (%v)", left[0], err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
@@ -63,9 +64,7 @@ func TestLock(t *testing.T) {
 				unlock()
 				t.Fatal("the lock was given twice")
 			}
-			if !errors.As(err, &busy) {
-				t.Fatal(err)
-			}
+			must.That(t, errors.As(err, &busy), "%v", err)
 			if want(busy) {
 				return busy
 			}
@@ -79,9 +78,7 @@ func TestLock(t *testing.T) {
 	helper.Process.Kill()
 	helper.Wait()
 	child := refused(func(b *host.Busy) bool { return b.Command == "sleep 61.5" })
-	if want := "another gpuadm run is at work: process "; !strings.HasPrefix(child.Error(), want) {
-		t.Error(child)
-	}
+	check.That(t, strings.HasPrefix(child.Error(), "another gpuadm run is at work: process "), "%v", child)
 	syscall.Kill(child.PID, syscall.SIGKILL)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		unlock, err := mine.take(path)
@@ -89,9 +86,7 @@ func TestLock(t *testing.T) {
 			unlock()
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the lock of the dead is not free: %v", err)
-		}
+		must.That(t, !time.Now().After(end), "the lock of the dead is not free: %v", err)
 	}
 }
 
@@ -105,9 +100,8 @@ func TestLockInOneProcess(t *testing.T) {
 	}
 	for _, lock := range []*runLock{&one, &two} {
 		_, err := lock.take(path)
-		if busy := (*host.Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
-			t.Errorf("taken twice: %v", err)
-		}
+		busy := (*host.Busy)(nil)
+		check.That(t, errors.As(err, &busy) && busy.PID == os.Getpid(), "taken twice: %v", err)
 	}
 	unlock()
 	unlock() // once more does nothing

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -139,18 +140,15 @@ func TestPowerCut(t *testing.T) {
 			old := show(t, whole, w.at)
 			must.OK(t, w.do(whole))
 			want := show(t, whole, w.at)
-			if old == want {
-				t.Fatalf("nothing changes: %s", want)
-			}
+			must.That(t, old != want, "nothing changes: %s", want)
 			seen := map[string]int{}
 			for touch := range whole.Touches() + 1 {
 				for _, loss := range losses() {
 					n := simulated(t, oldNode)
 					n.CutAt(touch)
 					err := w.do(n)
-					if done := touch == whole.Touches(); done != (err == nil) || !done && !errors.Is(err, simhost.ErrPower) {
-						t.Fatalf("cut at %d: %v", touch, err)
-					}
+					done := touch == whole.Touches()
+					must.That(t, done == (err == nil) && (done || errors.Is(err, simhost.ErrPower)), "cut at %d: %v", touch, err)
 					n.Boot(loss)
 					got := show(t, n, w.at)
 					seen[got]++
@@ -163,9 +161,7 @@ func TestPowerCut(t *testing.T) {
 					}
 				}
 			}
-			if seen[old] == 0 || seen[want] == 0 {
-				t.Errorf("the power cuts never left the old and the new: %v", seen)
-			}
+			check.That(t, seen[old] != 0 && seen[want] != 0, "the power cuts never left the old and the new: %v", seen)
 		})
 	}
 }
@@ -177,17 +173,12 @@ func again(t *testing.T, n *simhost.Node, w work, old, want string) {
 	got := show(t, n, w.at)
 	if strings.HasPrefix(w.name, "append") {
 		line := want[strings.LastIndexAny(strings.TrimSuffix(want, "\n|"), "\n;")+1:]
-		if err != nil || !strings.HasSuffix(got, "\n"+line) && !strings.HasSuffix(got, ";"+line) {
-			t.Errorf("done again (%v): %s, want at the end of it %s", err, got, want)
-		}
+		check.That(t, err == nil && (strings.HasSuffix(got, "\n"+line) || strings.HasSuffix(got, ";"+line)), "done again (%v): %s, want at the end of it %s", err, got, want)
 		return
 	}
-	if err != nil || got != want {
-		t.Errorf("done again (%v): %s, want %s", err, got, want)
-	}
-	if left := temps(t, n); len(left) > 0 && w.name != "chattr" {
-		t.Errorf("done again: left %v", left)
-	}
+	check.That(t, err == nil && got == want, "done again (%v): %s, want %s", err, got, want)
+	left := temps(t, n)
+	check.That(t, len(left) == 0 || w.name == "chattr", "done again: left %v", left)
 }
 
 // TestFail lets every touch of every work fail once, as a full disk does: the old content remains, no temporary file is left, and
@@ -203,25 +194,21 @@ func TestFail(t *testing.T) {
 				n := simulated(t, oldNode)
 				n.Fail(touch, syscall.ENOSPC)
 				err := w.do(n)
-				if !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), "cannot ") || !strings.HasSuffix(err.Error(), ": no space left on device") {
-					t.Errorf("touch %d: %v", touch, err)
-				}
+				check.That(t, errors.Is(err, syscall.ENOSPC) && strings.HasPrefix(err.Error(), "cannot ") && strings.HasSuffix(err.Error(), ": no space left on device"),
+					"touch %d: %v", touch, err)
 				got := show(t, n, w.at)
 				last := touch == whole.Touches()-1 // the sync of a folder in which all is done
 				if got != old && !(last && got == want) && (w.allows == nil || !w.allows(got, old, want)) {
 					t.Errorf("touch %d failed and left %s", touch, got)
 				}
-				if left := temps(t, n); len(left) > 0 {
-					t.Errorf("touch %d failed and left %v", touch, left)
-				}
+				left := temps(t, n)
+				check.That(t, len(left) == 0, "touch %d failed and left %v", touch, left)
 				if strings.HasPrefix(w.name, "append") || got == want {
 					continue
 				}
 				must.OK(t, w.do(n))
 				n.Boot(simhost.LoseAll)
-				if got := show(t, n, w.at); got != want {
-					t.Errorf("touch %d failed, done again, power cut: %s", touch, got)
-				}
+				check.Equal(t, show(t, n, w.at), want, "touch %d failed, done again, power cut:", touch)
 			}
 		})
 	}
@@ -239,9 +226,8 @@ func TestSweep(t *testing.T) {
 		must.OK(t, h.Symlink("/w/.gpuadm-z.tmp", "x"))
 		must.OK(t, h.WriteFile("/w/a", nil, ownedBySelf(0o600)))
 		names, err := h.ReadDir("/w")
-		if want := []string{".gpuadm-config", "a", "x.tmp"}; !slices.Equal(names, want) {
-			t.Errorf("%q (%v), want %q", names, err, want)
-		}
+		want := []string{".gpuadm-config", "a", "x.tmp"}
+		check.That(t, slices.Equal(names, want), "%q (%v), want %q", names, err, want)
 		// In another folder, which it is asked for: through a link, and where none is.
 		must.OK(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
 		must.OK(t, h.Symlink("/l", "w"))
@@ -249,9 +235,8 @@ func TestSweep(t *testing.T) {
 		for _, none := range []string{"/none", "/w/none/none", "/w/a", "/w/a/none"} {
 			must.OK(t, h.Sweep(none))
 		}
-		if names, err := h.ReadDir("/w"); len(names) != 3 {
-			t.Errorf("%q (%v)", names, err)
-		}
+		names, err = h.ReadDir("/w")
+		check.That(t, len(names) == 3, "%q (%v)", names, err)
 	})
 }
 
@@ -275,32 +260,24 @@ func TestReasons(t *testing.T) {
 		"/etc/l":        "cannot write /etc/l (which leads to /usr/lib/x): read-only file system",
 		"/etc/no/x":     "cannot write /etc/no/x: no such file or directory",
 	} {
-		if err := n.WriteFile(name, nil, host.Attr{}); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
+		err := n.WriteFile(name, nil, host.Attr{})
+		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
-	if err := n.Append("/etc/log", []byte("more\n")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, n.Append("/etc/log", []byte("more\n")))
 }
 
 // TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content is not restored.
 func TestLabels(t *testing.T) {
 	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
 	i, err := n.Lstat("/etc/x")
-	if len(i.Xattrs) != 2 || i.Xattrs["security.selinux"] != "label" || i.Xattrs["user.a"] != "b" {
-		t.Errorf("%q (%v)", i.Xattrs, err)
-	}
+	check.That(t, len(i.Xattrs) == 2 && i.Xattrs["security.selinux"] == "label" && i.Xattrs["user.a"] == "b", "%q (%v)", i.Xattrs, err)
 	bare := i.Attr()
 	bare.Xattrs = map[string]string{}
 	must.OK(t, n.SetAttr("/etc/x", bare))
-	if i, err := n.Lstat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
-		t.Errorf("%q (%v)", i.Xattrs, err)
-	}
+	i, err = n.Lstat("/etc/x")
+	check.That(t, len(i.Xattrs) == 1 && i.Xattrs["security.selinux"] == "label", "%q (%v)", i.Xattrs, err)
 	must.OK(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
-	if tree := n.Tree(); !strings.Contains(tree, `"new" security.selinux="label"`+"\n") {
-		t.Error(tree)
-	}
+	check.Has(t, n.Tree(), `"new" security.selinux="label"`+"\n", "got")
 }
 
 // TestNarrow: a change of owner and mode never lets the new owner do what neither the old nor the new mode lets him.
@@ -312,9 +289,7 @@ func TestNarrow(t *testing.T) {
 		n.Boot(simhost.LoseNothing)
 		i, err2 := n.Lstat("/etc/x")
 		must.OK(t, err2)
-		if i.UID == 5 && i.Mode&^0o640 != 0 {
-			t.Errorf("cut at %d: the new owner has %v", touch, i.Mode)
-		}
+		check.That(t, i.UID != 5 || i.Mode&^0o640 == 0, "cut at %d: the new owner has %v", touch, i.Mode)
 		if err == nil {
 			return
 		}

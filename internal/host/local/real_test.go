@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -42,20 +43,16 @@ func TestSwappedFolder(t *testing.T) {
 		} else {
 			failed++
 		}
-		if data, _ := h.ReadFile("/d/real/file"); string(data) == "outside" {
-			t.Fatal("read a file outside of the root")
-		}
+		data, _ := h.ReadFile("/d/real/file")
+		must.That(t, string(data) != "outside", "read a file outside of the root")
 		h.SetAttr("/d/real/file", ownedBySelf(0o600))
 		h.Append("/d/real/file", []byte("x"))
 		h.Remove("/d/real/file")
 	}
 	untouched(t, canary)
-	if names, _ := os.ReadDir(outside); len(names) != 1 {
-		t.Errorf("outside there is %v", names)
-	}
-	if wrote == 0 || failed == 0 {
-		t.Errorf("the race was no race: %d written, %d failed", wrote, failed)
-	}
+	names, _ := os.ReadDir(outside)
+	check.That(t, len(names) == 1, "outside there is %v", names)
+	check.That(t, wrote != 0 && failed != 0, "the race was no race: %d written, %d failed", wrote, failed)
 }
 
 // swapping swaps a name for one of the others and back, over and over, until the returned function is called.
@@ -81,9 +78,8 @@ func untouched(t *testing.T, canary string) {
 	t.Helper()
 	data, err := os.ReadFile(canary)
 	must.OK(t, err)
-	if i, err := os.Stat(canary); string(data) != "outside" || err != nil || i.Mode() != 0o644 {
-		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
-	}
+	i, err := os.Stat(canary)
+	check.That(t, string(data) == "outside" && err == nil && i.Mode() == 0o644, "the file outside is %q, %v (%v)", data, i.Mode(), err)
 }
 
 // TestSwappedFile does the same with a file: it is a link out of the root just when it is opened.
@@ -95,9 +91,8 @@ func TestSwappedFile(t *testing.T) {
 	must.OK(t, os.Symlink(canary, filepath.Join(dir, "link")))
 	defer swapping(t, filepath.Join(dir, "file"), filepath.Join(dir, "link"))()
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
-		if data, _ := h.ReadFile("/file"); string(data) == "outside" {
-			t.Fatal("read a file outside of the root")
-		}
+		data, _ := h.ReadFile("/file")
+		must.That(t, string(data) != "outside", "read a file outside of the root")
 		h.SetAttr("/file", ownedBySelf(0o600))
 		h.Append("/file", []byte("x"))
 	}
@@ -121,9 +116,8 @@ func TestStrangeFiles(t *testing.T) {
 		"/fifo": "cannot read /fifo: it is a FIFO, not a regular file",
 		"/big":  "cannot read /big: it is bigger than 64 MiB",
 	} {
-		if _, err := h.ReadFile(name); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
+		_, err := h.ReadFile(name)
+		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
 	select {
 	case err := <-opened:
@@ -134,12 +128,10 @@ func TestStrangeFiles(t *testing.T) {
 		<-opened
 		f.Close()
 	}
-	if err := h.WriteFile("/fifo", nil, ownedBySelf(0o600)); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("wrote to a FIFO: %v", err)
-	}
-	if err := h.Append("/fifo", nil); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("appended to a FIFO: %v", err)
-	}
+	err := h.WriteFile("/fifo", nil, ownedBySelf(0o600))
+	check.That(t, errors.Is(err, fs.ErrInvalid), "wrote to a FIFO: %v", err)
+	err = h.Append("/fifo", nil)
+	check.That(t, errors.Is(err, fs.ErrInvalid), "appended to a FIFO: %v", err)
 }
 
 func TestKernelFiles(t *testing.T) {
@@ -154,15 +146,12 @@ func TestKernelFiles(t *testing.T) {
 	if i, err := live.Stat("/dev/null"); err != nil || i.Mode&fs.ModeCharDevice == 0 {
 		t.Errorf("%v (%v)", i.Mode, err)
 	}
-	if !live.Live() || live.Root() != "/" {
-		t.Error("the running machine is not live")
-	}
+	check.That(t, live.Live() && live.Root() == "/", "the running machine is not live")
 	// Links of the kernel that lead to more than they say are taken by what they say.
 	exe, err := os.Executable()
 	must.OK(t, err)
-	if at, err := live.Resolve("/proc/self/exe"); err != nil || at != exe {
-		t.Errorf("/proc/self/exe leads to %s (%v), want %s", at, err, exe)
-	}
+	at, err := live.Resolve("/proc/self/exe")
+	check.That(t, err == nil && at == exe, "/proc/self/exe leads to %s (%v), want %s", at, err, exe)
 }
 
 // TestACL keeps and takes off access control lists and capabilities, which are extended attributes.
@@ -182,9 +171,8 @@ func TestACL(t *testing.T) {
 	must.OK(t, err)
 	has := func(name string, mode fs.FileMode, want string) {
 		t.Helper()
-		if i, err := h.Lstat(name); err != nil || i.Mode != mode || i.Xattrs["system.posix_acl_access"] != want {
-			t.Errorf("%s: %v %q (%v)", name, i.Mode, i.Xattrs, err)
-		}
+		i, err := h.Lstat(name)
+		check.That(t, err == nil && i.Mode == mode && i.Xattrs["system.posix_acl_access"] == want, "%s: %v %q (%v)", name, i.Mode, i.Xattrs, err)
 	}
 	has("/x", 0o640, acl)
 	must.OK(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
@@ -197,9 +185,8 @@ func TestACL(t *testing.T) {
 	must.OK(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
 	has("/d/old", 0o640, "")
 	must.OK(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
-	if i, err := h.Lstat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
-		t.Errorf("the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
-	}
+	i, err := h.Lstat("/d/new")
+	check.That(t, err == nil && i.Mode == 0o640 && i.Xattrs["system.posix_acl_access"] != "", "the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
 
 	if os.Getuid() != 0 {
 		t.Skip("capabilities are root's")
@@ -208,13 +195,11 @@ func TestACL(t *testing.T) {
 	bind := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	attr.Mode, attr.UID, attr.Xattrs = 0o755, 7, map[string]string{"security.capability": bind}
 	must.OK(t, h.WriteFile("/x", []byte("x"), attr))
-	if i, err := h.Lstat("/x"); err != nil || i.Mode != 0o755 || i.UID != 7 || i.Xattrs["security.capability"] != bind {
-		t.Errorf("%v %d %q (%v)", i.Mode, i.UID, i.Xattrs, err)
-	}
+	i, err = h.Lstat("/x")
+	check.That(t, err == nil && i.Mode == 0o755 && i.UID == 7 && i.Xattrs["security.capability"] == bind, "%v %d %q (%v)", i.Mode, i.UID, i.Xattrs, err)
 	must.OK(t, h.WriteFile("/x", []byte("y"), host.Attr{Mode: 0o755, UID: 7}))
-	if i, err := h.Lstat("/x"); err != nil || i.Xattrs["security.capability"] != bind {
-		t.Errorf("the capability was lost: %q (%v)", i.Xattrs, err)
-	}
+	i, err = h.Lstat("/x")
+	check.That(t, err == nil && i.Xattrs["security.capability"] == bind, "the capability was lost: %q (%v)", i.Xattrs, err)
 }
 
 // TestImmutable says what the kernel does not.
@@ -231,26 +216,19 @@ func TestImmutable(t *testing.T) {
 	}
 	defer unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
 	err = h.WriteFile("/x", []byte("new"), ownedBySelf(0o644))
-	if err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" || !errors.Is(err, fs.ErrPermission) {
-		t.Error(err)
-	}
-	if err := h.Replace("/x", replaced(), agree); err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" {
-		t.Error(err)
-	}
-	if names, _ := h.ReadDir("/"); len(names) != 1 {
-		t.Errorf("left %v", names)
-	}
-	if i, err := h.Stat("/x"); i.Chattr != "i" || err != nil {
-		t.Errorf("%+v (%v)", i, err)
-	}
+	check.That(t, err != nil && err.Error() == "cannot write /x: it is immutable (chattr +i)" && errors.Is(err, fs.ErrPermission), "%v", err)
+	err = h.Replace("/x", replaced(), agree)
+	check.That(t, err != nil && err.Error() == "cannot write /x: it is immutable (chattr +i)", "%v", err)
+	names, _ := h.ReadDir("/")
+	check.That(t, len(names) == 1, "left %v", names)
+	i, err := h.Stat("/x")
+	check.That(t, i.Chattr == "i" && err == nil, "%+v (%v)", i, err)
 	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_APPEND))
-	if i, err := h.Lstat("/x"); i.Chattr != "a" || err != nil {
-		t.Errorf("%+v (%v)", i, err)
-	}
+	i, err = h.Lstat("/x")
+	check.That(t, i.Chattr == "a" && err == nil, "%+v (%v)", i, err)
 	must.OK(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0))
-	if i, err := h.Lstat("/x"); i.Chattr != "" || err != nil {
-		t.Errorf("%+v (%v)", i, err)
-	}
+	i, err = h.Lstat("/x")
+	check.That(t, i.Chattr == "" && err == nil, "%+v (%v)", i, err)
 }
 
 // TestTimesOfAFile: chmod changes a file's ctime alone, so its mtime says when its content changed.
@@ -262,7 +240,5 @@ func TestTimesOfAFile(t *testing.T) {
 	must.OK(t, err)
 	defer folder.Close()
 	i, err := folder.Lstat("file")
-	if err != nil || !i.Mtime.Equal(written) || !i.Ctime.After(written) {
-		t.Errorf("mtime %s, ctime %s, %v; want mtime %s", i.Mtime, i.Ctime, err, written)
-	}
+	check.That(t, err == nil && i.Mtime.Equal(written) && i.Ctime.After(written), "mtime %s, ctime %s, %v; want mtime %s", i.Mtime, i.Ctime, err, written)
 }

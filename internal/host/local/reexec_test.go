@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -31,7 +32,5 @@ func TestReexec(t *testing.T) {
 			lines = append(lines, line)
 		}
 	}
-	if len(lines) != 2 || lines[0] != lines[1] || !strings.Contains(lines[0], "kept -test.run=") {
-		t.Errorf("it ran so:\n%s", out)
-	}
+	check.That(t, len(lines) == 2 && lines[0] == lines[1] && strings.Contains(lines[0], "kept -test.run="), "it ran so:\n%s", out)
 }

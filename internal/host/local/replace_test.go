@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -150,22 +151,15 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 							if err != nil {
 								refused++
 							}
-							if err != nil && !errors.As(err, new(host.Changed)) && !errors.Is(err, fs.ErrInvalid) {
-								t.Errorf("before operation %d: %v", at, err)
-							}
+							check.That(t, err == nil || errors.As(err, new(host.Changed)) || errors.Is(err, fs.ErrInvalid), "before operation %d: %v", at, err)
 							if got := show(t, n, "/w/file"); !edit.shows(got) {
 								lost++
-								if !plain {
-									t.Errorf("before operation %d the change is lost (%v): %s", at, err, got)
-								}
+								check.That(t, plain, "before operation %d the change is lost (%v): %s", at, err, got)
 							}
-							if left := temps(t, n); len(left) > 0 {
-								t.Errorf("before operation %d: left %v (%v)", at, left, err)
-							}
+							left := temps(t, n)
+							check.That(t, len(left) == 0, "before operation %d: left %v (%v)", at, left, err)
 						}
-						if refused < 5 || refused == at {
-							t.Errorf("refused %d times of %d", refused, at)
-						}
+						check.That(t, refused >= 5 && refused != at, "refused %d times of %d", refused, at)
 						if lost > 5 { // between the last look's operations and a rename that cannot exchange
 							t.Errorf("lost at %d of %d operations", lost, at)
 						}
@@ -191,9 +185,8 @@ func TestReplace(t *testing.T) {
 				what = "cannot make link " + name + ": it was changed while gpuadm was writing it"
 			}
 			err := h.Replace(name, next, func(*host.Entry) bool { return false })
-			if got := show(t, h, name); !errors.As(err, new(host.Changed)) || err.Error() != what || got != old {
-				t.Errorf("%v: %s", err, got)
-			}
+			got := show(t, h, name)
+			check.That(t, errors.As(err, new(host.Changed)) && err.Error() == what && got == old, "%v: %s", err, got)
 			// The first check agrees, then the file is changed: only the check of the result can see that.
 			as, looks := seen(t, h, name), 0
 			err = h.Replace(name, next, func(found *host.Entry) bool {
@@ -203,9 +196,8 @@ func TestReplace(t *testing.T) {
 				}
 				return as(found)
 			})
-			if got := show(t, h, name); !errors.As(err, new(host.Changed)) || looks != 2 || !strings.HasSuffix(got, ";theirs|") {
-				t.Errorf("%s, %d looks: %v: %s", name, looks, err, got)
-			}
+			got = show(t, h, name)
+			check.That(t, errors.As(err, new(host.Changed)) && looks == 2 && strings.HasSuffix(got, ";theirs|"), "%s, %d looks: %v: %s", name, looks, err, got)
 			must.OK(t, h.Replace(name, next, seen(t, h, name)))
 			want := "nothing"
 			if next != nil && next.Link == "" {
@@ -213,21 +205,17 @@ func TestReplace(t *testing.T) {
 			} else if next != nil {
 				want = "-> ours"
 			}
-			if got := show(t, h, name); !strings.HasSuffix(got, want) {
-				t.Errorf("%s, want %s", got, want)
-			}
+			got = show(t, h, name)
+			check.That(t, strings.HasSuffix(got, want), "%s, want %s", got, want)
 		}
 		must.OK(t, h.Replace("/w/new", with, seen(t, h, "/w/new")))
 		must.OK(t, h.Replace("/w/b", with, seen(t, h, "/w/b"))) // a link is itself replaced
-		if err := h.Replace("/w/none", nil, agree); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("removed what is not there: %v", err)
-		}
-		if err := h.Replace("/w", with, agree); !errors.Is(err, syscall.EISDIR) {
-			t.Errorf("replaced a folder: %v", err)
-		}
-		if names, err := h.ReadDir("/w"); !slices.Equal(names, []string{"a", "b", "new"}) {
-			t.Errorf("%q (%v)", names, err)
-		}
+		err := h.Replace("/w/none", nil, agree)
+		check.That(t, errors.Is(err, fs.ErrNotExist), "removed what is not there: %v", err)
+		err = h.Replace("/w", with, agree)
+		check.That(t, errors.Is(err, syscall.EISDIR), "replaced a folder: %v", err)
+		names, err := h.ReadDir("/w")
+		check.That(t, slices.Equal(names, []string{"a", "b", "new"}), "%q (%v)", names, err)
 	})
 }
 
@@ -235,9 +223,7 @@ func TestReplace(t *testing.T) {
 func tamper(t *testing.T, h host.Host, name string) {
 	t.Helper()
 	do := func(dir files.Folder) {
-		if err := dir.Unlink(name[len("/w/"):]); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, dir.Unlink(name[len("/w/"):]))
 		file, err := dir.Create(name[len("/w/"):])
 		must.OK(t, err)
 		_, err = file.Write([]byte("theirs"))
@@ -266,9 +252,7 @@ func TestReplaceFallsBack(t *testing.T) {
 		n := simulated(t, oldNode)
 		n.Fail(whole.Touches()-3, err) // then the old one is removed, and the folder synced
 		got := n.Replace("/w/file", replaced(), agree)
-		if falls != (got == nil) || !falls && !errors.Is(got, err) {
-			t.Errorf("%v: %v", err, got)
-		}
+		check.That(t, falls == (got == nil) && (falls || errors.Is(got, err)), "%v: %v", err, got)
 	}
 }
 
@@ -283,12 +267,10 @@ func TestReplaceKeepsTheNewest(t *testing.T) {
 		}
 		return true
 	})
-	if got := show(t, n, "/w/file"); !errors.Is(err, syscall.EIO) || !strings.HasSuffix(got, ";theirs|") {
-		t.Errorf("%v: %s", err, got)
-	}
-	if left := temps(t, n); len(left) > 0 {
-		t.Errorf("left %v", left)
-	}
+	got := show(t, n, "/w/file")
+	check.That(t, errors.Is(err, syscall.EIO) && strings.HasSuffix(got, ";theirs|"), "%v: %s", err, got)
+	left := temps(t, n)
+	check.That(t, len(left) == 0, "left %v", left)
 }
 
 // TestReplaceStrays: a change that cannot be given its name back stays, and the error says where.
@@ -303,12 +285,9 @@ func TestReplaceStrays(t *testing.T) {
 			return looks == 1
 		})
 		left := temps(t, n)
-		if len(left) != 1 || !errors.As(err, new(host.Changed)) || !strings.Contains(err.Error(), left[0]) {
-			t.Fatalf("%v: left %v", err, left)
-		}
-		if got := show(t, n, "/w/"+left[0]); !strings.HasSuffix(got, ";old\n|") {
-			t.Errorf("%s", got)
-		}
+		must.That(t, len(left) == 1 && errors.As(err, new(host.Changed)) && strings.Contains(err.Error(), left[0]), "%v: left %v", err, left)
+		got := show(t, n, "/w/"+left[0])
+		check.That(t, strings.HasSuffix(got, ";old\n|"), "%s", got)
 	}
 }
 
@@ -326,9 +305,8 @@ func TestReplaceRefusedForGood(t *testing.T) {
 				return as(found)
 			})
 			n.Boot(loss)
-			if got := show(t, n, "/w/file"); !errors.As(err, new(host.Changed)) || !strings.HasSuffix(got, ";theirs|") {
-				t.Errorf("%v: %v: %s", loss, err, got)
-			}
+			got := show(t, n, "/w/file")
+			check.That(t, errors.As(err, new(host.Changed)) && strings.HasSuffix(got, ";theirs|"), "%v: %v: %s", loss, err, got)
 		}
 	}
 }
@@ -347,9 +325,7 @@ func TestMkdirReplacesNothing(t *testing.T) {
 			must.OK(t, err)
 			return
 		}
-		if (made == nil) == (err == nil) || err != nil && !errors.Is(err, fs.ErrExist) {
-			t.Errorf("before operation %d: %v, theirs %v", at, err, made)
-		}
+		check.That(t, (made == nil) != (err == nil) && (err == nil || errors.Is(err, fs.ErrExist)), "before operation %d: %v, theirs %v", at, err, made)
 	}
 }
 
@@ -359,26 +335,21 @@ func TestRename(t *testing.T) {
 		must.OK(t, h.Mkdir("/w", ownedBySelf(0o755)))
 		must.OK(t, h.WriteFile("/w/a", []byte("a"), ownedBySelf(0o600)))
 		must.OK(t, h.WriteFile("/w/b", []byte("b"), ownedBySelf(0o600)))
-		if err := h.Rename("/w/a", "/w/b"); !errors.Is(err, fs.ErrExist) || err.Error() != "cannot rename /w/a: file exists" {
-			t.Error(err)
-		}
+		err := h.Rename("/w/a", "/w/b")
+		check.That(t, errors.Is(err, fs.ErrExist) && err.Error() == "cannot rename /w/a: file exists", "%v", err)
 		for _, to := range []string{"/a", "/w/../a", "/w/..", "/w/b/", "c"} {
-			if err := h.Rename("/w/a", to); err == nil || err.Error() != "cannot rename /w/a: "+to+" is not in the same folder" {
-				t.Error(err)
-			}
+			err := h.Rename("/w/a", to)
+			check.That(t, err != nil && err.Error() == "cannot rename /w/a: "+to+" is not in the same folder", "%v", err)
 		}
-		if err := h.Rename("/w/none", "/w/c"); !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
-		}
+		err = h.Rename("/w/none", "/w/c")
+		check.That(t, errors.Is(err, fs.ErrNotExist), "%v", err)
 		must.OK(t, h.Rename("/w/a", "/w/c"))
-		if names, err := h.ReadDir("/w"); !slices.Equal(names, []string{"b", "c"}) || read(t, h, "/w/c") != "a" || read(t, h, "/w/b") != "b" {
-			t.Errorf("%q (%v)", names, err)
-		}
+		names, err := h.ReadDir("/w")
+		check.That(t, slices.Equal(names, []string{"b", "c"}) && read(t, h, "/w/c") == "a" && read(t, h, "/w/b") == "b", "%q (%v)", names, err)
 	})
 	n := simulated(t, oldNode)
 	n.PlainRenames()
-	if err := n.Rename("/w/file", "/w/log"); !errors.Is(err, fs.ErrExist) {
-		t.Error(err)
-	}
+	err := n.Rename("/w/file", "/w/log")
+	check.That(t, errors.Is(err, fs.ErrExist), "%v", err)
 	must.OK(t, n.Rename("/w/file", "/w/aside"))
 }

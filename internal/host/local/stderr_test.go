@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -16,7 +17,5 @@ func TestStderrIsMasked(t *testing.T) {
 	h, err := local.Open("/")
 	must.OK(t, err)
 	_, err = h.Ask(t.Context(), "sh", "-c", `echo "E: cannot fetch https://robot:hunter2@mirror.example/x, token=hunter2" >&2; exit 1`)
-	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "mirror.example/x") {
-		t.Errorf("%v", err)
-	}
+	check.That(t, err != nil && !strings.Contains(err.Error(), "hunter2") && strings.Contains(err.Error(), "mirror.example/x"), "%v", err)
 }

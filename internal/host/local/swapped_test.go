@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/swap"
 )
@@ -158,15 +159,13 @@ func TestRootIsOpenedOnce(t *testing.T) {
 		h := must.Get(Open(s.img))(t).(*folder)
 		s.exchange(t)
 		defer s.exchange(t)
-		if failed := work(t, h); failed > 0 {
-			t.Errorf("%d operations did not go to the root folder", failed)
-		}
+		failed := work(t, h)
+		check.That(t, failed == 0, "%d operations did not go to the root folder", failed)
 		unlock := must.Get(h.Lock())(t)
 		defer unlock()
 		moved := must.Get(Open(s.other))(t)
-		if _, err := moved.Lock(); !errors.As(err, new(*host.Busy)) {
-			t.Errorf("another lock than the root folder's: %v", err)
-		}
+		_, err := moved.Lock()
+		check.That(t, errors.As(err, new(*host.Busy)), "another lock than the root folder's: %v", err)
 		s.wants(t, s.img)
 	})
 }
@@ -177,9 +176,8 @@ func (s swapped) wants(t *testing.T, at string) {
 	if s.tree != s.other {
 		at = s.tree
 	}
-	if is := all(t, at); is != s.was {
-		t.Errorf("outside of the root there is\n%s\nand there was\n%s", is, s.was)
-	}
+	is := all(t, at)
+	check.That(t, is == s.was, "outside of the root there is\n%s\nand there was\n%s", is, s.was)
 }
 
 // TestSwappedRoot has a process without rights exchange the root folder for a link or another folder as fast as it can, while
@@ -193,9 +191,7 @@ func TestSwappedRoot(t *testing.T) {
 			failed += work(t, h)
 		}
 		stop()
-		if failed > 0 {
-			t.Errorf("%d operations did not go to the root folder", failed)
-		}
+		check.That(t, failed == 0, "%d operations did not go to the root folder", failed)
 		s.wants(t, s.other)
 	})
 }
@@ -232,17 +228,15 @@ func TestRootOfAnotherUsersLink(t *testing.T) {
 	for _, root := range []string{foreign, beyond, foreign + "/etc"} {
 		want := "cannot open root folder " + root + ": user 65534 owns the link " + foreign + ", and could make it lead elsewhere: " +
 			"name the folder that you mean"
-		if _, err := Open(root); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
+		_, err := Open(root)
+		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
 	link("loop", "loop", 0)
 	for root, want := range map[string]error{
 		"loop": unix.ELOOP, "none": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR,
 	} {
-		if _, err := Open(filepath.Join(base, root)); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", root, err, want)
-		}
+		_, err := Open(filepath.Join(base, root))
+		check.That(t, errors.Is(err, want), "%s: %v, want %v", root, err, want)
 	}
 }
 
@@ -256,8 +250,7 @@ func TestRoomOfTheOpenRoot(t *testing.T) {
 	s.exchange(t)
 	defer s.exchange(t)
 	for _, name := range []string{"/", "/etc", "/etc/file", "/etc/up", "/none/of/these"} {
-		if room, err := h.Room(name); err != nil || room.Bytes == 0 {
-			t.Errorf("%s: %+v (%v)", name, room, err)
-		}
+		room, err := h.Room(name)
+		check.That(t, err == nil && room.Bytes != 0, "%s: %+v (%v)", name, room, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -72,17 +73,13 @@ func TestTrusted(t *testing.T) {
 			// The link is another user's to replace, wherever it leads.
 			"/theirs/link": "/theirs/link[{user 7 owns /theirs}] []",
 		} {
-			if got := faults(t, h, name); got != want {
-				t.Errorf("%s: %q, want %q", name, got, want)
-			}
+			check.Equal(t, faults(t, h, name), want, "%s:", name)
 		}
-		if got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"; got != want {
-			t.Errorf("together: %q, want %q", got, want)
-		}
+		got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"
+		check.That(t, got == want, "together: %q, want %q", got, want)
 		must.OK(t, h.SetAttr("/", ownedBySelf(0o775)))
-		if got, want := faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"; got != want {
-			t.Errorf("below a root that others write to: %q, want %q", got, want)
-		}
+		got, want = faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"
+		check.That(t, got == want, "below a root that others write to: %q, want %q", got, want)
 	})
 }
 
@@ -101,9 +98,7 @@ func TestTrustedDevice(t *testing.T) {
 	must.OK(t, os.Symlink("/null", filepath.Join(dir, "open/masked")))
 	h := must.Get(local.Open(dir))(t)
 	for name, want := range map[string]string{"/null": "", "/masked": "", "/open/masked": "/open/masked[] [{all users can write to /open}]"} {
-		if got := faults(t, h, name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		check.Equal(t, faults(t, h, name), want, "%s:", name)
 	}
 }
 
@@ -113,9 +108,8 @@ func TestTrustedUnprivileged(t *testing.T) {
 	if dir := os.Getenv(folder); dir != "" { // the child, without root
 		h := must.Get(local.Open(dir))(t)
 		for name, want := range map[string]string{"/mine": "", "/roots": "", "/others": "/others[{user 7 owns /others}] []"} {
-			if got := faults(t, h, name); got != want || os.Getuid() == 0 {
-				t.Errorf("as user %d, %s: %q, want %q", os.Getuid(), name, got, want)
-			}
+			got := faults(t, h, name)
+			check.That(t, got == want && os.Getuid() != 0, "as user %d, %s: %q, want %q", os.Getuid(), name, got, want)
 		}
 		return
 	}
@@ -137,7 +131,6 @@ func TestTrustedUnprivileged(t *testing.T) {
 	cmd := exec.Command(program, "-test.run=^TestTrustedUnprivileged$", "-test.v")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	check.That(t, err == nil, "%v\n%s", err, out)
 }

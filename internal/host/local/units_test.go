@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -54,9 +55,8 @@ func layUnits(t *testing.T, h host.Host) {
 		at := "/"
 		for _, part := range strings.Split(strings.Trim(path.Dir(name), "/"), "/") {
 			at = path.Join(at, part)
-			if err := h.Mkdir(at, ownedBySelf(0o755)); err != nil && !errors.Is(err, fs.ErrExist) {
-				t.Fatal(err)
-			}
+			err := h.Mkdir(at, ownedBySelf(0o755))
+			must.That(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 		}
 		must.OK(t, h.WriteFile(name, []byte(text), ownedBySelf(0o644)))
 	}
@@ -69,28 +69,22 @@ func TestUnitFiles(t *testing.T) {
 		state := func(name string) string {
 			t.Helper()
 			u, err := h.Unit(t.Context(), name)
-			if later := (host.Later{}); !errors.As(err, &later) || later.Until != "first boot" {
-				t.Errorf("unit %s: %v", name, err)
-			}
+			later := (host.Later{})
+			check.That(t, errors.As(err, &later) && later.Until == "first boot", "unit %s: %v", name, err)
 			return u.Load + " " + u.Enabled
 		}
 		is := func(name, want string) {
 			t.Helper()
-			if got := state(name); got != want {
-				t.Errorf("%s is %s, want %s", name, got, want)
-			}
+			check.Equal(t, state(name), want, "%s is", name)
 		}
 		set := func(name, change string) {
 			t.Helper()
-			if err := h.SetUnit(t.Context(), name, host.UnitChange{File: change}); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, h.SetUnit(t.Context(), name, host.UnitChange{File: change}))
 		}
 		link := func(name, want string) {
 			t.Helper()
-			if got, err := h.Readlink("/etc/systemd/system/" + name); got != want {
-				t.Errorf("%s says %q (%v), want %q", name, got, err, want)
-			}
+			got, err := h.Readlink("/etc/systemd/system/" + name)
+			check.That(t, got == want, "%s says %q (%v), want %q", name, got, err, want)
 		}
 		is("containerd.service", "loaded disabled")
 		is("static.service", "loaded static")
@@ -103,9 +97,7 @@ func TestUnitFiles(t *testing.T) {
 			"/usr/lib/systemd/system/containerd.service", "/usr/lib/systemd/system/service.d/05-all.conf",
 			"/etc/systemd/system/containerd.service.d/10.conf", "/etc/systemd/system/containerd.service.d/20.conf",
 		}
-		if !slices.Equal(u.Files, want) {
-			t.Errorf("files %q, want %q", u.Files, want)
-		}
+		check.That(t, slices.Equal(u.Files, want), "files %q, want %q", u.Files, want)
 
 		set("containerd.service", "enable")
 		is("containerd.service", "loaded enabled")
@@ -149,15 +141,12 @@ func TestUnitFiles(t *testing.T) {
 			"static.service": "cannot enable static.service: its file has no [Install] section, so other units or sockets start it",
 			"none.service":   "cannot enable none.service: its unit file is not there: file does not exist",
 		} {
-			if err := h.SetUnit(t.Context(), name, host.UnitChange{File: "enable"}); err == nil || err.Error() != want {
-				t.Errorf("%v, want %s", err, want)
-			}
+			err := h.SetUnit(t.Context(), name, host.UnitChange{File: "enable"})
+			check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 		}
 
 		err := h.SetUnit(t.Context(), "own.service", host.UnitChange{File: "enable", Job: "start"})
-		if !errors.As(err, new(host.Later)) {
-			t.Errorf("started a unit in an image: %v", err)
-		}
+		check.That(t, errors.As(err, new(host.Later)), "started a unit in an image: %v", err)
 		is("own.service", "loaded enabled")
 	})
 }
@@ -190,12 +179,10 @@ func TestLikeSystemctl(t *testing.T) {
 	} {
 		change, name, _ := strings.Cut(step, " ")
 		must.OK(t, one.SetUnit(t.Context(), name, host.UnitChange{File: change}))
-		if out, err := exec.Command(systemctl, "--root="+otherDir, change, name).CombinedOutput(); err != nil {
-			t.Fatalf("systemctl %s: %v: %s", step, err, out)
-		}
-		if a, b := links(dir), links(otherDir); !slices.Equal(a, b) {
-			t.Fatalf("after %s:\nours   %s\ntheirs %s", step, strings.Join(a, "\n       "), strings.Join(b, "\n       "))
-		}
+		out, err := exec.Command(systemctl, "--root="+otherDir, change, name).CombinedOutput()
+		must.That(t, err == nil, "systemctl %s: %v: %s", step, err, out)
+		a, b := links(dir), links(otherDir)
+		must.That(t, slices.Equal(a, b), "after %s:\nours   %s\ntheirs %s", step, strings.Join(a, "\n       "), strings.Join(b, "\n       "))
 		for name := range unitTree() {
 			if ext := path.Ext(name); ext != ".service" && ext != ".socket" || strings.Contains(name, "@") {
 				continue

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -103,9 +104,7 @@ func TestCUDAStarts(t *testing.T) {
 		if want.Shown = whole; want.Ended == "" {
 			want.Library = c.fake.CUDA
 		}
-		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-			t.Errorf("%q:\n%+v, want\n%+v", wrong, got, want)
-		}
+		check.That(t, fmt.Sprintf("%+v", got) == fmt.Sprintf("%+v", want), "%q:\n%+v, want\n%+v", wrong, got, want)
 		if works := wrong == ""; got.Works() != works {
 			t.Errorf("%q works: %t", wrong, !works)
 		}
@@ -118,22 +117,18 @@ func TestCUDALacks(t *testing.T) {
 	whole, _ := c.uuids()
 	file := filepath.Join(t.TempDir(), "nvidia-uvm")
 	c.question.UVM = []string{file}
-	if got := c.asked("", whole)[0]; got.Works() || got.NoUVM != "no such file or directory" || got.Devices != 1 {
-		t.Errorf("without the device: %+v", got)
-	}
+	got := c.asked("", whole)[0]
+	check.That(t, !got.Works() && got.NoUVM == "no such file or directory" && got.Devices == 1, "without the device: %+v", got)
 	must.OK(t, os.WriteFile(file, nil, 0o600))
-	if got := c.asked("", whole)[0]; got.Works() || got.NoUVM != "it is no device" {
-		t.Errorf("with a file in its place: %+v", got)
-	}
+	got = c.asked("", whole)[0]
+	check.That(t, !got.Works() && got.NoUVM == "it is no device", "with a file in its place: %+v", got)
 	c.question.UVM = []string{"/dev/null"}
 	c.question.Libraries = []string{"libcuda-none.so.1", "/none/libcuda.so.1"}
-	if got := c.asked("", whole)[0]; got.Works() || !strings.Contains(got.NoLibrary, "libcuda-none.so.1: cannot open shared object file") {
-		t.Errorf("without the library: %+v", got)
-	}
+	got = c.asked("", whole)[0]
+	check.That(t, !got.Works() && strings.Contains(got.NoLibrary, "libcuda-none.so.1: cannot open shared object file"), "without the library: %+v", got)
 	c.question.Libraries = []string{c.fake.Library} // NVML's, say by a link that leads astray
-	if got := c.asked("", whole)[0]; got.Works() || got.NoLibrary != "libcuda.so.1 has no cuInit" {
-		t.Errorf("with another library: %+v", got)
-	}
+	got = c.asked("", whole)[0]
+	check.That(t, !got.Works() && got.NoLibrary == "libcuda.so.1 has no cuInit", "with another library: %+v", got)
 }
 
 // TestCUDAHangs: a child that does not answer is killed with its whole group once its 10 seconds are over.
@@ -143,9 +138,7 @@ func TestCUDAHangs(t *testing.T) {
 	c.goes("hang")
 	var pids []int
 	c.after = func(limit time.Duration) <-chan time.Time {
-		if limit != 10*time.Second {
-			t.Errorf("a child has %v", limit)
-		}
+		check.That(t, limit == 10*time.Second, "a child has %v", limit)
 		over := make(chan time.Time)
 		go func() {
 			defer close(over)
@@ -160,17 +153,15 @@ func TestCUDAHangs(t *testing.T) {
 		}()
 		return over
 	}
-	if got := c.asked("", whole)[0]; got.Works() || got.Ended != "it gave no answer within 10s and was killed" {
-		t.Errorf("%+v", got)
-	}
+	got := c.asked("", whole)[0]
+	check.That(t, !got.Works() && got.Ended == "it gave no answer within 10s and was killed", "%+v", got)
 	for _, pid := range pids {
 		for alive(pid) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	if _, err := os.Stat(c.record); err == nil {
-		t.Error("it is remembered")
-	}
+	_, err := os.Stat(c.record)
+	check.That(t, err != nil, "it is remembered")
 }
 
 // TestCUDAStopped: a run that is ended does not wait for CUDA.
@@ -181,9 +172,8 @@ func TestCUDAStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	c.children = func() { cancel(stop) }
-	if got, err := c.Ask(ctx, "", [][]string{whole}); !errors.Is(err, stop) {
-		t.Errorf("%+v %v", got, err)
-	}
+	got, err := c.Ask(ctx, "", [][]string{whole})
+	check.That(t, errors.Is(err, stop), "%+v %v", got, err)
 }
 
 // TestCUDAPartitions: a process sees one MIG device, and no GPU beside it, so each is asked about by itself; a GPU in MIG mode
@@ -194,13 +184,9 @@ func TestCUDAPartitions(t *testing.T) {
 	h, ctx := New(c.files, c.fake.Library), t.Context()
 	must.OK(t, h.SetMIGMode(ctx, "0000:17:00.0", true))
 	whole, mig := c.uuids()
-	if len(whole) != 2 || len(mig) != 0 {
-		t.Fatal(whole, mig)
-	}
+	must.That(t, len(whole) == 2 && len(mig) == 0, "%v: %v", whole, mig)
 	got := c.asked("", whole, []string{})
-	if !got[0].Works() || got[0].Devices != 2 || !got[1].Works() || got[1].Code != host.CUDANoDevice {
-		t.Errorf("%+v", got)
-	}
+	check.That(t, got[0].Works() && got[0].Devices == 2 && got[1].Works() && got[1].Code == host.CUDANoDevice, "%+v", got)
 	for _, at := range []int{0, 1} {
 		id, err := h.CreateInstance(ctx, "0000:17:00.0", 19, host.Span{Start: at, Size: 1})
 		if err == nil {
@@ -212,9 +198,7 @@ func TestCUDAPartitions(t *testing.T) {
 		t.Fatal(mig)
 	}
 	for _, a := range c.asked("", whole, mig[:1], mig[1:]) {
-		if !a.Works() {
-			t.Errorf("%+v", a)
-		}
+		check.That(t, a.Works(), "%+v", a)
 	}
 	if got := c.asked("", mig)[0]; got.Works() || got.Devices != 1 {
 		t.Errorf("two MIG devices in one process: %+v", got)
@@ -235,12 +219,9 @@ func TestCUDARemembered(t *testing.T) {
 		t.Helper()
 		before := c.started.Load()
 		got := c.asked(of, shown...)
-		if n := c.started.Load() - before; n != children {
-			t.Errorf("%s: %d children, want %d", what, n, children)
-		}
-		if slices.ContainsFunc(got, func(a host.CUDA) bool { return a.Works() != works }) {
-			t.Errorf("%s: %+v", what, got)
-		}
+		n := c.started.Load() - before
+		check.That(t, n == children, "%s: %d children, want %d", what, n, children)
+		check.That(t, !slices.ContainsFunc(got, func(a host.CUDA) bool { return a.Works() != works }), "%s: %+v", what, got)
 	}
 	c.goes("init 802")
 	looks("a failure", 1, false, "580", whole)
@@ -257,9 +238,7 @@ func TestCUDARemembered(t *testing.T) {
 	spoil := func(what, old, now string) {
 		t.Helper()
 		bad := strings.Replace(string(text), old, now, 1)
-		if bad == string(text) {
-			t.Fatalf("%s: %q is not in %s", what, old, text)
-		}
+		must.That(t, bad != string(text), "%s: %q is not in %s", what, old, text)
 		must.OK(t, os.WriteFile(c.record, []byte(bad), 0o644))
 		looks(what, 2, true, "590", whole, whole[:1])
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -47,13 +48,10 @@ func TestNoDriver(t *testing.T) {
 func TestResetWords(t *testing.T) {
 	failed := &host.CommandError{Argv: []string{"nvidia-smi"}, Code: 255, Cause: errors.New("exit status 255")}
 	err := nvml.WithWords(failed, []byte("\nGPU 00000000:17:00.0: In use by another client\n"))
-	if told := (*host.CommandError)(nil); !errors.As(err, &told) || told.Stderr != "GPU 00000000:17:00.0: In use by another client" || failed.Stderr != "" {
-		t.Errorf("%v", err)
-	}
+	told := (*host.CommandError)(nil)
+	check.That(t, errors.As(err, &told) && told.Stderr == "GPU 00000000:17:00.0: In use by another client" && failed.Stderr == "", "%v", err)
 	said := &host.CommandError{Stderr: "why"}
-	if nvml.WithWords(said, []byte("x")) != error(said) || nvml.WithWords(nil, []byte("x")) != nil {
-		t.Error("words are replaced")
-	}
+	check.That(t, nvml.WithWords(said, []byte("x")) == error(said) && nvml.WithWords(nil, []byte("x")) == nil, "words are replaced")
 }
 
 // FuzzPrintable: whatever firmware wrote, it is short, valid and without control characters.

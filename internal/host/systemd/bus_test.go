@@ -14,6 +14,9 @@ import (
 	"testing"
 
 	godbus "github.com/godbus/dbus/v5"
+
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // manager is systemd on a message bus of the test's own.
@@ -49,55 +52,38 @@ func startBus(t *testing.T, m *manager) {
 	t.Helper()
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
 		const why = "cannot start a message bus: dbus-daemon is missing; apt-get install dbus"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(why)
-		}
+		must.That(t, os.Getenv("CI") != "true", "%v", why)
 		t.Skip(why)
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "bus.conf")
 	text := `<busconfig><listen>unix:dir=` + dir + `</listen><auth>EXTERNAL</auth><policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(config, []byte(text), 0o644))
 	daemon := exec.Command("dbus-daemon", "--nofork", "--print-address", "--config-file="+config)
 	out, err := daemon.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, daemon.Start())
 	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
 	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", strings.TrimSpace(address))
 	conn, err := godbus.ConnectSystemBus()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	for path, face := range map[godbus.ObjectPath]string{
 		"/org/freedesktop/systemd1": systemdName + ".Manager", "/org/freedesktop/systemd1/unit/x_2eservice": "org.freedesktop.DBus.Properties",
 	} {
-		if err := conn.Export(m, path, face); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, conn.Export(m, path, face))
 	}
-	if _, err := conn.RequestName(systemdName, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.RequestName(systemdName, 0)
+	must.That(t, err == nil, "%v", err)
 }
 
 // TestBusSubscribed: a client that systemd holds for subscribed already is connected all the same.
 func TestBusSubscribed(t *testing.T) {
 	startBus(t, &manager{})
 	conn, err := connectIn(lookLimit, dialBus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	conn.Close()
 }
 
@@ -107,17 +93,14 @@ func TestBusLook(t *testing.T) {
 	startBus(t, m)
 	var b bus
 	p, err := b.short(t.Context(), "x.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	u := p.unit()
 	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.Sub != "running" || u.PID != 7 || !u.Outdated || u.Since != 4000 ||
 		u.Started.Unix() != 3 || strings.Join(u.Files, " ") != "/etc/x.service /etc/x.service.d/a.conf" || m.asked.Load() != 12 {
 		t.Errorf("%+v, by %d questions", u, m.asked.Load())
 	}
-	if _, err := b.short(t.Context(), "y.service"); err == nil || b.off {
-		t.Errorf("a unit that cannot be asked about: %v, and the bus is off: %t", err, b.off)
-	}
+	_, err = b.short(t.Context(), "y.service")
+	check.That(t, err != nil && !b.off, "a unit that cannot be asked about: %v, and the bus is off: %t", err, b.off)
 }
 
 // TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is one that is not there.

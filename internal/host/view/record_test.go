@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -161,41 +162,30 @@ func TestRecord(t *testing.T) {
 	n := must.Get(simhost.New([]byte(secretNode)))(t)
 	r := view.Record(n.View())
 	seen := look(t, r)
-	if !strings.Contains(seen, planted) {
-		t.Fatal("the secret is not in what was read")
-	}
+	must.That(t, strings.Contains(seen, planted), "the secret is not in what was read")
 	archive := r.Txtar()
 	for i, line := range strings.Split(string(archive), "\n") {
-		if strings.Contains(line, planted) {
-			t.Errorf("line %d holds the secret: %s", i+1, line)
-		}
+		check.That(t, !strings.Contains(line, planted), "line %d holds the secret: %s", i+1, line)
 	}
 	for _, keep := range []string{
 		"ID=debian", "SystemdCgroup = true", `keep = "this"`, "keep: this", "cgroupDriver: systemd", "enabled: true", "nouveau.modeset=0",
 		"[keep]", "580.95.05", "AP/+AQ==", `'/none'`, "Package: containerd", `"--password=(masked)", "kept"]`, `"REGISTRY_TOKEN=(masked)" "PATH=/bin"`,
 	} {
-		if !strings.Contains(string(archive), keep) {
-			t.Errorf("%s was not recorded", keep)
-		}
+		check.That(t, strings.Contains(string(archive), keep), "%s was not recorded", keep)
 	}
 	for _, drop := range []string{"my-secret-tool", "AAECAw", "user.secret"} {
-		if strings.Contains(string(archive), drop) {
-			t.Errorf("%s was recorded", drop)
-		}
+		check.That(t, !strings.Contains(string(archive), drop), "%s was recorded", drop)
 	}
 
 	// Simulated again, it looks the same, but for what was left out.
 	again, err := simhost.New(archive)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, archive)
-	}
+	must.That(t, err == nil, "%v\n%s", err, archive)
 	r = view.Record(again.View())
 	look(t, r)
 	twice := r.Txtar()
 	third := must.Get(simhost.New(twice))(t)
-	if one, two := look(t, again), look(t, third); one != two {
-		t.Errorf("a recording of the recording differs:\n%s\n%s", one, two)
-	}
+	one, two := look(t, again), look(t, third)
+	check.That(t, one == two, "a recording of the recording differs:\n%s\n%s", one, two)
 	a, b := strings.Split(seen, "\n"), strings.Split(look(t, again), "\n")
 	for i := range a {
 		if a[i] != b[i] && !strings.Contains(a[i], planted) && !strings.HasPrefix(a[i], "read /etc/binary") && !strings.HasPrefix(a[i], "read /etc/crlf") &&

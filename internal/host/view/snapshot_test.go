@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -104,9 +105,8 @@ func TestSnapshotStat(t *testing.T) {
 		_, _ = s.Lstat(name)
 		a, err1 := v.Stat(name)
 		b, err2 := s.Stat(name)
-		if a.Mode != b.Mode || a.Size != b.Size || (err1 == nil) != (err2 == nil) || errors.Is(err1, fs.ErrNotExist) != errors.Is(err2, fs.ErrNotExist) {
-			t.Errorf("%s: %+v, %v, and of the snapshot %+v, %v", name, a, err1, b, err2)
-		}
+		check.That(t, a.Mode == b.Mode && a.Size == b.Size && (err1 == nil) == (err2 == nil) && errors.Is(err1, fs.ErrNotExist) == errors.Is(err2, fs.ErrNotExist),
+			"%s: %+v, %v, and of the snapshot %+v, %v", name, a, err1, b, err2)
 	}
 }
 
@@ -129,9 +129,7 @@ func TestSnapshotOfKernel(t *testing.T) {
 		_, err1 := then.ReadFile(name)
 		_, err2 := then.Stat(name)
 		_, err3 := then.Lstat(name)
-		if (err1 == nil) != again || (err2 == nil) != again || (err3 == nil) != again {
-			t.Errorf("%s: %v, %v, %v", name, err1, err2, err3)
-		}
+		check.That(t, (err1 == nil) == again && (err2 == nil) == again && (err3 == nil) == again, "%s: %v, %v, %v", name, err1, err2, err3)
 	}
 }
 
@@ -152,12 +150,10 @@ func (a asked) Driver(context.Context) (host.Driver, error) {
 func TestSnapshotDriver(t *testing.T) {
 	times := 0
 	v := Snapshot(asked{must.Get(local.Open(t.TempDir()))(t), &times})
-	if _, err := v.Driver(t.Context()); err == nil {
-		t.Error("an error is kept from the caller")
-	}
+	_, err := v.Driver(t.Context())
+	check.That(t, err != nil, "an error is kept from the caller")
 	for _, v := range []host.View{v, Gathering(v), v} {
-		if d := must.Get(v.Driver(t.Context()))(t); d.Version != "580.95.05" || times != 2 {
-			t.Errorf("%s, asked %d times", d.Version, times)
-		}
+		d := must.Get(v.Driver(t.Context()))(t)
+		check.That(t, d.Version == "580.95.05" && times == 2, "%s, asked %d times", d.Version, times)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -67,17 +68,12 @@ func TestCall(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			got, err := Call(ctx, daemon(t, c.answer), "/runtime.v1.RuntimeService/Version", []byte("hi"))
-			if c.err == "" && (err != nil || string(got) != c.want) {
-				t.Errorf("got %q, %v", got, err)
-			}
-			if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-				t.Errorf("got %q, %v; want %s", got, err, c.err)
-			}
+			check.That(t, c.err != "" || (err == nil && string(got) == c.want), "got %q, %v", got, err)
+			check.That(t, c.err == "" || (err != nil && strings.Contains(err.Error(), c.err)), "got %q, %v; want %s", got, err, c.err)
 		})
 	}
-	if _, err := Call(t.Context(), "/nosuch/socket", "/x", nil); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("no such socket: %v", err)
-	}
+	_, err := Call(t.Context(), "/nosuch/socket", "/x", nil)
+	check.That(t, err != nil && strings.Contains(err.Error(), "no such file"), "no such socket: %v", err)
 }
 
 // FuzzUnframe gives the answer of a container engine: what is returned is the one message in it, and an error is short.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -72,12 +73,8 @@ func TestFetch(t *testing.T) {
 		{"no web", host.Request{URL: "ftp://localhost/x", Max: 10}, "", "http, https or file"},
 	} {
 		got, err := h.Fetch(context.Background(), tt.r)
-		if string(got) != tt.want && err == nil || (err == nil) != (tt.want != "") {
-			t.Errorf("%s: %q, %v", tt.what, got, err)
-		}
-		if err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: the error does not say %q: %v", tt.what, tt.says, err)
-		}
+		check.That(t, (string(got) == tt.want || err != nil) && (err == nil) == (tt.want != ""), "%s: %q, %v", tt.what, got, err)
+		check.That(t, err == nil || strings.Contains(err.Error(), tt.says), "%s: the error does not say %q: %v", tt.what, tt.says, err)
 	}
 }
 
@@ -87,17 +84,14 @@ func TestDownload(t *testing.T) {
 	defer web.Close()
 	attr := host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 	r := host.Request{URL: web.URL + "/run", Max: 100, SHA256: digest("other")}
-	if err := h.Download(context.Background(), r, "/run", attr); !errors.Is(err, errDigest) {
-		t.Errorf("a wrong digest: %v", err)
-	}
-	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("left after a wrong digest: %v", left)
-	}
+	err := h.Download(context.Background(), r, "/run", attr)
+	check.That(t, errors.Is(err, errDigest), "a wrong digest: %v", err)
+	left, _ := os.ReadDir(dir)
+	check.That(t, len(left) == 0, "left after a wrong digest: %v", left)
 	r.SHA256 = digest("driver")
 	must.OK(t, h.Download(context.Background(), r, "/run", attr))
-	if got, _ := os.ReadFile(filepath.Join(dir, "run")); string(got) != "driver" {
-		t.Errorf("got %q", got)
-	}
+	got, _ := os.ReadFile(filepath.Join(dir, "run"))
+	check.That(t, string(got) == "driver", "got %q", got)
 }
 
 // A password in a URL must not be read aloud by an error.
@@ -108,9 +102,7 @@ func TestFetchMasksPasswords(t *testing.T) {
 	for _, url := range []string{"http://me:hunter2@localhost:1/x", "http://me:hunter2@local host/x", "ftp://me:hunter2@localhost/x", "http://me:hunter2@localhost:port?q"} {
 		_, err := h.Fetch(ctx, host.Request{URL: url, Max: 1})
 		failed := (*host.FetchError)(nil)
-		if !errors.As(err, &failed) || strings.Contains(err.Error(), "hunter2") || strings.Contains(failed.URL, "me") {
-			t.Errorf("%s: %v", url, err)
-		}
+		check.That(t, errors.As(err, &failed) && !strings.Contains(err.Error(), "hunter2") && !strings.Contains(failed.URL, "me"), "%s: %v", url, err)
 	}
 }
 
@@ -123,18 +115,15 @@ func TestFetchTrustsTheGivenCA(t *testing.T) {
 		_, _ = w.Write([]byte("ok"))
 	}))
 	defer web.Close()
-	if _, err := h.Fetch(context.Background(), host.Request{URL: web.URL, Max: 10}); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a certificate of an unknown authority: %v", err)
-	}
+	_, err := h.Fetch(context.Background(), host.Request{URL: web.URL, Max: 10})
+	check.That(t, err != nil && strings.Contains(err.Error(), "certificate"), "a certificate of an unknown authority: %v", err)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
 	must.OK(t, os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600))
 	via := host.Via{CAFile: "/ca.pem"}
-	if got, err := h.Fetch(context.Background(), host.Request{URL: web.URL, Max: 10, Via: via}); err != nil || string(got) != "ok" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := h.Fetch(context.Background(), host.Request{URL: web.URL + "/down", Max: 10, Via: via}); !errors.Is(err, errDowngrade) {
-		t.Errorf("from https to http: %v", err)
-	}
+	got, err := h.Fetch(context.Background(), host.Request{URL: web.URL, Max: 10, Via: via})
+	check.That(t, err == nil && string(got) == "ok", "%q, %v", got, err)
+	_, err = h.Fetch(context.Background(), host.Request{URL: web.URL + "/down", Max: 10, Via: via})
+	check.That(t, errors.Is(err, errDowngrade), "from https to http: %v", err)
 }
 
 func TestFetchGoesThroughTheProxy(t *testing.T) {
@@ -145,9 +134,8 @@ func TestFetchGoesThroughTheProxy(t *testing.T) {
 	defer proxy.Close()
 	t.Setenv("http_proxy", "http://localhost:1") // what a shell exports does not count
 	r := host.Request{URL: "http://mirror.example/x", Max: 100, Via: host.Via{HTTP: proxy.URL, No: []string{"direct.example"}}}
-	if got, err := h.Fetch(context.Background(), r); err != nil || string(got) != "via proxy to mirror.example" {
-		t.Errorf("%q, %v", got, err)
-	}
+	got, err := h.Fetch(context.Background(), r)
+	check.That(t, err == nil && string(got) == "via proxy to mirror.example", "%q, %v", got, err)
 }
 
 // A server that hiccups is asked again; one that says no is not.
@@ -165,12 +153,8 @@ func TestFetchPersists(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0
-			if err := persist(t.Context(), func() error { asked++; return tt.err }); err == nil {
-				t.Error("no error")
-			}
-			if asked != tt.asked {
-				t.Errorf("%v: asked %d times, want %d", tt.err, asked, tt.asked)
-			}
+			check.That(t, persist(t.Context(), func() error { asked++; return tt.err }) != nil, "no error")
+			check.That(t, asked == tt.asked, "%v: asked %d times, want %d", tt.err, asked, tt.asked)
 		})
 	}
 }
@@ -249,9 +233,7 @@ func TestFetchRefusesBySize(t *testing.T) {
 	web := &http.Client{Transport: large{}}
 	take := func(io.Reader) error { t.Error("it was read"); return nil }
 	err := Client{}.once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, host.Request{Max: 10}, take)
-	if !errors.Is(err, errSize) {
-		t.Error(err)
-	}
+	check.That(t, errors.Is(err, errSize), "%v", err)
 }
 
 type large struct{}

@@ -71,9 +71,7 @@ func TestDeclaredByOthers(t *testing.T) {
 		must.OK(t, os.MkdirAll(m.dir+"/srv/other", 0o755))
 		m.write("/srv/other/Packages", "")
 		_, err := e.Apply(t.Context(), m)
-		if err != nil {
-			t.Errorf("%s: %s", name, wordsOf(err))
-		}
+		check.That(t, err == nil, "%s: %s", name, wordsOf(err))
 		read := m.must("apt-get", "update", "--print-uris")
 		is, _ := m.Host.ReadFile(name)
 		check.That(t, strings.Count(read, "_InRelease") <= 2 && strings.Contains(read, m.repo.url) && strings.Contains(read, "srv/other") == strings.Contains(text, "/srv/other"), "%s: apt reads\n%s of\n%s", name, read, is)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -43,9 +44,8 @@ func TestPrune(t *testing.T) {
 
 	undo := func(to string) {
 		t.Helper()
-		if _, err := m.engine(drivers("590.1")).Undo(t.Context(), m, to, nil); err != nil {
-			t.Fatalf("undo %s: %s", to, wordsOf(err))
-		}
+		_, err := m.engine(drivers("590.1")).Undo(t.Context(), m, to, nil)
+		must.That(t, err == nil, "undo %s: %s", to, wordsOf(err))
 	}
 	for _, v := range []string{"570.1-1", "580.1-1"} {
 		for _, name := range members {
@@ -56,19 +56,15 @@ func TestPrune(t *testing.T) {
 	undo("")
 	m.still(had[1])
 	for _, name := range m.kept() {
-		if !strings.Contains(name, "_570.1-1_") && !strings.Contains(name, "_580.1-1_") {
-			t.Errorf("%s is kept, and no undo goes back to it", name)
-		}
+		check.That(t, strings.Contains(name, "_570.1-1_") || strings.Contains(name, "_580.1-1_"), "%s is kept, and no undo goes back to it", name)
 	}
-	if _, err := os.Stat(m.dir + packages.Store + "/readme"); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(m.dir + packages.Store + "/readme")
+	check.That(t, err == nil, "%v", err)
 	undo("")
 	m.still(had[0])
 	undo("")
-	if left := m.kept(); len(left) > 0 {
-		t.Errorf("all is undone, and %v is kept", left)
-	}
+	left := m.kept()
+	check.That(t, len(left) == 0, "all is undone, and %v is kept", left)
 }
 
 // From every state that some applies and undos lead to, all of them can be undone, though the repository has forgotten each
@@ -89,9 +85,8 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 			stack := []string{first} // the states before each run that is not undone
 			for range runs {
 				if len(stack) > 1 && r.IntN(3) == 0 {
-					if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil); err != nil {
-						t.Fatalf("undo: %s", wordsOf(err))
-					}
+					_, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil)
+					must.That(t, err == nil, "undo: %s", wordsOf(err))
 					if stack = stack[:len(stack)-1]; m.has() != stack[len(stack)-1] {
 						t.Fatalf("undo ended in\n%swant\n%s", m.has(), stack[len(stack)-1])
 					}
@@ -110,16 +105,14 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 			m.update()
 			for len(stack) > 1 {
 				stack = stack[:len(stack)-1]
-				if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil); err != nil {
-					t.Fatalf("undo: %s", wordsOf(err))
-				}
+				_, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil)
+				must.That(t, err == nil, "undo: %s", wordsOf(err))
 				if now := m.has(); now != stack[len(stack)-1] {
 					t.Fatalf("undo ended in\n%swant\n%s", now, stack[len(stack)-1])
 				}
 			}
-			if left := m.kept(); len(left) > 0 {
-				t.Errorf("all is undone, and %v is kept", left)
-			}
+			left := m.kept()
+			check.That(t, len(left) == 0, "all is undone, and %v is kept", left)
 		})
 	}
 }
@@ -135,9 +128,7 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	for attempt := range 2 {
 		res := m.apply(drivers("580.1"))
 		for _, c := range res.Made {
-			if c.Lost != "" {
-				t.Errorf("attempt %d: %s stays: %s", attempt, c, c.Lost)
-			}
+			check.That(t, c.Lost == "", "attempt %d: %s stays: %s", attempt, c, c.Lost)
 		}
 		m.must("apt-get", "clean")
 		if attempt == 0 {
@@ -146,14 +137,11 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 			}
 			m.update()
 		}
-		if _, err := m.engine(drivers("580.1")).Undo(t.Context(), m, "", nil); err != nil {
-			t.Fatalf("undo: %s", wordsOf(err))
-		}
+		_, err := m.engine(drivers("580.1")).Undo(t.Context(), m, "", nil)
+		must.That(t, err == nil, "undo: %s", wordsOf(err))
 		m.still(first)
 		for _, name := range m.kept() {
-			if !strings.Contains(name, "_570.1-1_") {
-				t.Errorf("attempt %d: %s is kept, and no undo goes back to it", attempt, name)
-			}
+			check.That(t, strings.Contains(name, "_570.1-1_"), "attempt %d: %s is kept, and no undo goes back to it", attempt, name)
 		}
 	}
 }
@@ -166,22 +154,19 @@ func TestInstalledIsKept(t *testing.T) {
 	m.offers("570.1-1", "580.2-1")
 	m.apply(drivers("570.1"))
 	first := m.has()
-	if links := m.must("sh", "-c", "stat -c %h "+packages.Store+"/*_570.1-1_*"); links != "2\n2\n2\n" {
-		t.Errorf("the files have %q names", links)
-	}
+	links := m.must("sh", "-c", "stat -c %h "+packages.Store+"/*_570.1-1_*")
+	check.That(t, links == "2\n2\n2\n", "the files have %q names", links)
 	m.must("apt-get", "clean")
 	m.packagers()
 	m.apply(drivers("580.2"))
-	if ran := strings.Join(m.packagers(), "\n"); strings.Contains(ran, "download --") {
-		t.Errorf("it ran %s", ran)
-	}
+	ran := strings.Join(m.packagers(), "\n")
+	check.That(t, !strings.Contains(ran, "download --"), "it ran %s", ran)
 	for _, name := range members {
 		m.repo.drop(name, "570.1-1")
 	}
 	m.update()
-	if _, err := m.engine(drivers("580.2")).Undo(t.Context(), m, "", nil); err != nil {
-		t.Fatalf("undo: %s", wordsOf(err))
-	}
+	_, err := m.engine(drivers("580.2")).Undo(t.Context(), m, "", nil)
+	must.That(t, err == nil, "undo: %s", wordsOf(err))
 	m.still(first)
 }
 
@@ -198,30 +183,23 @@ func TestKeepsWhatItCan(t *testing.T) {
 
 	lost := "cannot keep nvidia-kernel 580.2-1: "
 	e, said := m.listening(drivers("590.3"))
-	if _, err := e.Apply(t.Context(), m); err != nil {
-		t.Fatalf("apply: %s", wordsOf(err))
-	}
+	_, err := e.Apply(t.Context(), m)
+	must.That(t, err == nil, "apply: %s", wordsOf(err))
 	m.converged("590.3-1")
-	if len(*said) != 1 || !strings.HasPrefix((*said)[0], lost) || !strings.HasSuffix((*said)[0], "will need a repository that has it") {
-		t.Errorf("apply said %q", *said)
-	}
+	check.That(t, len(*said) == 1 && strings.HasPrefix((*said)[0], lost) && strings.HasSuffix((*said)[0], "will need a repository that has it"), "apply said %q", *said)
 	m.repo.driver("580.2-1") // it has it again
 	m.update()
-	if _, err := e.Undo(t.Context(), m, "", nil); err != nil {
-		t.Fatalf("undo: %s", wordsOf(err))
-	}
+	_, err = e.Undo(t.Context(), m, "", nil)
+	must.That(t, err == nil, "undo: %s", wordsOf(err))
 	m.converged("580.2-1")
 
 	m.must("sh", "-c", "apt-get clean; rm -f "+packages.Store+"/*_580.2-1_*")
 	m.repo.drop("nvidia-kernel", "580.2-1")
 	e, said = m.listening(drivers("*"))
-	if _, err := e.Undo(t.Context(), m, newer.Run, nil); err != nil {
-		t.Fatalf("undo: %s", wordsOf(err))
-	}
+	_, err = e.Undo(t.Context(), m, newer.Run, nil)
+	must.That(t, err == nil, "undo: %s", wordsOf(err))
 	m.still(first)
-	if len(*said) != 1 || !strings.HasPrefix((*said)[0], lost) {
-		t.Errorf("undo said %q", *said)
-	}
+	check.That(t, len(*said) == 1 && strings.HasPrefix((*said)[0], lost), "undo said %q", *said)
 }
 
 // listening is an engine, and what it says is not kept.
@@ -254,14 +232,11 @@ func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
 				whole := m.has()
 				m.breaks("nvidia-kernel-common-580", status)
 				plan, err := m.engine(wants(version)).Plan(t.Context(), m)
-				if err != nil || len(plan.Changes) != 1 || plan.Changes[0].Name != "nvidia-kernel-common-580" || !strings.Contains(plan.Changes[0].Why, name) {
-					t.Fatalf("planned %+v, %v", plan.Changes, err)
-				}
+				must.That(t, err == nil && len(plan.Changes) == 1 && plan.Changes[0].Name == "nvidia-kernel-common-580" && strings.Contains(plan.Changes[0].Why, name),
+					"planned %+v, %v", plan.Changes, err)
 				m.apply(wants(version))
 				m.still(whole)
-				if got := m.must("cat", "/opt/nvidia.conf"); got != "580\n" {
-					t.Errorf("its file has %q", got)
-				}
+				check.Equal(t, m.must("cat", "/opt/nvidia.conf"), "580\n", "its file has")
 				m.must("apt-get", "check")
 				m.idle(wants(version))
 			})
@@ -275,9 +250,7 @@ func (m *machine) breaks(name, status string) {
 	whole := m.must("cat", "/var/lib/dpkg/status")
 	before, after, found := strings.Cut(whole, "Package: "+name+"\n")
 	was, rest, again := strings.Cut(after, "\n")
-	if !found || !again || !strings.HasPrefix(was, "Status: ") {
-		m.t.Fatalf("%s is not installed", name)
-	}
+	must.That(m.t, found && again && strings.HasPrefix(was, "Status: "), "%s is not installed", name)
 	held := strings.HasPrefix(was, "Status: hold ")
 	if held {
 		status = strings.Replace(status, "install ", "hold ", 1)

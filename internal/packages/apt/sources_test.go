@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestSources(t *testing.T) {
@@ -37,13 +38,9 @@ func TestSources(t *testing.T) {
 		var got []string
 		for _, s := range parseSources(c.file, []byte(c.text), amd64) {
 			got = append(got, s.list())
-			if !slices.Equal(s.signedBy, c.keys) {
-				t.Errorf("%s: keys %v", c.file, s.signedBy)
-			}
+			check.That(t, slices.Equal(s.signedBy, c.keys), "%s: keys %v", c.file, s.signedBy)
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.file, got, c.want)
-		}
+		check.That(t, slices.Equal(got, c.want), "%s: %v, want %v", c.file, got, c.want)
 	}
 }
 
@@ -76,9 +73,8 @@ func TestComponentOfAnotherArchive(t *testing.T) {
 		"/etc/apt/sources.list.d/debian.sources":  []byte("Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"),
 		"/etc/apt/sources.list.d/virtualbox.list": []byte("deb [arch=amd64 signed-by=/usr/share/keyrings/oracle-virtualbox-2016.gpg] https://download.virtualbox.org/virtualbox/debian bookworm contrib\n"),
 	}
-	if lacks := Lacking(packages.System{ID: "debian", Version: "12", Arch: "amd64", Files: files}, []string{"contrib"}); len(lacks) != 1 {
-		t.Errorf("contrib of Debian's archive is said to be enabled: %+v", lacks)
-	}
+	lacks := Lacking(packages.System{ID: "debian", Version: "12", Arch: "amd64", Files: files}, []string{"contrib"})
+	check.That(t, len(lacks) == 1, "contrib of Debian's archive is said to be enabled: %+v", lacks)
 }
 
 // TestLackingComponents: both forms of apt's sources, and entries of others that are left alone.
@@ -139,9 +135,8 @@ func TestPolicy(t *testing.T) {
 			{Version: "535.247.01-1~deb12u1", Priority: 500, From: []string{"http://debian.example/debian bookworm/non-free amd64", "http://debian.example/debian-security bookworm-security/non-free amd64"}},
 		},
 	}
-	if got := parsePolicy(policy); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v", got)
-	}
+	got := parsePolicy(policy)
+	check.That(t, reflect.DeepEqual(got, want), "%+v", got)
 }
 
 func FuzzPolicy(f *testing.F) {
@@ -178,9 +173,7 @@ Conf libc6 (2.36-9+deb12u13 Debian:12.12/oldstable [amd64])
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	want := []packages.Move{{Name: "nvidia-kernel-open", Version: ""}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "huge", Version: "1"}, {Name: "local", Version: "0.9"}, {Name: "gone", Version: ""}}
-	if got := parseSimulation(simulation, "amd64"); !slices.Equal(got, want) {
-		t.Errorf("%+v", got)
-	}
+	check.List(t, parseSimulation(simulation, "amd64"), want, "got")
 }
 
 func FuzzSimulation(f *testing.F) {

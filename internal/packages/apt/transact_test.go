@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -55,9 +56,7 @@ func drivers(pattern string) func(*packages.Set) []converge.Want {
 func (m *machine) apply(wants func(*packages.Set) []converge.Want) converge.Result {
 	m.t.Helper()
 	res, err := m.engine(wants).Apply(m.t.Context(), m)
-	if err != nil {
-		m.t.Fatalf("apply: %s", wordsOf(err))
-	}
+	must.That(m.t, err == nil, "apply: %s", wordsOf(err))
 	return res
 }
 
@@ -65,21 +64,17 @@ func (m *machine) apply(wants func(*packages.Set) []converge.Want) converge.Resu
 func (m *machine) idle(wants func(*packages.Set) []converge.Want) {
 	m.t.Helper()
 	m.packagers()
-	if res := m.apply(wants); res.Run != "" {
-		m.t.Errorf("the second apply changed %v", res.Made)
-	}
-	if ran := m.packagers(); len(ran) > 0 {
-		m.t.Errorf("the second apply ran %v", ran)
-	}
+	res := m.apply(wants)
+	check.That(m.t, res.Run == "", "the second apply changed %v", res.Made)
+	ran := m.packagers()
+	check.That(m.t, len(ran) == 0, "the second apply ran %v", ran)
 }
 
 // refuse applies what must fail, and returns all that the error says.
 func (m *machine) refuse(wants func(*packages.Set) []converge.Want) string {
 	m.t.Helper()
 	_, err := m.engine(wants).Apply(m.t.Context(), m)
-	if err == nil {
-		m.t.Fatal("it went through")
-	}
+	must.That(m.t, err != nil, "it went through")
 	return wordsOf(err)
 }
 
@@ -94,17 +89,14 @@ func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
 		pending = append(pending, converge.Change{Ref: w.Ref(), Before: found, After: to})
 	}
 	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
-	if err == nil {
-		m.t.Fatal("it was resolved")
-	}
+	must.That(m.t, err != nil, "it was resolved")
 	return wordsOf(err)
 }
 
 func (m *machine) undo() {
 	m.t.Helper()
-	if _, err := m.engine(drivers("*")).Undo(m.t.Context(), m, "all", nil); err != nil {
-		m.t.Fatalf("undo: %s", wordsOf(err))
-	}
+	_, err := m.engine(drivers("*")).Undo(m.t.Context(), m, "all", nil)
+	must.That(m.t, err == nil, "undo: %s", wordsOf(err))
 }
 
 func (m *machine) state(name string) packages.State {
@@ -116,9 +108,8 @@ func (m *machine) state(name string) packages.State {
 func (m *machine) converged(version string) {
 	m.t.Helper()
 	for _, name := range members {
-		if got := m.state(name); got != (packages.State{Version: version, Held: true}) {
-			m.t.Errorf("%s is %q, not at %s held", name, got.String(), version)
-		}
+		got := m.state(name)
+		check.That(m.t, got == (packages.State{Version: version, Held: true}), "%s is %q, not at %s held", name, got.String(), version)
 	}
 }
 
@@ -133,27 +124,21 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	first := m.has()
 
 	plan, err := m.engine(drivers("580.65.06")).Plan(t.Context(), m)
-	if err != nil || plan.Deferred != len(members) || plan.Now() != 1 {
-		t.Fatalf("a plan before the lists were read: %+v, %v", plan.Changes, err)
-	}
+	must.That(t, err == nil && plan.Deferred == len(members) && plan.Now() == 1, "a plan before the lists were read: %+v, %v", plan.Changes, err)
 	res := m.apply(drivers("580.65.06"))
 	m.converged("580.65.06-0ubuntu1")
-	if dep := m.state("dkms-like"); dep != (packages.State{Version: "1.0-1", Auto: true}) {
-		t.Errorf("the dependency is %q", dep.String())
-	}
+	dep := m.state("dkms-like")
+	check.That(t, dep == (packages.State{Version: "1.0-1", Auto: true}), "the dependency is %q", dep.String())
 	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "dkms-like" })
-	if drawn < 0 || !res.Made[drawn].Dependency || res.Made[drawn].After != "1.0-1 auto" {
-		t.Errorf("made: %+v", res.Made)
-	}
+	check.That(t, drawn >= 0 && res.Made[drawn].Dependency && res.Made[drawn].After == "1.0-1 auto", "made: %+v", res.Made)
 	m.idle(drivers("580.65.06"))
 
 	m.apply(drivers("580.*"))
 	m.converged("580.65.06-0ubuntu1") // it matches, so it stays
 	m.apply(drivers("590.48.01"))
 	m.converged("590.48.01-0ubuntu1")
-	if debs, _ := filepath.Glob(m.dir + packages.Store + "/*580.65.06*.deb"); len(debs) != len(members) {
-		t.Errorf("kept for the way back: %v", debs)
-	}
+	debs, _ := filepath.Glob(m.dir + packages.Store + "/*580.65.06*.deb")
+	check.That(t, len(debs) == len(members), "kept for the way back: %v", debs)
 	m.must("apt-get", "-y", "upgrade")
 	m.converged("590.48.01-0ubuntu1")
 	m.apply(drivers("580.95.05"))
@@ -163,9 +148,8 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 
 	m.undo()
 	m.still(first)
-	if left, _ := os.ReadDir(m.dir + "/opt"); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	left, _ := os.ReadDir(m.dir + "/opt")
+	check.That(t, len(left) == 0, "left behind: %v", left)
 }
 
 // Undo installs former versions that the repository no longer has, from gpuadm's own folder, with their former holds and marks.
@@ -187,9 +171,8 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	m.update()
 	m.undo()
 	m.still(first)
-	if data, _ := os.ReadFile(conf); string(data) != "changed by its owner\n" {
-		t.Errorf("the conffile is now %q", data)
-	}
+	data, _ := os.ReadFile(conf)
+	check.That(t, string(data) == "changed by its owner\n", "the conffile is now %q", data)
 }
 
 // What the repository had lost before gpuadm came cannot be restored: the plan says so, and undo refuses until the operator leaves it.
@@ -203,20 +186,15 @@ func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	m.repo.drop("nvidia-kernel", "570.1-1")
 	m.update()
 	plan, err := m.engine(drivers("580.2")).Plan(t.Context(), m)
-	if err != nil || len(plan.Changes) != len(members) {
-		t.Fatalf("%+v, %v", plan.Changes, err)
-	}
+	must.That(t, err == nil && len(plan.Changes) == len(members), "%+v, %v", plan.Changes, err)
 	for _, c := range plan.Changes {
-		if c.Lost != "no source has nvidia-kernel 570.1-1 any more" {
-			t.Errorf("%s keeps %q", c, c.Lost)
-		}
+		check.That(t, c.Lost == "no source has nvidia-kernel 570.1-1 any more", "%s keeps %q", c, c.Lost)
 	}
 	m.apply(drivers("580.2"))
 	_, err = m.engine(drivers("*")).Undo(t.Context(), m, "all", nil)
 	contains(t, wordsOf(err), "no source has nvidia-kernel 570.1-1 any more", "nothing was touched", "undo --to all --leave")
-	if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "all", members); err != nil {
-		t.Error(err)
-	}
+	_, err = m.engine(drivers("*")).Undo(t.Context(), m, "all", members)
+	check.That(t, err == nil, "%v", err)
 	m.converged("580.2-1")
 }
 
@@ -262,9 +240,8 @@ func TestSourceMoves(t *testing.T) {
 	}
 	undo := func(to string) {
 		t.Helper()
-		if _, err := m.from(m.repo, drivers("*")).Undo(t.Context(), m, to, nil); err != nil {
-			t.Errorf("undo: %s", wordsOf(err))
-		}
+		_, err := m.from(m.repo, drivers("*")).Undo(t.Context(), m, to, nil)
+		check.That(t, err == nil, "undo: %s", wordsOf(err))
 	}
 	must.OK(t, apply(m.repo, "570.1"))
 	was := m.has()
@@ -296,9 +273,7 @@ func TestVanishedVersion(t *testing.T) {
 	contains(t, said, "cannot install driver 580.65.06: no source has that version of libnvidia-compute",
 		"libnvidia-compute: 580.95.05-0ubuntu1 from "+m.repo.url, "nvidia-driver, nvidia-kernel: 580.95.05-0ubuntu1, 580.65.06-0ubuntu1 from "+m.repo.url, "a version that all have: 580.95.05")
 	for _, c := range m.packagers() {
-		if !strings.HasPrefix(c, "apt-cache ") {
-			t.Errorf("it ran %s", c)
-		}
+		check.That(t, strings.HasPrefix(c, "apt-cache "), "it ran %s", c)
 	}
 	m.still(first)
 	m.apply(drivers("580.*")) // the newest that all have
@@ -341,9 +316,8 @@ func TestKilledDpkg(t *testing.T) {
 	m.still(first)
 
 	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // another run, killed during its transaction
-	if a, err := m.apt.Audit(t.Context(), m, func() (map[string]packages.State, error) { return m.apt.Installed(t.Context(), m) }); err != nil || !a.Interrupted || len(a.Broken) == 0 {
-		t.Fatalf("the database after it: %+v, %v", a, err)
-	}
+	a, err := m.apt.Audit(t.Context(), m, func() (map[string]packages.State, error) { return m.apt.Installed(t.Context(), m) })
+	must.That(t, err == nil && a.Interrupted && len(a.Broken) > 0, "the database after it: %+v, %v", a, err)
 	m.write("/run/pass", "")
 	res := m.apply(drivers("580.1"))
 	m.converged("580.1-1")
@@ -377,9 +351,8 @@ func TestConflictingFlavour(t *testing.T) {
 	first := m.has()
 	m.apply(drivers("580.1"))
 	m.converged("580.1-1")
-	if got := m.state("nvidia-kernel-open"); got.Installed() || got.Broken != packages.ConfigFiles {
-		t.Errorf("the other flavour is %q", got.String())
-	}
+	got := m.state("nvidia-kernel-open")
+	check.That(t, !got.Installed() && got.Broken == packages.ConfigFiles, "the other flavour is %q", got.String())
 	m.undo()
 	m.still(first)
 }
@@ -403,12 +376,10 @@ func TestHeldOutsideGpuadm(t *testing.T) {
 		m.still(first)
 		e := m.engine(wants)
 		e.Allow = []string{"change-held"}
-		if _, err := e.Apply(t.Context(), m); err != nil {
-			t.Fatal(wordsOf(err))
-		}
-		if is := m.state("dkms-like"); is.Version != "1.0-1" || !is.Held {
-			t.Errorf("dkms-like is %q", is.String())
-		}
+		_, err := e.Apply(t.Context(), m)
+		must.That(t, err == nil, "%v", wordsOf(err))
+		is := m.state("dkms-like")
+		check.That(t, is.Version == "1.0-1" && is.Held, "dkms-like is %q", is.String())
 		m.undo()
 		m.still(first)
 	}
@@ -451,22 +422,16 @@ func TestAptIsHeldToTheChanges(t *testing.T) {
 		{"apt would remove theirs 1, which depends on what would change", []converge.Change{change("old", "1 auto", "")}},
 	} {
 		err := m.apt.Transact(t.Context(), m, c.changes)
-		if err == nil {
-			t.Fatalf("not refused: %s", c.because)
-		}
+		must.That(t, err != nil, "not refused: %s", c.because)
 		contains(t, wordsOf(err), "cannot change packages: apt would not do what was planned", c.because, "nothing was touched")
 		m.still(first)
 	}
 	gpuadm := m.hook
 	m.hook = "/etc/hostname"
-	if err := m.apt.Transact(t.Context(), m, whole); err == nil {
-		t.Error("apt went on without the hook")
-	}
+	check.That(t, m.apt.Transact(t.Context(), m, whole) != nil, "apt went on without the hook")
 	m.still(first)
 	m.hook = gpuadm
-	if err := m.apt.Transact(t.Context(), m, whole); err != nil {
-		t.Error(wordsOf(err))
-	}
+	check.OK(t, m.apt.Transact(t.Context(), m, whole))
 }
 
 // Members in several versions, each of which is one asked for, do not fit together.
@@ -479,9 +444,8 @@ func TestSplitGroup(t *testing.T) {
 	m.apply(func(s *packages.Set) []converge.Want {
 		return []converge.Want{packages.Want(s, "a", packages.State{Version: "x=580.*"}, ""), packages.Want(s, "b", packages.State{Version: "x=580.*"}, "")}
 	})
-	if a, b := m.state("a"), m.state("b"); a.Version != b.Version {
-		t.Errorf("they are %s and %s", a.Version, b.Version)
-	}
+	a, b := m.state("a"), m.state("b")
+	check.That(t, a.Version == b.Version, "they are %s and %s", a.Version, b.Version)
 }
 
 // A package in any version is the one that apt itself would take, of all that apt_preferences(5) has.
@@ -516,14 +480,11 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 		m.write("/etc/apt/preferences.d/theirs", c.pin)
 		apts := m.must("apt-get", "-s", "install", "dkms", "gcc")
 		plan, err := m.engine(wants("dkms", "gcc", "only")).Plan(t.Context(), m)
-		if err != nil || len(plan.Changes) != 3 {
-			t.Fatalf("%s: %+v, %v", c.pin, plan.Changes, err)
-		}
+		must.That(t, err == nil && len(plan.Changes) == 3, "%s: %+v, %v", c.pin, plan.Changes, err)
 		for _, p := range plan.Changes {
 			is := packages.Parse(p.After).Version
-			if p.Name == "dkms" && is != c.dkms || p.Name != "only" && !strings.Contains(apts, "Inst "+p.Name+" ("+is+" ") {
-				t.Errorf("%s: %s is planned in %s, apt itself would:\n%s", c.pin, p.Name, is, apts)
-			}
+			check.That(t, (p.Name != "dkms" || is == c.dkms) && (p.Name == "only" || strings.Contains(apts, "Inst "+p.Name+" ("+is+" ")),
+				"%s: %s is planned in %s, apt itself would:\n%s", c.pin, p.Name, is, apts)
 		}
 	}
 	m.write("/etc/apt/preferences.d/theirs", "Package: only\nPin: release o=low\nPin-Priority: -1\n")

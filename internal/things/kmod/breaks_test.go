@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -39,22 +40,18 @@ func TestModuleBreaks(t *testing.T) {
 		"no driver":                {"[driver]\nmodule = \"/nothing\"\n", other, false, nil},
 	} {
 		n, err := simhost.New([]byte("-- sim.toml --\n" + c.machine))
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		must.That(t, err == nil, "%v: %v", name, err)
 		b := kmod.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, c.remade, "").Thing.(converge.Disruptor)
 		what, clients, err := b.Breaks(t.Context(), n, c.found, "as on disk")
 		want := []string{"stop-clients"}
 		if len(c.lost) > 0 {
 			want = append(want, "lose-partitions")
 		}
-		if err != nil || !slices.Equal(what, want) || !slices.Equal(clients["lose-partitions"], c.lost) || len(clients["stop-clients"]) > 0 {
-			t.Errorf("%s: %v by %v, %v; want %v by %v", name, what, clients, err, want, c.lost)
-		}
+		check.That(t, err == nil && slices.Equal(what, want) && slices.Equal(clients["lose-partitions"], c.lost) && len(clients["stop-clients"]) == 0,
+			"%s: %v by %v, %v; want %v by %v", name, what, clients, err, want, c.lost)
 	}
 	undone := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).(converge.Disruptor)
 	n := must.Get(simhost.New([]byte("-- sim.toml --\n" + two)))(t)
-	if what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk"); !strings.Contains(strings.Join(what, " "), "lose-partitions") {
-		t.Errorf("undo asks only for %v", what)
-	}
+	what, _, _ := undone.Breaks(t.Context(), n, other, "as on disk")
+	check.That(t, strings.Contains(strings.Join(what, " "), "lose-partitions"), "undo asks only for %v", what)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -51,19 +52,13 @@ func TestDKMSBuilds(t *testing.T) {
 		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
 	})
 	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
-	if w.Ref().Name != "nvidia/580.95.05 6.8.0" {
-		t.Error(w.Ref().Name)
-	}
+	check.That(t, w.Ref().Name == "nvidia/580.95.05 6.8.0", "%v", w.Ref().Name)
 	must.OK(t, w.Make(t.Context(), n, "installed"))
 	// Three compilers: memory for three, cores for four.
 	want := []string{"env OMP_NUM_THREADS=3 dkms install -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0"}
-	if !slices.Equal(*calls, want) {
-		t.Errorf("%q", *calls)
-	}
+	check.That(t, slices.Equal(*calls, want), "%q", *calls)
 	must.OK(t, kmod.NewDKMS(w.Ref().Name, asBuilt).Make(t.Context(), n, "built"))
-	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
-		t.Error(last)
-	}
+	check.Equal(t, (*calls)[1], "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0", "got")
 }
 
 // TestDKMSBuildsAgain: what is installed and no kernel would load is built again, not installed again.
@@ -73,9 +68,7 @@ func TestDKMSBuildsAgain(t *testing.T) {
 	})
 	must.OK(t, kmod.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"))
 	const about = "env OMP_NUM_THREADS=3 dkms %s -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0 --force"
-	if want := []string{fmt.Sprintf(about, "build"), fmt.Sprintf(about, "install")}; !slices.Equal(*calls, want) {
-		t.Errorf("%q", *calls)
-	}
+	check.That(t, slices.Equal(*calls, []string{fmt.Sprintf(about, "build"), fmt.Sprintf(about, "install")}), "%q", *calls)
 }
 
 func TestDKMSRefusals(t *testing.T) {
@@ -100,25 +93,20 @@ func TestDKMSRefusals(t *testing.T) {
 		n, calls := builder(t, c.archive, c.run)
 		err := w.Make(t.Context(), n, "installed")
 		told := (*trouble.Error)(nil)
-		if !errors.As(err, &told) || !strings.Contains(told.What, c.what) || !strings.Contains(strings.Join(told.Because, "\n"), c.because) {
-			t.Errorf("%s: %v %+v", c.name, err, told)
-		}
-		if c.run == nil && len(*calls) > 0 {
-			t.Errorf("%s: %q", c.name, *calls)
-		}
+		check.That(t, errors.As(err, &told) && strings.Contains(told.What, c.what) && strings.Contains(strings.Join(told.Because, "\n"), c.because),
+			"%s: %v %+v", c.name, err, told)
+		check.That(t, c.run != nil || len(*calls) == 0, "%s: %q", c.name, *calls)
 	}
 }
 
 func TestDKMSInAFolder(t *testing.T) {
 	n, _ := builder(t, "-- sim.toml --\nlive = false\n", nil)
 	w := kmod.DKMS("580.95.05", "6.8.0", asBuilt, "")
-	if _, err := w.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
-		t.Error(err)
-	}
+	_, err := w.Look(t.Context(), n)
+	check.That(t, errors.As(err, new(host.Later)), "%v", err)
 	m := kmod.Module("", nil, onDisk, false, "")
-	if _, err := m.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
-		t.Error(err)
-	}
+	_, err = m.Look(t.Context(), n)
+	check.That(t, errors.As(err, new(host.Later)), "%v", err)
 }
 
 func TestInitramfs(t *testing.T) {
@@ -139,17 +127,12 @@ func TestInitramfs(t *testing.T) {
 		w := kmod.Initramfs("6.8.0", []string{modprobeFile}, "")
 		thing := kmod.NewInitramfs(w.Ref().Name, w.Ref().Reads)
 		state, err := thing.Look(t.Context(), n)
-		if err != nil || state != c.state {
-			t.Errorf("%s: %q, %v", c.name, state, err)
-		}
+		check.That(t, err == nil && state == c.state, "%s: %q, %v", c.name, state, err)
 		if to, _ := w.To(state); to != state {
-			if err := thing.Make(t.Context(), n, to); err != nil {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			err := thing.Make(t.Context(), n, to)
+			check.That(t, err == nil, "%s: %v", c.name, err)
 		}
-		if got := strings.Join(*calls, "\n"); got != c.call {
-			t.Errorf("%s: %q", c.name, got)
-		}
+		check.Equal(t, strings.Join(*calls, "\n"), c.call, "%s:", c.name)
 	}
 }
 
@@ -174,9 +157,8 @@ func TestDKMSBeside(t *testing.T) {
 	})
 	w := kmod.DKMSBeside("nvidia-fs", "6.8.0", look, "")
 	again, is := kmod.NewDKMSBeside(w.Ref().Name, look)
-	if _, driver := kmod.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Ref().Name != "nvidia-fs for 6.8.0" {
-		t.Fatalf("%s: %t, %t", w.Ref().Name, is, driver)
-	}
+	_, driver := kmod.NewDKMSBeside("nvidia/580.95.05 6.8.0", look)
+	must.That(t, is && !driver && again.Ref().Name == "nvidia-fs for 6.8.0", "%s: %t, %t", w.Ref().Name, is, driver)
 	for range 2 {
 		must.OK(t, again.Make(t.Context(), n, "fits"))
 	}
@@ -184,9 +166,7 @@ func TestDKMSBeside(t *testing.T) {
 		"dkms remove -m nvidia-fs -v 2.26.6 -k 6.8.0", "dkms add -m nvidia-fs -v 2.26.6",
 		"env OMP_NUM_THREADS=3 dkms install -j 3 -m nvidia-fs -v 2.26.6 -k 6.8.0",
 	}
-	if !slices.Equal(*calls, want) {
-		t.Errorf("%q", *calls)
-	}
+	check.That(t, slices.Equal(*calls, want), "%q", *calls)
 	s := again.(converge.Follower)
 	for _, c := range []struct {
 		found, then converge.State

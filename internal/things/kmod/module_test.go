@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -136,16 +137,13 @@ func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err er
 	must.OK(t, err)
 	to, err := w.To(before)
 	must.OK(t, err)
-	if again, _ := w.To(to); again != to {
-		t.Errorf("To(To(%q)) is %q", before, again)
-	}
+	again, _ := w.To(to)
+	check.That(t, again == to, "To(To(%q)) is %q", before, again)
 	if to != before {
 		err = w.Make(t.Context(), n, to)
 	}
 	after, lookErr := w.Look(t.Context(), n.View())
-	if lookErr != nil {
-		t.Fatal(lookErr)
-	}
+	must.OK(t, lookErr)
 	return before, after, err
 }
 
@@ -163,20 +161,15 @@ NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1
 
 func TestModuleLoads(t *testing.T) {
 	before, after, err := settle(t, simulated(t, ""))
-	if before != "nothing, on disk 580.95.05 open" || after != "as on disk" || err != nil {
-		t.Errorf("%q, %q, %v", before, after, err)
-	}
+	check.That(t, before == "nothing, on disk 580.95.05 open" && after == "as on disk" && err == nil, "%q, %q, %v", before, after, err)
 }
 
 func TestModuleIsSwapped(t *testing.T) {
 	n := simulated(t, loaded570)
 	before, after, err := settle(t, n)
-	if before != "570.1 proprietary, on disk 580.95.05 open" || after != "as on disk" || err != nil {
-		t.Errorf("%q, %q, %v", before, after, err)
-	}
-	if u, _ := n.Unit(t.Context(), "nvidia-persistenced.service"); u.Active != "active" {
-		t.Error("a daemon that was stopped for it does not run again")
-	}
+	check.That(t, before == "570.1 proprietary, on disk 580.95.05 open" && after == "as on disk" && err == nil, "%q, %q, %v", before, after, err)
+	u, _ := n.Unit(t.Context(), "nvidia-persistenced.service")
+	check.That(t, u.Active == "active", "a daemon that was stopped for it does not run again")
 	touches := n.Touches()
 	if _, _, err := settle(t, n); err != nil || n.Touches() != touches {
 		t.Error("it is not settled", err)
@@ -185,24 +178,19 @@ func TestModuleIsSwapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, after, err = settle(t, n)
-	if before != "580.95.05 open, on disk nothing" || after != "as on disk" || err != nil {
-		t.Errorf("%q, %q, %v", before, after, err)
-	}
+	check.That(t, before == "580.95.05 open, on disk nothing" && after == "as on disk" && err == nil, "%q, %q, %v", before, after, err)
 }
 
 func TestModuleParametersAndCompanions(t *testing.T) {
 	n := simulated(t, "")
-	if _, _, err := settle(t, n); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := settle(t, n)
+	must.That(t, err == nil, "%v", err)
 	must.OK(t, n.WriteFile(loadFile, []byte("nvidia\nnvidia-uvm\nnvidia-modeset\n"), host.Attr{Mode: 0o644}))
-	if before, after, err := settle(t, n); before != "580.95.05 open without nvidia-modeset" || after != "as on disk" || err != nil {
-		t.Errorf("%q, %q, %v", before, after, err)
-	}
+	before, after, err := settle(t, n)
+	check.That(t, before == "580.95.05 open without nvidia-modeset" && after == "as on disk" && err == nil, "%q, %q, %v", before, after, err)
 	must.OK(t, n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}))
-	if s, _ := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
-		t.Errorf("%q", s)
-	}
+	s, _ := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n)
+	check.That(t, s == "580.95.05 open without NVreg_X=17", "%q", s)
 }
 
 func TestModuleInUse(t *testing.T) {
@@ -228,12 +216,10 @@ python3
 	} {
 		n := simulated(t, c.more)
 		before, after, err := settle(t, n)
-		if reboot := (host.Reboot{}); !errors.As(err, &reboot) || !strings.Contains(reboot.Why, c.why) || before != after {
-			t.Errorf("%s: %q, %q, %v", c.name, before, after, err)
-		}
-		if u, _ := n.Unit(t.Context(), "nvidia-persistenced.service"); u.Active != "active" {
-			t.Errorf("%s: persistenced was stopped for nothing", c.name)
-		}
+		reboot := (host.Reboot{})
+		check.That(t, errors.As(err, &reboot) && strings.Contains(reboot.Why, c.why) && before == after, "%s: %q, %q, %v", c.name, before, after, err)
+		u, _ := n.Unit(t.Context(), "nvidia-persistenced.service")
+		check.That(t, u.Active == "active", "%s: persistenced was stopped for nothing", c.name)
 	}
 }
 
@@ -241,9 +227,8 @@ func TestModuleRejected(t *testing.T) {
 	n := simulated(t, "")
 	must.OK(t, n.WriteFile("/disk", []byte("580.95.05 rejected"), host.Attr{Mode: 0o644}))
 	_, _, err := settle(t, n)
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "does not trust the key") || len(told.Try) == 0 {
-		t.Error(err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "does not trust the key") && len(told.Try) > 0, "%v", err)
 }
 
 func TestModuleServesNotAll(t *testing.T) {
@@ -252,12 +237,9 @@ func TestModuleServesNotAll(t *testing.T) {
 		return []byte("usb 1-1: new device\nNVRM: Xid (PCI:0000:2a:00): 79, GPU has fallen off the bus.\n"), nil
 	}})
 	_, _, err := settle(t, n)
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Because) != 2 || !strings.Contains(told.Because[0], "Xid 79 of GPU 0000:2a:00") {
-		t.Errorf("it does not say what the kernel said: %v", err)
-	}
-	if err == nil || !strings.Contains(err.Error(), "serves 1 of 2 GPUs, and not 0000:2a:00.0") {
-		t.Error(err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && len(told.Because) == 2 && strings.Contains(told.Because[0], "Xid 79 of GPU 0000:2a:00"), "it does not say what the kernel said: %v", err)
+	check.That(t, err != nil && strings.Contains(err.Error(), "serves 1 of 2 GPUs, and not 0000:2a:00.0"), "%v", err)
 }
 
 func TestModuleForesees(t *testing.T) {
@@ -288,9 +270,8 @@ func TestModuleFirstAnswer(t *testing.T) {
 	n := simulated(t, "")
 	must.OK(t, n.WriteFile("/disk", []byte("580.95.05 useless"), host.Attr{Mode: 0o644}))
 	_, _, err := settle(t, n)
-	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "it finds no GPU that it supports") {
-		t.Errorf("not loaded because: %v", err)
-	}
+	told := (*trouble.Error)(nil)
+	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "it finds no GPU that it supports"), "not loaded because: %v", err)
 }
 
 // TestManyClients: of thousands of processes, and of many devices, a few are named, and the others counted.
@@ -312,7 +293,5 @@ func TestManyClients(t *testing.T) {
 	}
 	_, _, err = settle(t, n)
 	reboot := host.Reboot{}
-	if !errors.As(err, &reboot) || len(reboot.Why) > 1024 || !strings.Contains(reboot.Why, fmt.Sprintf("; and %d more", processes-4)) {
-		t.Error(err)
-	}
+	check.That(t, errors.As(err, &reboot) && len(reboot.Why) <= 1024 && strings.Contains(reboot.Why, fmt.Sprintf("; and %d more", processes-4)), "%v", err)
 }

@@ -4,13 +4,13 @@
 package kmod
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
 )
 
 func TestSameParameter(t *testing.T) {
@@ -28,13 +28,9 @@ func TestSameParameter(t *testing.T) {
 		{"", "", true},
 		{"1", "one", false},
 	} {
-		if sameParameter(c.told, c.is) != c.same {
-			t.Errorf("%q and %q", c.told, c.is)
-		}
+		check.That(t, sameParameter(c.told, c.is) == c.same, "%q and %q", c.told, c.is)
 	}
-	if w := modprobeWords(`options nvidia NVreg_A="x y; z" B=`); !slices.Equal(w, []string{"options", "nvidia", "NVreg_A=x y; z", "B="}) {
-		t.Errorf("%q", w)
-	}
+	check.List(t, modprobeWords(`options nvidia NVreg_A="x y; z" B=`), []string{"options", "nvidia", "NVreg_A=x y; z", "B="}, "got")
 }
 
 func TestFirstError(t *testing.T) {
@@ -47,9 +43,7 @@ func TestFirstError(t *testing.T) {
 		"make -C /lib\nbash: line 1: g++: command not found\nx.c:1: fatal error: y.h: No such file\n": "bash: line 1: g++: command not found",
 		"all went well\n": "",
 	} {
-		if got := FirstError(log); got != want {
-			t.Errorf("%q", got)
-		}
+		check.Equal(t, FirstError(log), want, "got")
 	}
 }
 
@@ -89,11 +83,8 @@ func TestFabric(t *testing.T) {
 		{[]host.GPU{gpu("completed", "NVML_ERROR_IN_USE"), gpu("not-started", "")}, "failed", "has failed: NVML_ERROR_IN_USE"},
 	} {
 		state, says := registered(host.Driver{GPUs: c.gpus})
-		if state != c.want || !strings.Contains(strings.Join(says, "\n"), c.says) {
-			t.Errorf("%+v: %q, %q", c.gpus, state, says)
-		}
-		if s := f.Current(state); s != "" && s != "completed" || f.Current(s) != s {
-			t.Errorf("%q settles as %q", state, s)
-		}
+		check.That(t, state == c.want && strings.Contains(strings.Join(says, "\n"), c.says), "%+v: %q, %q", c.gpus, state, says)
+		s := f.Current(state)
+		check.That(t, (s == "" || s == "completed") && f.Current(s) == s, "%q settles as %q", state, s)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const (
@@ -53,9 +55,8 @@ func (p Part) exec(t testing.TB, root string, args ...string) (stdout []byte, st
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	err = cmd.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && (ctx.Err() != nil || !errors.As(err, &exit)) {
-		t.Fatalf("cannot run %s %s: %v", p.Name, p.Version, err)
-	}
+	exit := (*exec.ExitError)(nil)
+	must.That(t, err == nil || (ctx.Err() == nil && errors.As(err, &exit)), "cannot run %s %s: %v", p.Name, p.Version, err)
 	return unroot(out.Bytes(), root), string(unroot(log.Bytes(), root)), err
 }
 

@@ -135,9 +135,8 @@ func (n gpuHost) joined() {
 	o := n.Object()
 	check.List(n.t, kube.Taints(o), []string{"example.com/gpu=yes:NoSchedule"}, "taints")
 	is := kube.Condition(o, gpuReady)
-	if is["status"] != "True" || !strings.HasPrefix(kube.Text(is, "message"), "2 × H100") || !strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {
-		n.t.Errorf("condition %v", is)
-	}
+	check.That(n.t, is["status"] == "True" && strings.HasPrefix(kube.Text(is, "message"), "2 × H100") && strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]),
+		"condition %v", is)
 	check.Equal(n.t, kube.Text(o, "status", "allocatable", "nvidia.com/gpu"), fmt.Sprint(2*count), "allocatable")
 }
 
