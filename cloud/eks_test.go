@@ -35,7 +35,7 @@ import (
 const eksServer = "https://api.example"
 
 // eksMachine is a p5.48xlarge with an image of one's own: containerd, kubelet and EKS's plugin for ECR, and no nodeadm.
-const eksMachine = joins.Machine + `-- sys/class/dmi/id/sys_vendor --
+var eksMachine = joins.Machine + `-- sys/class/dmi/id/sys_vendor --
 Amazon EC2
 -- sys/class/dmi/id/board_asset_tag --
 i-0abcdef1234567890

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"path"
@@ -21,48 +22,9 @@ import (
 
 // leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with
 // one in its words.
-const leaky = `
--- etc/containerd/config.toml --
-version = 2
-[plugins."io.containerd.grpc.v1.cri".registry.configs."r.example".auth]
-  username = "planted-user"
-  password = "planted-pass"
-[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
-  endpoint = ["https://robot:planted-pa/ss@2@mirror.example/v2?sig=planted-sig"]
--- etc/systemd/system/containerd.service.d/proxy.conf --
-[Service]
-Environment="HTTPS_PROXY=http://me:planted-proxy@proxy.example:3128" MYSQL_PWD=planted-pwd
-Environment=NOTHING=planted-nothing
--- etc/systemd/system/kubelet.service --
-[Unit]
-Requires=containerd.service
-[Service]
-Environment="X=planted-x"
-ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/var/lib/kubelet/kubeconfig --cloud-phrase=planted-phrase --bootstrap-token planted-token
-[Install]
-WantedBy=multi-user.target
--- var/lib/kubelet/config.yaml --
-kind: KubeletConfiguration
-staticPodURLHeader:
-  X-Mine:
-  - planted-header
-cgroupDriver: systemd
--- etc/default/kubelet --
-KUBELET_EXTRA_ARGS=--phrase=planted-extra
--- etc/apt/apt.conf.d/95proxy --
-Acquire::http::Proxy "http://me:planted-apt@proxy.example:3128/";
--- etc/apt/sources.list.d/x.list --
-deb https://robot:planted-source@repo.example/ubuntu noble main
--- etc/environment --
-http_proxy=http://me:planted-env@proxy.example:3128
--- etc/gpuadm/node.toml --
-format = 1
-[runtime]
-engine = "containerd"
-[node]
-labels = { team = "red" }
-gpu_labels = false
-`
+//
+//go:embed testdata/planted.txtar
+var leaky string
 
 // leakyNode is a machine with secrets wherever gpuadm reads, and those of them that do not begin with planted-.
 func leakyNode(t *testing.T) (*simhost.Node, []string) {

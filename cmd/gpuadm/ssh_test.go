@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"io"
@@ -35,27 +36,9 @@ func TestMain(m *testing.M) {
 
 // fakeSSH runs what ssh is asked to on this machine, in a home folder for each name. A name that begins with "down" is out of reach.
 // It is no stand-in for sshd, whose real one is in test/lab: what is tested here is what gpuadm does with the answers.
-const fakeSSH = `#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-hello() { # as bring.sh and gpuadm answer
-	echo "gpuadm-ssh machine x86_64 root none /run/x"
-	sed '/^bring$/q' >/dev/null
-	read -r size digest
-	head -c "$size" >/dev/null
-	printf 'gpuadm-ssh brought\n{"ready":true}\n'
-	read -r request
-}
-case $2 in
-down*) echo "ssh: connect to host $2 port 22: No route to host" >&2; exit 255 ;;
-cut*) hello; echo half; exit 255 ;;
-deep*) hello; printf '%9000s' | tr ' ' '['; printf '%9000s\n' | tr ' ' ']'; exit 0 ;;
-rude*) hello; printf '"\302\233[31m\342\200\256"\n'; printf '\302\2332J\033[2J\n' >&2; exit 0 ;;
-esac
-echo "a talkative login shell"
-mkdir -p "$HOMES/$2"
-{ HOME=$HOMES/$2 /bin/sh -c "$3"; echo $? >"$HOMES/$2/code"; } | tee "$HOMES/$2/said"
-exit "$(cat "$HOMES/$2/code")"
-`
+//
+//go:embed testdata/ssh.sh
+var fakeSSH string
 
 func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes string) {
 	t.Helper()

@@ -5,6 +5,7 @@ package spec_test
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"reflect"
 	"slices"
@@ -29,99 +30,9 @@ func parse(t *testing.T, files ...spec.File) spec.Spec {
 }
 
 // whole has every key that there is.
-const whole = `
-format = 1
-
-[driver]
-version = "580.95.05"        # exact, or a branch "580"
-gpu_count  = 8
-source  = "nvidia"
-modules = "open"
-build   = "dkms"
-owner   = "gpuadm"
-persistenced  = false
-fabricmanager = "on"
-imex = "host"
-imex_nodes = ["10.0.0.12", "FD00::b", "gb200-3.example"]
-peermem = true
-gds = true
-packages = ["libnvidia-gl-580", "nvidia-driver-NVML"]
-without = ["libnvidia-encode-580"]
-trust_version = true
-parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
-[driver.repo]
-url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
-key = "/etc/gpuadm//keys/cuda.asc"
-fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
-enable_needed = true
-signature = "packages"
-
-[toolkit]
-version = "1.18"
-accept_envvar_unprivileged = false
-runtimes = ["/usr/libexec/crio//crun"]
-repo = { url = "file:///srv/toolkit", key = "/k", fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC" }
-
-[runtime]
-engine  = "containerd"
-owner   = "other"
-config  = "/etc/containerd/config.toml"
-engine_binary = "/opt/bin/containerd"
-handler = "nvidia-cdi"
-inject  = "handler"
-set_as_default = true
-cdi     = false
-
-[mig]
-failure = "per-gpu"
-trust_driver = true
-follow_label = false
-[[mig.gpu]]
-match = ["0x233010DE", "NVIDIA H100 80GB HBM3"]
-devices = [3, 0, 1]
-layout = { "1g.10gb" = 1, "3g.40gb" = 2 }
-placements = [ { profile = "3g.40gb", start = 4 }, { profile = "3g.40gb", start = 0 }, { profile = "1g.10gb", start = 3 } ]
-[[mig.gpu]]
-enabled = false
-[[mig.gpu.placements]]
-[[mig.gpu]]
-layout."1g.10gb+me" = 1
-
-[sharing]
-strategy = "mixed"
-time_slicing = 4
-
-[node]
-labels = { "example.com/pool" = "a100", "node.kubernetes.io/instance-type" = "p5" }
-taints = ["nvidia.com/gpu=present:NoSchedule", "example.com/a:NoExecute", "example.com/a=:NoSchedule"]
-startup_taint = "example.com/starting:NoSchedule"
-gpu_labels = false
-kubeconfig = "/etc/gpuadm/kubeconfig"
-wait_for_allocatable = true
-
-[join]
-method = "auto"
-cluster = "my-cluster_1"
-region = "eu-west-1"
-server = "https://10.0.0.1:6443/"
-ca_file = "/etc/gpuadm/ca.crt"
-service_cidr = "FD00:10::/108"
-cluster_dns = ["10.100.0.10", "fd00:0:0:0::A"]
-node_name = "gpu-1.example"
-kubelet_config = "/etc/gpuadm/kubelet.yaml"
-gate = "open"
-
-[proxy]
-http = "http://proxy.example:3128"
-https = "socks5://proxy.example:1080"
-no_proxy = ["10.0.0.0/8", ".svc", "[::1]"]
-ca_file = "/etc/gpuadm/proxy.crt"
-
-[disruption]
-policy = "drain"
-drain_deadline = "1h30m"
-allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
-`
+//
+//go:embed testdata/whole.toml
+var whole string
 
 func wholeSpec() spec.Spec {
 	return spec.Spec{
@@ -180,55 +91,9 @@ func TestWhole(t *testing.T) {
 }
 
 // The example of the manual, where the values are the defaults.
-const example = `
-format = 1
-[driver]
-version = "580.95.05"
-gpu_count  = 0
-source  = "auto"
-modules = "auto"
-build   = "auto"
-owner   = "auto"
-persistenced  = true
-fabricmanager = "auto"
-imex = "auto"
-imex_nodes = []
-parameters = {}
-[toolkit]
-[runtime]
-engine  = "auto"
-owner   = "auto"
-config  = ""
-handler = "auto"
-set_as_default = false
-cdi     = true
-[mig]
-layout = ""
-file   = ""
-[sharing]
-strategy = "none"
-time_slicing = 0
-[node]
-labels = {}
-taints = []
-startup_taint = "auto"
-gpu_labels = true
-kubeconfig = ""
-wait_for_allocatable = false
-[join]
-method = "none"
-cluster = ""
-region = ""
-server = ""
-ca_file = ""
-service_cidr = ""
-cluster_dns = []
-node_name = ""
-kubelet_config = ""
-gate = "closed"
-[proxy]
-[disruption]
-`
+//
+//go:embed testdata/example.toml
+var example string
 
 func TestDefaults(t *testing.T) {
 	got := parse(t, node(example))

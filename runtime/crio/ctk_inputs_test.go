@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/tools/txtar"
+
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -25,115 +27,16 @@ func dockerInputs(t *testing.T) []ctkInput {
 		{name: "missing"}, // test/hosts/debian13-docker.txtar
 		recordedInput(t, "docker-only"),
 	}
-	for _, c := range [][2]string{
+	inputs := [][2]string{
 		// dockerd takes a file without a byte: getConflictFreeConfiguration in daemon/config/config.go of https://github.com/moby/moby.
 		{"empty file", ""},
-		{"empty object", `{}
-`},
-		// Keys and values of the full example in docs/reference/dockerd.md of https://github.com/docker/cli.
-		{"typical", `{
-  "data-root": "/var/lib/docker",
-  "default-address-pools": [
-    {
-      "base": "172.30.0.0/16",
-      "size": 24
-    },
-    {
-      "base": "172.31.0.0/16",
-      "size": 24
-    }
-  ],
-  "live-restore": true,
-  "log-driver": "json-file",
-  "log-opts": {
-    "max-file": "5",
-    "max-size": "10m"
-  }
-}
-`},
-		// The same example as docs/reference/commandline/dockerd.md has it in older versions: with tabs.
-		{"tabs", `{
-	"max-concurrent-downloads": 3,
-	"max-concurrent-uploads": 5,
-	"debug": true,
-	"hosts": [],
-	"log-level": "",
-	"default-ulimits": {}
-}
-`},
-		// A limit has the form that the example has; its type is int64: Ulimit in ulimit.go of https://github.com/docker/go-units.
-		{"big integer", `{
-  "default-ulimits": {
-    "memlock": {
-      "Hard": 9223372036854775807,
-      "Name": "memlock",
-      "Soft": 9223372036854775807
-    }
-  }
-}
-`},
-		// "unknown-option" is the key that the text on --validate there has.
-		{"unknown keys", `{
-  "unknown-option": {
-    "z": 1,
-    "a": [1, 2]
-  },
-  "bip": ""
-}
-`},
-		// The runtimes of that full example, and its default.
-		{"other runtimes", `{
-  "default-runtime": "runc",
-  "runtimes": {
-    "cc-runtime": {
-      "path": "/usr/bin/cc-runtime"
-    },
-    "custom": {
-      "path": "/usr/local/bin/my-runc-replacement",
-      "runtimeArgs": [
-        "--debug"
-      ]
-    }
-  }
-}
-`},
-		// README.md of https://github.com/NVIDIA/k8s-device-plugin in its versions for Docker.
-		{"owner's nvidia", `{
-    "default-runtime": "nvidia",
-    "runtimes": {
-        "nvidia": {
-            "path": "/usr/bin/nvidia-container-runtime",
-            "runtimeArgs": []
-        }
-    }
-}
-`},
-		// https://gist.github.com/ZekunZh/84cc41df085a2f6631b94d316fbf1f62.
-		{"features and nvidia", `{
-    "graph": "/data/docker",
-    "storage-driver": "overlay2",
-    "runtimes": {
-        "nvidia": {
-            "path": "nvidia-container-runtime",
-            "runtimeArgs": []
-        }
-    },
-    "features": {
-        "buildkit": true
-    }
-}
-`},
 		// integration/container/cdi_test.go of https://github.com/moby/moby: "CDI explicitly disabled".
 		{"CDI off", `{"features": {"cdi": false}}`},
-		// The comma after no-proxy is in that full example of Docker's own documentation.
-		{"invalid JSON", `{
-  "proxies": {
-    "http-proxy": "http://proxy.example.com:80",
-    "no-proxy": "*.test.example.com,.example.org",
-  }
-}
-`},
-	} {
+	}
+	for _, f := range must.Get(txtar.ParseFile("testdata/ctk/docker.txtar"))(t).Files {
+		inputs = append(inputs, [2]string{f.Name, string(f.Data)})
+	}
+	for _, c := range inputs {
 		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: ctkDaemonJSON, Data: []byte(c[1])}}})
 	}
 	for i := range all {

@@ -4,6 +4,7 @@
 package toolkit
 
 import (
+	_ "embed"
 	"errors"
 	"strings"
 	"testing"
@@ -18,29 +19,9 @@ import (
 )
 
 // toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
-const toolkitDefault = `#accept-nvidia-visible-devices-as-volume-mounts = false
-#accept-nvidia-visible-devices-envvar-when-unprivileged = true
-disable-require = false
-supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
-#swarm-resource = "DOCKER_RESOURCE_GPU"
-
-[nvidia-container-cli]
-#debug = "/var/log/nvidia-container-toolkit.log"
-environment = []
-#ldcache = "/etc/ld.so.cache"
-ldconfig = "@/sbin/ldconfig"
-load-kmods = true
-#no-cgroups = false
-#path = "/usr/bin/nvidia-container-cli"
-#root = "/run/nvidia/driver"
-#user = "root:video"
-
-[nvidia-container-runtime]
-#debug = "/var/log/nvidia-container-runtime.log"
-log-level = "info"
-mode = "auto"
-runtimes = ["runc", "crun"]
-`
+//
+//go:embed testdata/default.toml
+var toolkitDefault string
 
 func TestEditToolkit(t *testing.T) {
 	closed := spec.Toolkit{}

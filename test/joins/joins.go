@@ -5,6 +5,7 @@
 package joins
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -25,43 +26,9 @@ import (
 )
 
 // Machine has containerd and kubelet's binary, and no unit for it.
-const Machine = `
--- sim.toml --
-now = 2026-02-03T04:05:06Z
-[[unit]]
-name = "containerd.service"
-enabled = "enabled"
-active = "active"
-reads = ["/etc/containerd/config.toml"]
-makes = ["/run/containerd/containerd.sock"]
--- lib link=usr/lib --
--- etc/os-release --
-ID=debian
-VERSION_ID="12"
--- etc/hostname --
-gpu-1
--- proc/sys/kernel/hostname --
-gpu-1
--- proc/sys/kernel/osrelease --
-6.1.0
--- proc/swaps --
-Filename				Type		Size		Used		Priority
--- etc/machine-id --
-0123456789abcdef0123456789abcdef
--- sys/class/dmi/id/product_uuid --
-11111111-2222-3333-4444-555555555555
--- etc/resolv.conf --
-nameserver 127.0.0.53
--- etc/containerd/config.toml --
-version = 2
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  SystemdCgroup = true
--- usr/bin/containerd mode=0755 size=1000 --
--- usr/bin/kubelet mode=0755 size=1000 --
--- etc/gpuadm/ --
--- usr/lib/systemd/system/ --
--- etc/systemd/system/ --
-`
+//
+//go:embed machine.txtar
+var Machine string
 
 // Because is what an error says of its cause, and of what to do.
 func Because(err error) string {

@@ -4,6 +4,7 @@
 package lab_test
 
 import (
+	_ "embed"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -148,26 +149,9 @@ func TestLabPowerLossThenBootUnit(t *testing.T) {
 }
 
 // overlaid is what is put beside the two functions of package stages that are renamed.
-const overlaid = `package stages
-
-import (
-	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/packages"
-	"github.com/gpuadm/gpuadm/test/lab/labstage"
-)
-
-func sequence(session *node.Session, database *packages.Reading) []converge.Stage {
-	return append(labstage.Stages(), shippedsequence(session, database)...)
-}
-
-func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
-	if t := labstage.ThingOf(ref); t != nil {
-		return t, nil
-	}
-	return shippedthingOf(session, database, ref)
-}
-`
+//
+//go:embed testdata/overlaid.go.txt
+var overlaid string
 
 // withLabStage builds gpuadm from this tree with package labstage's stage in front of its own, and returns the binary's
 // bytes. The tree is not written to: the compiler reads two files elsewhere (go help build, -overlay).

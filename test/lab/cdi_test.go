@@ -4,6 +4,7 @@
 package lab_test
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
 	"strings"
@@ -26,69 +27,21 @@ const (
 const (
 	cdiPathUnit = "[Unit]\nDescription=Trigger CDI refresh on NVIDIA driver or toolkit install / upgrade events\n\n[Path]\n" +
 		"PathChanged=/lib/modules/%v/modules.dep\nPathChanged=/lib/modules/%v/modules.dep.bin\nPathChanged=/usr/bin/nvidia-ctk\n\n[Install]\nWantedBy=multi-user.target\n"
-	cdi1190 = `[Unit]
-Description=Refresh NVIDIA CDI specification file
-ConditionPathExists=|/usr/bin/nvidia-smi
-ConditionPathExists=|/usr/sbin/nvidia-smi
-ConditionPathExists=/usr/bin/nvidia-ctk
-After=multi-user.target
-
-[Service]
-Type=oneshot
-Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml
-EnvironmentFile=-/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
-ExecCondition=/usr/bin/grep -qE '/(nvidia|nvidia-current)\\.ko' /lib/modules/%v/modules.dep
-ExecStart=/usr/bin/nvidia-ctk cdi generate
-CapabilityBoundingSet=CAP_SYS_MODULE CAP_SYS_ADMIN CAP_MKNOD
-
-[Install]
-WantedBy=multi-user.target
-`
-	cdi1201 = `[Unit]
-Description=Refresh NVIDIA CDI specification file
-ConditionPathExists=|/usr/bin/nvidia-smi
-ConditionPathExists=|/usr/sbin/nvidia-smi
-ConditionPathExists=|/usr/lib/wsl/lib/nvidia-smi
-ConditionPathExists=/usr/bin/nvidia-ctk
-StartLimitBurst=5
-StartLimitIntervalSec=10s
-
-[Service]
-Type=oneshot
-Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml
-EnvironmentFile=-/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
-ExecCondition=/bin/sh -c '/usr/bin/grep -qE "/(nvidia|nvidia-current)[.]ko" /lib/modules/%v/modules.dep || [ -e /dev/dxg ]'
-ExecStart=/bin/sh -c '/usr/bin/nvidia-smi -L || /usr/sbin/nvidia-smi -L || /usr/lib/wsl/lib/nvidia-smi -L'
-ExecStart=-/bin/sh -c '[ -e /dev/dxg ] || /usr/bin/grep -q "^nvgpu " /proc/modules || /usr/bin/nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules || /usr/bin/nvidia-ctk system create-device-nodes --control-devices'
-ExecStart=/usr/bin/nvidia-ctk cdi generate
-CapabilityBoundingSet=CAP_SYS_MODULE CAP_SYS_ADMIN CAP_MKNOD
-Restart=on-failure
-RestartSec=1s
-
-[Install]
-WantedBy=multi-user.target
-`
 	cdi1201Engines = "[Unit]\nBefore=docker.service containerd.service crio.service\n\n[Service]\nTimeoutStartSec=90s\n"
 )
+
+//go:embed testdata/nvidia-cdi-refresh-1190.service
+var cdi1190 string
+
+//go:embed testdata/nvidia-cdi-refresh-1201.service
+var cdi1201 string
 
 // fakeDevices makes at each boot what the kernel modules and nvidia-modprobe make: device nodes, those of MIG included, and the file
 // that says which node is of which instance (15 GPU instances with 8 compute instances each, from 3 on).
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
-const fakeDevices = `#!/bin/sh
-set -e
-mkdir -p /run/driver/nvidia-caps /dev/nvidia-caps
-mknod /dev/nvidia0 c 195 0; mknod /dev/nvidia1 c 195 1; mknod /dev/nvidiactl c 195 255
-printf 'config 1\nmonitor 2\n' >/run/driver/nvidia-caps/mig-minors
-minor=3
-for gpu in 0 1; do for gi in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do
-  for access in access ci0/access ci1/access ci2/access ci3/access ci4/access ci5/access ci6/access ci7/access; do
-    echo "gpu$gpu/gi$gi/$access $minor" >>/run/driver/nvidia-caps/mig-minors
-    mknod /dev/nvidia-caps/nvidia-cap$minor c 235 $minor
-    minor=$((minor+1))
-  done
-done; done
-mount --bind /run/driver /proc/driver
-`
+//
+//go:embed testdata/devices.sh
+var fakeDevices string
 
 // bootCDI boots a host with two fake A100, NVIDIA's own container toolkit, and the toolkit's units of a version.
 func bootCDI(t *testing.T, units map[string]string) gpuNode {

@@ -4,6 +4,7 @@
 package lab_test
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"regexp"
@@ -25,41 +26,9 @@ type dnfDriver struct {
 }
 
 // tools is what builds modules, as packages without a file: the host's own compiler is of Debian's.
-const tools = `Name: lab-tools
-Version: 1
-Release: 1.el9
-Summary: replaces what builds modules
-License: Apache-2.0
-BuildArch: noarch
-AutoReqProv: no
-%%description
-Nothing but names.
-%%package -n dkms
-Summary: dkms
-%%description -n dkms
-dkms
-%%files -n dkms
-%%package -n gcc
-Summary: gcc
-%%description -n gcc
-gcc
-%%files -n gcc
-%%package -n make
-Summary: make
-%%description -n make
-make
-%%files -n make
-%%package -n python3-dnf-plugin-versionlock
-Summary: versionlock
-%%description -n python3-dnf-plugin-versionlock
-versionlock
-%%files -n python3-dnf-plugin-versionlock
-%%package -n kernel-devel-%[1]s
-Summary: headers
-%%description -n kernel-devel-%[1]s
-headers
-%%files -n kernel-devel-%[1]s
-`
+//
+//go:embed testdata/tools.spec
+var tools string
 
 func newDnfDriver(t *testing.T) *dnfDriver {
 	t.Helper()
@@ -67,7 +36,7 @@ func newDnfDriver(t *testing.T) *dnfDriver {
 	d := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8, Repos: dir}), t, repos.Fingerprint(t, dir)}
 	repos.Show(d.Host, repos.Good)
 	kernel := strings.TrimSpace(d.Must("uname", "-r"))
-	d.Put("/root/tools.spec", fmt.Sprintf(tools, kernel), 0o644)
+	d.Put("/root/tools.spec", strings.ReplaceAll(tools, "KERNEL", kernel), 0o644)
 	d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
 	d.Must("createrepo_c", "-q", "/srv/tools")
 	d.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
@@ -324,7 +293,7 @@ func TestLabDnfNewer(t *testing.T) {
 func TestLabDnfPriorities(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
-	d.Put("/root/newer.spec", strings.Replace(fmt.Sprintf(tools, "9"), "Version: 1\n", "Version: 9\n", 1), 0o644)
+	d.Put("/root/newer.spec", strings.Replace(strings.ReplaceAll(tools, "KERNEL", "9"), "Version: 1\n", "Version: 9\n", 1), 0o644)
 	d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/newer", "/root/newer.spec")
 	d.Must("createrepo_c", "-q", "/srv/newer")
 	d.spec("580.65.06")

@@ -6,6 +6,7 @@ package laws
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,29 +31,8 @@ import (
 
 // What the shipped stages do not do yet is shown with stages made for it: batches, reboots, breaks, keeps, steps, units.
 
-const bare = `
--- sim.toml --
-now = 2026-01-02T03:04:05Z
-[[unit]]
-name = "d.service"
-enabled = "disabled"
-active = "inactive"
-reads = ["/etc/d.conf"]
-[[command]]
-argv = ["is-done"]
-exit = 1
-[[command]]
-argv = ["do-it"]
-writes = { "/srv/done" = "yes\n" }
--- etc/d.conf --
-old
--- etc/link.conf link=/etc/d.conf --
--- pkg/ --
--- pkg/old --
-1
--- etc/systemd/system/ --
--- srv/ --
-`
+//go:embed testdata/bare.txtar
+var bare string
 
 func node(t testing.TB) *simhost.Node { return machine{"bare", []byte(bare)}.boot(t) }
 

@@ -5,6 +5,7 @@ package laws
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,38 +25,9 @@ import (
 
 // gb200 is a tray of a GB200 NVL72 with its driver and nvidia-imex installed, as the package leaves it: enabled and running,
 // with its configuration file. The keys and their defaults are those of the file in aws/aws-parallelcluster-cookbook.
-const gb200 = `
--- sim.toml --
-[[unit]]
-name = "nvidia-imex.service"
-enabled = "enabled"
-active = "active"
-reads = ["/etc/nvidia-imex/*"]
--- bin link=usr/bin --
--- lib link=usr/lib --
--- usr/lib/ld-linux-aarch64.so.1 mode=0755 size=203184 --
--- etc/os-release --
-ID=ubuntu
-VERSION_ID="24.04"
--- etc/systemd/system/multi-user.target.wants/ssh.service link=/usr/lib/systemd/system/ssh.service --
--- run/ --
--- proc/sys/kernel/osrelease --
-6.8.0-1042-nvidia-64k
--- usr/lib/modules/6.8.0-1042-nvidia-64k/modules.dep --
--- sys/bus/pci/devices/0008:01:00.0/uevent --
-PCI_CLASS=30200
-PCI_ID=10DE:2941
--- sys/module/nvidia/version --
-580.95.05
--- etc/nvidia-imex/config.cfg --
-# NVIDIA IMEX configuration file.
-LOG_LEVEL=4
-IMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg
-#  Description: Enabled the command/control service to allow for querying information from the IMEX daemon.
-IMEX_CMD_ENABLED=0
-IMEX_CMD_PORT=50005
-IMEX_CMD_UNIX_DOMAIN_PATH=
-`
+//
+//go:embed testdata/gb200.txtar
+var gb200 string
 
 var imexSpecs = map[string]string{
 	"auto":  "imex = \"auto\"\n",

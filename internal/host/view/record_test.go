@@ -5,6 +5,7 @@ package view_test
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -20,109 +21,8 @@ import (
 // planted is what no recording may hold.
 const planted = "hunter2"
 
-const secretNode = `
--- sim.toml --
-now = 2026-02-03T04:05:06.5Z
-[[unit]]
-name = "containerd.service"
-enabled = "enabled"
-active = "active"
-[[command]]
-argv = ["containerd", "config", "dump"]
-stdout = """
-version = 2
-[plugins."io.containerd.grpc.v1.cri".registry.configs."r.example".auth]
-  username = "hunter2"
-  password = "hunter2"
-[plugins.x]
-  a = 1
-"""
-[[command]]
-argv = ["cat", "/etc/shadow"]
-stdout = "hunter2"
-[[command]]
-argv = ["dpkg", "-s", "x"]
-exit = 1
-stderr = "no such package, token=hunter2"
--- etc/os-release chattr=i --
-ID=debian
--- etc/shadow mode=0600 --
-root:hunter2
--- etc/containerd/config.toml mode=0600 owner=1:2 xattr=user.secret=hunter2 xattr=security.selinux=0sYTpi --
-version = 2
-[plugins."cri".registry.configs."a".auth]
-  auth = "hunter2"
-  user = 'hunter2'
-  many = [
-    "hunter2",
-    "hunter2" ] # hunter2
-[plugins."cri".cgroups]
-  SystemdCgroup = true
-[host."x".header]
-  X-My-Thing = ["hunter2"]
-[other]
-  Authorization = ["Basic hunter2hunter2"] # hunter2
-  registry_token = """
-hunter2
-"""
-  # password = "hunter2"
-  api-key = 5 # hunter2
-  inline = { username = "me", password = "hunter2" }
-  proxy = "http://me:hunter2@proxy:3128/x"
-  argv = ["--token", "x", "--password=hunter2", "kept"]
-  keep = "this"
--- etc/docker/daemon.json nonl --
-{"auths":{"r.example":{"auth":"hunter2","identitytoken":"hunter2"}},"n":1,
- "tokens": [
-   "hunter2",
-   "a\"hunter2" ],
- "debug": true, "log-driver": "keep"}
--- etc/systemd/system/containerd.service.d/x.conf --
-[Service]
-Environment="REGISTRY_TOKEN=hunter2" "PATH=/bin"
-Environment=MY_SECRET=hunter2
-ExecStart=/usr/bin/x --password hunter2 --keep
-ExecStart=/usr/bin/x --bootstrap-token=hunter2
--- etc/yum.repos.d/x.repo --
-[keep]
-baseurl=https://me:hunter2@mirror.example/x
-password=hunter2, hunter2
--- var/lib/kubelet/config.yaml --
-cgroupDriver: systemd
-staticPodURLHeader:
-  Authorization:
-  - "hunter2"
-  X-Token: |
-    hunter2
-    hunter2
-authentication:
-  webhook:
-    enabled: true
-keep: this
--- proc/cmdline --
-BOOT_IMAGE=/vmlinuz token=hunter2 nouveau.modeset=0
--- var/lib/dpkg/status --
-Package: nvidia-driver-580
-Status: install ok installed
-Version: 580.95.05
-Description: hunter2
- more hunter2
-
-Package: my-secret-tool
-Version: 1
-
-Package: containerd
-Version: 1.7.24
--- etc/binary.key base64 --
-AAECAw==
--- usr/share/keyrings/x.gpg base64 --
-AP/+AQ==
--- etc/link link=containerd/config.toml --
--- "etc/with space" --
--- run/containerd/containerd.sock type=socket mode=0660 --
--- etc/crlf.conf base64 --
-YQ0KYg==
-`
+//go:embed testdata/secrets.txtar
+var secretNode string
 
 // look reads much of the machine and returns what it saw.
 func look(t *testing.T, v host.View) string {

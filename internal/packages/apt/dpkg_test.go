@@ -4,6 +4,7 @@
 package apt
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -21,36 +22,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-const status = `Package: dpkg
-Essential: yes
-Status: install ok installed
-Architecture: amd64
-Version: 1.21.22
-Description: x
- Package: not-this-one
-
-Package: libfoo
-Status: hold ok installed
-Architecture: i386
-Installed-Size: 12
-Version: 1.0-1
-
-Package: gone
-Status: deinstall ok config-files
-Architecture: all
-Version: 2
-Conffiles:
- /etc/gone 0123
-
-Package: never
-Status: hold ok not-installed
-Architecture: amd64
-
-Package: half
-Status: install reinstreq half-installed
-Architecture: amd64
-Version: 3
-`
+//go:embed testdata/status
+var status string
 
 func TestDpkgDatabase(t *testing.T) {
 	t.Parallel()

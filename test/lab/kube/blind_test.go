@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	_ "embed"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -33,36 +34,9 @@ const (
 // blindBoot is what a GPU machine shows after each boot and a container does not: NVIDIA's module in /proc and /sys, its device
 // nodes, the driver of each GPU. $1 is the kind of module, "" for none.
 // Sources: kernel-open/nvidia/nv-procfs.c in NVIDIA/open-gpu-kernel-modules; chapter 6 of the driver's README.
-const blindBoot = `set -e
-umount /proc/driver 2>/dev/null || :
-mount -o remount,rw /sys
-rm -rf /run/driver /sys/module/nvidia /sys/module/nvidia_uvm
-rm -f /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl
-# The fake library puts its GPUs on other buses than the lab.
-cd /usr/lib/gpuadm-lab/pci
-for bus in 18:17 28:1f; do
-  from=0000:${bus%:*}:00.0 to=0000:${bus#*:}:00.0
-  [ ! -e sys/$from ] || { mv sys/$from sys/$to; sed -i s/$from/$to/ sys/$to/uevent; }
-done
-for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
-  dir=/usr/lib/gpuadm-lab/pci/sys/$(basename $(dirname $gpu)); sed -i /^DRIVER=/d $dir/uevent
-done
-[ -n "$1" ] || exit 0
-mkdir -p /run/driver/nvidia /sys/module/nvidia /sys/module/nvidia_uvm
-echo "NVRM version: NVIDIA UNIX $1  580.95.05  Release Build  (root@node)
-GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)" >/run/driver/nvidia/version
-echo 580.95.05 >/sys/module/nvidia/version; echo 2 >/sys/module/nvidia/refcnt; echo live >/sys/module/nvidia/initstate
-cp /sys/module/nvidia/* /sys/module/nvidia_uvm/
-minor=0
-for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
-  name=$(basename $(dirname $gpu)); dir=/usr/lib/gpuadm-lab/pci/sys/$name
-  echo DRIVER=nvidia >>$dir/uevent
-  mkdir -p /run/driver/nvidia/gpus/$name; echo "Bus Location: 	 $name" >/run/driver/nvidia/gpus/$name/information
-  mknod -m 666 /dev/nvidia$minor c 195 $minor; minor=$((minor+1))
-done
-mknod -m 666 /dev/nvidiactl c 195 255
-mount --bind /run/driver /proc/driver
-`
+//
+//go:embed testdata/blind-boot.sh
+var blindBoot string
 
 // blindPackages are a driver from NVIDIA's repository, by dkms, and the container toolkit, as dpkg knows them.
 func (n gpuHost) blindPackages() {
@@ -119,32 +93,9 @@ func (n gpuHost) blindContainerd(head, first string) {
 }
 
 // blindToolkitText is what nvidia-ctk config prints.
-const blindToolkitText = `#accept-nvidia-visible-devices-as-volume-mounts = false
-#accept-nvidia-visible-devices-envvar-when-unprivileged = true
-disable-require = false
-supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
-
-[nvidia-container-cli]
-environment = []
-#ldcache = "/etc/ld.so.cache"
-ldconfig = "@/sbin/ldconfig"
-load-kmods = true
-#no-cgroups = false
-#path = "/usr/bin/nvidia-container-cli"
-#root = "/run/nvidia/driver"
-
-[nvidia-container-runtime]
-log-level = "info"
-mode = "auto"
-runtimes = ["docker-runc", "runc", "crun"]
-
-[nvidia-container-runtime-hook]
-path = "nvidia-container-runtime-hook"
-skip-mode-detection = false
-
-[nvidia-ctk]
-path = "nvidia-ctk"
-`
+//
+//go:embed testdata/blind-toolkit.toml
+var blindToolkitText string
 
 // blindFault is one broken machine. roots are the root causes that doctor names, with spaces between; docs/doctor-score.md says
 // whether they are the right ones.
@@ -216,30 +167,9 @@ func (n gpuHost) kernelSays(text string) {
 
 // noGSP is what the open modules say of a GPU before Turing: negativo17/nvidia-driver#158, and kernel-open/nvidia/nv-pci.c in
 // NVIDIA/open-gpu-kernel-modules.
-const noGSP = `[    9.512004] nvidia: loading out-of-tree module taints kernel.
-[    9.544172] nvidia-nvlink: Nvlink Core is being initialized, major device number 236
-[    9.551200] NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:1db6)
-               NVRM: installed in this system is not supported by open
-               NVRM: nvidia.ko because it does not include the required GPU
-               NVRM: System Processor (GSP).
-               NVRM: Please see the 'Open Linux Kernel Modules' and 'GSP
-               NVRM: Firmware' sections in the driver README, available on
-               NVRM: the Linux graphics driver download page at
-               NVRM: www.nvidia.com.
-[    9.552311] nvidia 0000:17:00.0: probe with driver nvidia failed with error -1
-[    9.560071] NVRM: The NVIDIA GPU 0000:1f:00.0 (PCI ID: 10de:1db6)
-               NVRM: installed in this system is not supported by open
-               NVRM: nvidia.ko because it does not include the required GPU
-               NVRM: System Processor (GSP).
-               NVRM: Please see the 'Open Linux Kernel Modules' and 'GSP
-               NVRM: Firmware' sections in the driver README, available on
-               NVRM: the Linux graphics driver download page at
-               NVRM: www.nvidia.com.
-[    9.561012] nvidia 0000:1f:00.0: probe with driver nvidia failed with error -1
-[    9.561455] NVRM: The NVIDIA probe routine failed for 2 device(s).
-[    9.561460] NVRM: None of the NVIDIA devices were initialized.
-[    9.562108] nvidia-nvlink: Unregistered Nvlink Core, major device number 236
-`
+//
+//go:embed testdata/no-gsp.log
+var noGSP string
 
 // kubeletSays restarts kubelet and waits until it says a text.
 func (n gpuHost) kubeletSays(text string) {
@@ -278,17 +208,9 @@ func (n gpuHost) unedit(file string) {
 }
 
 // pluginSays is what the device plugin prints in a container without NVIDIA's libraries: NVIDIA/k8s-device-plugin#406 and #478.
-const pluginSays = `I0524 08:28:03.907585       1 main.go:256] Retreiving plugins.
-W0524 08:28:03.908010       1 factory.go:31] No valid resources detected, creating a null CDI handler
-I0524 08:28:03.908084       1 factory.go:107] Detected non-NVML platform: could not load NVML library: libnvidia-ml.so.1: cannot open shared object file: No such file or directory
-I0524 08:28:03.908113       1 factory.go:107] Detected non-Tegra platform: /sys/devices/soc0/family file not found
-E0524 08:28:03.908121       1 factory.go:115] Incompatible platform detected
-E0524 08:28:03.908130       1 factory.go:116] If this is a GPU node, did you configure the NVIDIA Container Toolkit?
-E0524 08:28:03.908136       1 factory.go:117] You can check the prerequisites at: https://github.com/NVIDIA/k8s-device-plugin#prerequisites
-E0524 08:28:03.908142       1 factory.go:118] You can learn how to set the runtime at: https://github.com/NVIDIA/k8s-device-plugin#quick-start
-E0524 08:28:03.908149       1 factory.go:119] If this is not a GPU node, you should set up a toleration or nodeSelector to only deploy this plugin on GPU nodes
-E0524 08:28:03.915664       1 main.go:123] error starting plugins: error creating plugin manager: unable to create plugin manager: platform detection failed
-`
+//
+//go:embed testdata/plugin.log
+var pluginSays string
 
 const (
 	pluginImage = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"

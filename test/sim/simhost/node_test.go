@@ -4,6 +4,7 @@
 package simhost_test
 
 import (
+	_ "embed"
 	"errors"
 	"io/fs"
 	"strings"
@@ -19,46 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-const containerd = `
--- sim.toml --
-now = 2026-02-03T04:05:06Z
-[[unit]]
-name = "containerd.service"
-enabled = "enabled"
-active = "active"
-reads = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml"]
-makes = ["/run/containerd/containerd.sock"]
-refuses = "broken"
-[[unit]]
-name = "kubelet.service"
-enabled = "disabled"
-[[unit]]
-name = "dbus.service"
-enabled = "static"
-active = "active"
-[[unit]]
-name = "gone.service"
-load = "not-found"
-[[command]]
-argv = ["dpkg", "--print-architecture"]
-stdout = "amd64\n"
-[[command]]
-argv = ["apt-get", "install"]
-prefix = true
-writes = { "/lib/x/new" = "made\n" }
-removes = ["/etc/old", "/etc/none"]
-[[command]]
-argv = ["fails"]
-exit = 5
-stderr = "it fails\n"
--- lib link=usr/lib --
--- etc/containerd/config.toml --
-version = 2
--- etc/containerd/conf.d/ --
--- etc/old --
--- etc/l link=/etc/containerd --
--- run/left --
-`
+//go:embed testdata/containerd.txtar
+var containerd string
 
 func node(t *testing.T, archive string) *simhost.Node {
 	t.Helper()
