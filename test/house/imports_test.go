@@ -21,7 +21,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":             {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/agent", "internal/converge", "internal/devices", "internal/doctor", "internal/facts", "internal/host", "internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/host/view", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
+	"cmd/gpuadm":             {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/agent", "internal/converge", "internal/devices", "internal/doctor", "internal/facts", "internal/host", "internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/host/view", "internal/instance", "internal/mask", "internal/nearest", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
 	"internal/agent":         {"cloud/node", "mig", "stages", "internal/converge", "internal/devices", "internal/host", "internal/host/systemd", "internal/instance", "internal/spec", "internal/trouble"},
 	"images/build/oldlibc":   {},
 	"images/daemonset":       {},
