@@ -23,6 +23,8 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	switch {
 	case next.Problem != "":
 		problem = next.Problem
+	case next.Nvidia == nil && c.Owner != "": // who may bring it when the kernel has started, as on Container-Optimized OS
+		return ""
 	case next.Nvidia == nil && len(next.Unlisted) > 0:
 		problem = fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
 	case next.Nvidia == nil && c.Precompiled:

@@ -98,7 +98,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 		all = append(all, Assigned{g, *entry})
 	}
 	if len(all) == 0 && len(entries) > 0 && !idle {
-		return nil, noGPU(gpus)
+		return nil, noGPU(entries, gpus)
 	}
 	return all, nil
 }
@@ -114,8 +114,11 @@ func Needs(entries []Entry) int {
 	return n
 }
 
-func noGPU(gpus []host.GPU) error {
+func noGPU(entries []Entry, gpus []host.GPU) error {
 	t := &trouble.Error{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
+	if slices.ContainsFunc(gpus, func(g host.GPU) bool { return slices.ContainsFunc(entries, func(e Entry) bool { return e.Matches(g) }) }) {
+		t.What, t.Try = "cannot partition the GPUs: those that the entries are for have no MIG", []string{"remove [mig] from node.toml, or write it for machines whose GPUs have MIG"}
+	}
 	for _, g := range gpus {
 		has := ""
 		if !g.MIG {

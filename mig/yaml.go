@@ -70,8 +70,10 @@ func (p *parted) read(data []byte) (f fileYAML) {
 		return f
 	}
 	if err == nil {
-		if more := d.Decode(new(yaml.Node)); more == nil {
-			p.add(1, "keep one", "the file has more than one document")
+		var next yaml.Node
+		if more := d.Decode(&next); more == nil {
+			p.add(max(1, next.Line), "write version: v1 and mig-configs alone into a file: in NVIDIA's manifests they are below config.yaml of a ConfigMap's data",
+				"the file has more than one document")
 		} else if !errors.Is(more, io.EOF) {
 			err = more
 		}

@@ -57,7 +57,10 @@ func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 		Sharing map[string]any `yaml:",omitempty"`
 	}
 	c.Version, c.Flags = "v1", map[string]any{"migStrategy": s.Sharing.Strategy}
-	if !s.Toolkit.AcceptEnvvarUnprivileged { // the plugin's default gives a pod without privileges nothing then
+	switch { // the plugin's default, a variable, gives nothing to a pod without privileges, or to one that no handler starts
+	case s.Runtime.Inject == "cdi":
+		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "cdi-cri"}
+	case !s.Toolkit.AcceptEnvvarUnprivileged:
 		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "volume-mounts"}
 	}
 	shared := map[string]any{"resources": []any{map[string]any{"name": "nvidia.com/gpu", "replicas": s.Sharing.Replicas()}}}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -66,7 +67,41 @@ A device plugin that runs as a unit of the machine reads no ConfigMap.`,
 	}
 	plugin.Flags().StringVar(&namespace, "namespace", "nvidia-device-plugin", "`NAME` of the namespace in which the plugin runs")
 	cmd.AddCommand(plugin)
+	unknown := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknown(cmd, args)
+		}
+		return c.manifests(cmd.Commands())
+	}
 	return cmd
+}
+
+// manifests prints all that the cluster needs: a RuntimeClass where there is a handler to name, and the device plugin's configuration
+// where [sharing] says one.
+func (c *common) manifests(all []*cobra.Command) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	s, err := c.spec(h, c.files)
+	if err != nil {
+		return err
+	}
+	first := true
+	for _, of := range slices.Backward(all) { // cobra has them by name
+		if of.Name() == "runtimeclass" && s.Runtime.Inject == "cdi" || of.Name() == "device-plugin" && !s.Has("sharing") {
+			continue
+		}
+		if !first && c.output != "json" {
+			printf(c.stdout, "---\n")
+		}
+		first = false
+		if err := of.RunE(of, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // manifest prints an object for the cluster, made of the spec alone: as YAML under a comment, or as JSON.

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/spf13/cobra"
 )
@@ -113,6 +114,9 @@ pool, or a key of node.toml. It changes nothing.`,
 				return err
 			}
 			s, err := c.spec(h, c.files)
+			if errors.Is(err, errNoSpec) { // whose a node is, is asked before a spec is written for it
+				s, err = spec.Defaults(), nil
+			}
 			if err != nil {
 				return err
 			}
