@@ -65,25 +65,6 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 	}
 }
 
-// TestOffered: a plan is refused whose partitions the device plugin offers to no pod; it counts the GPUs that no entry is for, too.
-func TestOffered(t *testing.T) {
-	a, b := must.Get(Find("H100-80GB"))(t).GPU(), must.Get(Find("H100-80GB"))(t).GPU()
-	a.Address, b.Address, b.Index = "0000:17:00.0", "0000:3d:00.0", 1
-	for toml, says := range map[string]string{
-		"[[mig.gpu]]\nlayout = { \"1g\" = 7 }\n":                             "",
-		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"1g\" = 7 }\n":              "GPU 0 has MIG, GPU 1 has not",
-		"[[mig.gpu]]\nlayout = { \"1c.3g\" = 2 }\n":                          "",
-		"[mig]\nfile = \"/mig.yaml\"\n":                                      "GPU 0 has 1g.10gb, GPU 1 has 2g.20gb",
-		"[[mig.gpu]]\nplacements = [{ profile = \"3g.40gb\", start = 4 }]\n": "",
-	} {
-		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[sharing]\nstrategy = \"single\"\n" + toml)}))(t)
-		_, err := wants(s, facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{a, b}}, Files: map[string][]byte{
-			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, {devices: [1], mig-enabled: true, mig-devices: {2g.20gb: 3}}]\n"),
-		}})
-		check.That(t, (err == nil) == (says == "") && strings.Contains(words(err), says), "%s: %v; want %q", toml, err, says)
-	}
-}
-
 // TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs write them, and a subsystem also
 // where GPUs are planned for that no machine has.
 func TestPicksOneGPU(t *testing.T) {
