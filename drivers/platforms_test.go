@@ -48,11 +48,18 @@ var platforms = []struct {
 
 // systems are os-release's ID and VERSION_ID, a kernel, and the spec's source where it is not auto.
 var systems = [][4]string{
-	{"ubuntu", "22.04", "6.8.0-41-generic"}, {"ubuntu", "24.04", "6.8.0-41-generic"}, {"ubuntu", "26.04", "7.0.0-12-generic"},
-	{"debian", "13", "6.12.41-cloud-amd64"}, {"rocky", "9.6", "5.14.0-570.el9.x86_64"}, {"amzn", "2023", "6.12.40-64.114.amzn2023.x86_64"},
-	{"azurelinux", "3.0", "6.6.96.1-1.azl3"}, {"azurelinux", "4.0", "6.18.31-1.3.azl4.x86_64"},
-	{"rhel", "10.1", "6.12.0-124.56.1.el10_1.x86_64"}, {"rhel", "10.1", "6.12.0-124.56.1.el10_1.x86_64", "distro"},
-	{"almalinux", "9.6", "5.14.0-570.el9.x86_64", "distro"}, {"sles", "15.6", "6.4.0-150600.23-default"},
+	{"ubuntu", "22.04", "6.8.0-41-generic"},
+	{"ubuntu", "24.04", "6.8.0-41-generic"},
+	{"ubuntu", "26.04", "7.0.0-12-generic"},
+	{"debian", "13", "6.12.41-cloud-amd64"},
+	{"rocky", "9.6", "5.14.0-570.el9.x86_64"},
+	{"amzn", "2023", "6.12.40-64.114.amzn2023.x86_64"},
+	{"azurelinux", "3.0", "6.6.96.1-1.azl3"},
+	{"azurelinux", "4.0", "6.18.31-1.3.azl4.x86_64"},
+	{"rhel", "10.1", "6.12.0-124.56.1.el10_1.x86_64"},
+	{"rhel", "10.1", "6.12.0-124.56.1.el10_1.x86_64", "distro"},
+	{"almalinux", "9.6", "5.14.0-570.el9.x86_64", "distro"},
+	{"sles", "15.6", "6.4.0-150600.23-default"},
 }
 
 // platform is a machine of platforms under a system.
