@@ -37,9 +37,7 @@ func TestAsk(t *testing.T) {
 	t.Setenv("https_proxy", "http://proxy:3128")
 	out, err := quick().Ask(t.Context(), sh(`cat; echo "$LC_ALL $PATH $LD_PRELOAD $https_proxy"; pwd; echo talk >&2`))
 	want := "C " + searchPath + "  http://proxy:3128\n/\n"
-	if err != nil || string(out) != want {
-		t.Errorf("%q (%v), want %q", out, err, want)
-	}
+	check.That(t, err == nil && string(out) == want, "%q (%v), want %q", out, err, want)
 }
 
 func TestAskFails(t *testing.T) {
@@ -56,21 +54,16 @@ func TestAskFails(t *testing.T) {
 	} {
 		_, err := quick().Ask(t.Context(), c.argv)
 		failed := (*host.CommandError)(nil)
-		if !errors.As(err, &failed) || failed.Code != c.code || err.Error() != c.want {
-			t.Errorf("%q: %v, want %s", c.argv, err, c.want)
-		}
+		check.That(t, errors.As(err, &failed) && failed.Code == c.code && err.Error() == c.want, "%q: %v, want %s", c.argv, err, c.want)
 	}
-	if _, err := quick().Ask(t.Context(), []string{"no-such-program"}); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("a missing program is not fs.ErrNotExist")
-	}
+	_, err := quick().Ask(t.Context(), []string{"no-such-program"})
+	check.That(t, errors.Is(err, fs.ErrNotExist), "a missing program is not fs.ErrNotExist")
 }
 
 func TestStderrTail(t *testing.T) {
 	_, err := quick().Ask(t.Context(), sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1"))
 	text := err.(*host.CommandError).Stderr
-	if len(text) > maxStderr || !strings.HasSuffix(text, "line 1999") || !strings.HasPrefix(text, "line ") {
-		t.Errorf("%d bytes from %.20q", len(text), text)
-	}
+	check.That(t, len(text) <= maxStderr && strings.HasSuffix(text, "line 1999") && strings.HasPrefix(text, "line "), "%d bytes from %.20q", len(text), text)
 }
 
 func TestTooMuchOutput(t *testing.T) {
@@ -78,9 +71,7 @@ func TestTooMuchOutput(t *testing.T) {
 		t.Errorf("ask: %v", err)
 	}
 	out, err := quick().Do(t.Context(), sh("head -c 3000000 /dev/zero; echo end >&2"), nil)
-	if err != nil || len(out) != 1<<20 {
-		t.Errorf("do: %d bytes, %v", len(out), err)
-	}
+	check.That(t, err == nil && len(out) == 1<<20, "do: %d bytes, %v", len(out), err)
 }
 
 // TestCancel ends a command that ignores SIGTERM, together with its children, and one that does not, with time to clean up.
@@ -102,39 +93,31 @@ func TestCancel(t *testing.T) {
 	start := time.Now()
 	_, err := quick().Do(cancelled(name("ready")), sh(`trap "" TERM; (trap "" TERM; >`+name("child")+`; sleep 60; sleep 60) & echo $! $$ >`+pids+`
 		while ! [ -e `+name("child")+` ]; do sleep 0.01; done; >`+name("ready")+`; wait; sleep 60`), nil)
-	if took := time.Since(start); !errors.Is(err, context.Canceled) || took < quick().kill {
-		t.Errorf("%v after %v", err, took)
-	}
+	took := time.Since(start)
+	check.That(t, errors.Is(err, context.Canceled) && took >= quick().kill, "%v after %v", err, took)
 	data, _ := os.ReadFile(pids)
-	if len(strings.Fields(string(data))) != 2 {
-		t.Errorf("processes %q", data)
-	}
+	check.That(t, len(strings.Fields(string(data))) == 2, "processes %q", data)
 	for _, field := range strings.Fields(string(data)) {
 		pid, _ := strconv.Atoi(field)
 		// SIGKILL was sent; a busy machine takes a moment to act on it.
 		for end := time.Now().Add(10 * time.Second); alive(pid) && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if alive(pid) {
-			t.Errorf("process %d lives on", pid)
-		}
+		check.That(t, !alive(pid), "process %d lives on", pid)
 	}
 
 	patient := New()
 	patient.kill, patient.max = time.Minute, 1<<20
 	_, err = patient.Do(cancelled(name("waits")), sh(`trap "echo bye >`+pids+`; exit 0" TERM; >`+name("waits")+`; while :; do sleep 0.05; done`), nil)
-	if data, _ := os.ReadFile(pids); string(data) != "bye\n" || !errors.Is(err, context.Canceled) {
-		t.Errorf("%q (%v)", data, err)
-	}
+	data, _ = os.ReadFile(pids)
+	check.That(t, string(data) == "bye\n" && errors.Is(err, context.Canceled), "%q (%v)", data, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := quick().Ask(ctx, sh("echo >"+pids+".never")); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that had ended: %v", err)
-	}
-	if _, err := os.Stat(pids + ".never"); err == nil {
-		t.Error("a command ran with a context that had ended")
-	}
+	_, err = quick().Ask(ctx, sh("echo >"+pids+".never"))
+	check.That(t, errors.Is(err, context.Canceled), "with a context that had ended: %v", err)
+	_, err = os.Stat(pids + ".never")
+	check.That(t, err != nil, "a command ran with a context that had ended")
 }
 
 // alive says whether a process is more than a zombie.
@@ -161,9 +144,7 @@ func TestSelf(t *testing.T) {
 	defer lock.Close()
 	for _, inherit := range []*os.File{nil, lock} {
 		out, err := quick().Do(t.Context(), sh("sh -c 'readlink "+host.Self+"'; true"), inherit)
-		if err != nil || strings.TrimSpace(string(out)) != own {
-			t.Errorf("%q, %v, want %s", out, err, own)
-		}
+		check.That(t, err == nil && strings.TrimSpace(string(out)) == own, "%q, %v, want %s", out, err, own)
 	}
 }
 
@@ -171,12 +152,10 @@ func TestInherits(t *testing.T) {
 	lock := must.Get(os.Create(filepath.Join(t.TempDir(), "lock")))(t)
 	defer lock.Close()
 	look := sh("readlink /proc/$$/fd/*; true")
-	if out, err := quick().Do(t.Context(), look, lock); err != nil || !strings.Contains(string(out), "/lock\n") {
-		t.Errorf("do: the command has %q (%v)", out, err)
-	}
-	if out, err := quick().Ask(t.Context(), look); err != nil || strings.Contains(string(out), "lock") {
-		t.Errorf("ask: the command has %q (%v)", out, err)
-	}
+	out, err := quick().Do(t.Context(), look, lock)
+	check.That(t, err == nil && strings.Contains(string(out), "/lock\n"), "do: the command has %q (%v)", out, err)
+	out, err = quick().Ask(t.Context(), look)
+	check.That(t, err == nil && !strings.Contains(string(out), "lock"), "ask: the command has %q (%v)", out, err)
 }
 
 // TestFollow: who follows a command hears its lines when they are printed, progress bars too, and no secret.

@@ -61,25 +61,16 @@ func TestNVMLRead(t *testing.T) {
 	h.fake.Hold(1, -1, 12)
 	h.fake.Forget()
 	d := readDriver(t, h)
-	if d.Version != "580.95.05" || d.NVML != d.Version || d.CUDA != "13.0" || len(d.GPUs) != 3 {
-		t.Errorf("%+v", d)
-	}
+	check.That(t, d.Version == "580.95.05" && d.NVML == d.Version && d.CUDA == "13.0" && len(d.GPUs) == 3, "%+v", d)
 	dump := h.fake.Dump()
 	for i, g := range d.GPUs {
-		if g.Index != i || g.Minor != i || g.UUID != dump.GPUs[i].UUID || g.Serial != dump.GPUs[i].Serial || g.Address != dump.GPUs[i].Address {
-			t.Errorf("%+v", g)
-		}
+		check.That(t, g.Index == i && g.Minor == i && g.UUID == dump.GPUs[i].UUID && g.Serial == dump.GPUs[i].Serial && g.Address == dump.GPUs[i].Address, "%+v", g)
 	}
 	g := d.GPUs[0]
-	if !g.RemapFails || !g.RemapWaits || g.ECC != "on" || g.Fabric.State != "completed" || g.Fabric.Clique != 7 || len(g.Fabric.Cluster) != 36 {
-		t.Errorf("%+v", g)
-	}
-	if g.Uncorrected != 5 || g.Slowed != "power-brake" || d.GPUs[1].Uncorrected != 0 || d.GPUs[1].Slowed != "heat" || d.GPUs[2].Slowed != "" {
-		t.Errorf("%+v", d.GPUs)
-	}
-	if g.Name != "NVIDIA H100 80GB HBM3" || g.Device != "0x233010DE" || g.Sub != "0x16C110DE" || g.Arch != "hopper" || g.Compute != "9.0" || g.Memory != 81559<<20 {
-		t.Errorf("%+v", g)
-	}
+	check.That(t, g.RemapFails && g.RemapWaits && g.ECC == "on" && g.Fabric.State == "completed" && g.Fabric.Clique == 7 && len(g.Fabric.Cluster) == 36, "%+v", g)
+	check.That(t, g.Uncorrected == 5 && g.Slowed == "power-brake" && d.GPUs[1].Uncorrected == 0 && d.GPUs[1].Slowed == "heat" && d.GPUs[2].Slowed == "", "%+v", d.GPUs)
+	check.That(t, g.Name == "NVIDIA H100 80GB HBM3" && g.Device == "0x233010DE" && g.Sub == "0x16C110DE" && g.Arch == "hopper" && g.Compute == "9.0" && g.Memory == 81559<<20,
+		"%+v", g)
 	want := []host.Instance{{
 		ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{4242},
 		Compute: []host.ComputeInstance{{
@@ -87,23 +78,17 @@ func TestNVMLRead(t *testing.T) {
 			Share: host.Share{Memory: 40448 << 20, SMs: 60, Slices: 3, Compute: 3, Copy: 3, Decoders: 3, JPEG: 3},
 		}},
 	}}
-	if diff := cmp.Diff(want, g.Instances); diff != "" {
-		t.Error(diff)
-	}
-	if g := d.GPUs[1]; g.ECC != "off" || g.MIG || g.Profiles != nil || !slices.Equal(g.Clients, []int{12, 99}) || g.Fabric.State != "" {
-		t.Errorf("%+v", g)
-	}
+	check.None(t, cmp.Diff(want, g.Instances), "got")
+	g = d.GPUs[1]
+	check.That(t, g.ECC == "off" && !g.MIG && g.Profiles == nil && slices.Equal(g.Clients, []int{12, 99}) && g.Fabric.State == "", "%+v", g)
 	// The driver must be free to be unloaded afterwards, and each call costs.
 	counts, calls := h.fake.Dump().Counts, 0
 	for _, n := range counts {
 		calls += n
 	}
-	if counts["nvmlInit_v2"] != 1 || calls > 160 {
-		t.Errorf("%d calls: %v", calls, counts)
-	}
-	if _, ret := nvml.New(nvml.WithLibraryPath(h.fake.Library)).DeviceGetCount(); ret != nvml.ERROR_UNINITIALIZED {
-		t.Errorf("NVML is still open: %v", int(ret))
-	}
+	check.That(t, counts["nvmlInit_v2"] == 1 && calls <= 160, "%d calls: %v", calls, counts)
+	_, ret := nvml.New(nvml.WithLibraryPath(h.fake.Library)).DeviceGetCount()
+	check.That(t, ret == nvml.ERROR_UNINITIALIZED, "NVML is still open: %v", int(ret))
 }
 
 // TestNVMLLost: one GPU that does not answer leaves the others readable.
@@ -116,13 +101,9 @@ func TestNVMLLost(t *testing.T) {
 	lost := func(why string) {
 		t.Helper()
 		d := readDriver(t, h)
-		if len(d.GPUs) != 3 {
-			t.Fatalf("%d GPUs", len(d.GPUs))
-		}
+		must.That(t, len(d.GPUs) == 3, "%d GPUs", len(d.GPUs))
 		g := d.GPUs[1]
-		if g.Address != gpu1 || g.Index != 1 || g.Lost != why || g.UUID != "" || g.MIG || g.Profiles != nil {
-			t.Errorf("%+v", g)
-		}
+		check.That(t, g.Address == gpu1 && g.Index == 1 && g.Lost == why && g.UUID == "" && !g.MIG && g.Profiles == nil, "%+v", g)
 		for _, i := range []int{0, 2} {
 			if d.GPUs[i].Lost != "" || d.GPUs[i].UUID == "" || len(d.GPUs[i].Profiles) != 7 {
 				t.Errorf("%+v", d.GPUs[i])
@@ -132,9 +113,8 @@ func TestNVMLLost(t *testing.T) {
 	fake.Lose(1)
 	lost("it has fallen off the bus")
 	refused := (*host.GPUError)(nil)
-	if err := h.SetMIGMode(t.Context(), gpu1, true); !errors.As(err, &refused) || refused.GPU != gpu1 {
-		t.Errorf("%v", err)
-	}
+	err = h.SetMIGMode(t.Context(), gpu1, true)
+	check.That(t, errors.As(err, &refused) && refused.GPU == gpu1, "%v", err)
 	fake.Reboot()
 	fake.Do("fail", "--call", "nvmlDeviceGetUUID", "--gpu", "1", "--code", "GPU_IS_LOST", "--nth", "0") // while it is being read
 	lost("it has fallen off the bus")
@@ -155,38 +135,30 @@ func TestNVMLRefuses(t *testing.T) {
 	} {
 		h.fake.Init(code)
 		_, err := h.Driver(t.Context())
-		if !errors.As(err, &none) || !strings.Contains(none.Why, says) || none.Try == "" {
-			t.Errorf("%s: %v", code, err)
-		}
-		if err := h.SetPersistence(t.Context(), gpu0, true); !errors.As(err, &none) {
-			t.Errorf("%s: %v", code, err)
-		}
+		check.That(t, errors.As(err, &none) && strings.Contains(none.Why, says) && none.Try != "", "%s: %v", code, err)
+		err = h.SetPersistence(t.Context(), gpu0, true)
+		check.That(t, errors.As(err, &none), "%s: %v", code, err)
 	}
 	h.fake.Init("SUCCESS")
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	h.fake.Fail("nvmlDeviceGetGpuInstances", 0, "NO_PERMISSION")
-	if _, err := h.Driver(t.Context()); !errors.As(err, &none) || !strings.Contains(none.Try, "root") {
-		t.Errorf("%v", err)
-	}
+	_, err := h.Driver(t.Context())
+	check.That(t, errors.As(err, &none) && strings.Contains(none.Try, "root"), "%v", err)
 	h.fake.Heal()
 	h.fake.Fail("nvmlDeviceGetCount_v2", 0, "UNKNOWN")
-	if _, err := h.Driver(t.Context()); !errors.As(err, &none) {
-		t.Errorf("%v", err)
-	}
+	_, err = h.Driver(t.Context())
+	check.That(t, errors.As(err, &none), "%v", err)
 	h.fake.Heal()
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.fake.Forget()
-	if _, err := h.Driver(cancelled); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	if _, err := h.CreateInstance(cancelled, gpu0, 9, host.Span{Start: 0, Size: 4}); !errors.Is(err, context.Canceled) || h.fake.Dump().Mutations != 0 {
-		t.Errorf("%v", err)
-	}
+	_, err = h.Driver(cancelled)
+	check.That(t, errors.Is(err, context.Canceled), "%v", err)
+	_, err = h.CreateInstance(cancelled, gpu0, 9, host.Span{Start: 0, Size: 4})
+	check.That(t, errors.Is(err, context.Canceled) && h.fake.Dump().Mutations == 0, "%v", err)
 	gone := local.LiveWithNVML(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), nil)
-	if _, err := gone.Driver(t.Context()); !errors.As(err, &none) || !strings.Contains(none.Error(), "libnvidia-ml.so.1") {
-		t.Errorf("%v", err)
-	}
+	_, err = gone.Driver(t.Context())
+	check.That(t, errors.As(err, &none) && strings.Contains(none.Error(), "libnvidia-ml.so.1"), "%v", err)
 }
 
 // TestNVMLLate: a call that says it failed may have done its work; the next look says so.
@@ -194,18 +166,13 @@ func TestNVMLLate(t *testing.T) {
 	h := openFake(t, "A30")
 	h.fake.Set(0, "self_reset=1")
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
-	if !readDriver(t, h).GPUs[0].Mode {
-		t.Error("A GPU that resets itself has no MIG mode")
-	}
+	check.That(t, readDriver(t, h).GPUs[0].Mode, "A GPU that resets itself has no MIG mode")
 	h.fake.FailLate("", 1, "TIMEOUT")
 	_, err := h.CreateInstance(t.Context(), gpu0, 0, host.Span{Start: 0, Size: 4})
 	refused := (*host.GPUError)(nil)
-	if !errors.As(err, &refused) || *refused != (host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: gpu0, Code: "TIMEOUT"}) {
-		t.Errorf("%v", err)
-	}
-	if in := readDriver(t, h).GPUs[0].Instances; len(in) != 1 || in[0].Compute != nil {
-		t.Errorf("%+v", in)
-	}
+	check.That(t, errors.As(err, &refused) && *refused == (host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: gpu0, Code: "TIMEOUT"}), "%v", err)
+	in := readDriver(t, h).GPUs[0].Instances
+	check.That(t, len(in) == 1 && in[0].Compute == nil, "%+v", in)
 }
 
 // newer are symbols that drivers of R450, the oldest with MIG, lack, and other ones that a library need not have.
@@ -238,9 +205,7 @@ func TestNVMLLacks(t *testing.T) {
 			lacks[s.Name] = []string{s.Name}
 		}
 	}
-	if len(lacks) < 40 {
-		t.Error("the fake has few symbols", len(lacks))
-	}
+	check.That(t, len(lacks) >= 40, "the fake has few symbols: %d", len(lacks))
 	for name, symbols := range lacks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -249,18 +214,14 @@ func TestNVMLLacks(t *testing.T) {
 				whole := bytes.Clone(data)
 				// The name in the table of names; its hash stays, so the loader looks here and finds another name.
 				data = bytes.ReplaceAll(data, []byte("\x00"+symbol+"\x00"), []byte("\x00_"+symbol[1:]+"\x00"))
-				if bytes.Equal(whole, data) {
-					t.Errorf("the fake has no %s", symbol)
-				}
+				check.That(t, !bytes.Equal(whole, data), "the fake has no %s", symbol)
 			}
 			library, state := filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), fakenvml.New(t, "A100-40").State
 			must.OK(t, os.WriteFile(library, data, 0o755))
 			child := exec.Command(os.Args[0], "-test.run=^TestNVMLLacks$", "-test.v")
 			child.Env = append(os.Environ(), "GPUADM_TEST_NVML="+library, "GPUADM_TEST_LACKS="+name, "FAKENVML_STATE="+state)
 			said, err := child.CombinedOutput()
-			if err != nil || !bytes.Contains(said, []byte("--- PASS: TestNVMLLacks")) {
-				t.Errorf("%v\n%s", err, said)
-			}
+			check.That(t, err == nil && bytes.Contains(said, []byte("--- PASS: TestNVMLLacks")), "%v\n%s", err, said)
 		})
 	}
 }
@@ -270,9 +231,7 @@ func useNVML(t *testing.T, h host.Host) {
 	ctx, none := t.Context(), (*host.NoDriver)(nil)
 	d, err := h.Driver(ctx)
 	if errors.As(err, &none) {
-		if none.Code != "FUNCTION_NOT_FOUND" || !strings.Contains(none.Why, os.Getenv("GPUADM_TEST_LACKS")) || none.Try == "" {
-			t.Errorf("%+v", none)
-		}
+		check.That(t, none.Code == "FUNCTION_NOT_FOUND" && strings.Contains(none.Why, os.Getenv("GPUADM_TEST_LACKS")) && none.Try != "", "%+v", none)
 		return
 	}
 	if must.OK(t, err); len(d.GPUs) != 1 {
@@ -284,27 +243,22 @@ func useNVML(t *testing.T, h host.Host) {
 	compute, within := h.CreateCompute(ctx, gpu0, id, 0, host.Span{Size: 1})
 	_ = must.Get(h.Driver(ctx))(t)
 	for _, err := range []error{err, within, h.DestroyCompute(ctx, gpu0, id, compute), h.DestroyInstance(ctx, gpu0, id)} {
-		if refused := (*host.GPUError)(nil); err != nil && !errors.As(err, &refused) {
-			t.Error(err)
-		}
+		refused := (*host.GPUError)(nil)
+		check.That(t, err == nil || errors.As(err, &refused), "%v", err)
 	}
 }
 
 func oldNVML(t *testing.T, h host.Host) {
 	g := readDriver(t, h).GPUs[0]
-	if g.Arch != "" || g.Compute != "" || g.Lost != "" || !g.MIG {
-		t.Errorf("%+v", g)
-	}
+	check.That(t, g.Arch == "" && g.Compute == "" && g.Lost == "" && g.MIG, "%+v", g)
 	for _, p := range g.Profiles { // names as nvidia-smi makes them up
-		if want := map[int]string{19: "1g.5gb", 20: "1g.5gb+me", 15: "1g.10gb", 14: "2g.10gb", 9: "3g.20gb", 5: "4g.20gb", 0: "7g.40gb"}[p.ID]; p.Name != want || len(p.Places) == 0 {
-			t.Errorf("%+v", p)
-		}
+		want := map[int]string{19: "1g.5gb", 20: "1g.5gb+me", 15: "1g.10gb", 14: "2g.10gb", 9: "3g.20gb", 5: "4g.20gb", 0: "7g.40gb"}[p.ID]
+		check.That(t, p.Name == want && len(p.Places) > 0, "%+v", p)
 	}
 	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
 	refused := (*host.GPUError)(nil)
-	if err := h.SetPersistence(t.Context(), gpu0, true); !errors.As(err, &refused) || refused.Code != "FUNCTION_NOT_FOUND" {
-		t.Errorf("%v", err)
-	}
+	err := h.SetPersistence(t.Context(), gpu0, true)
+	check.That(t, errors.As(err, &refused) && refused.Code == "FUNCTION_NOT_FOUND", "%v", err)
 }
 
 // BenchmarkDriver reads eight GPUs, partitioned and not, over a library that answers at once.

@@ -159,17 +159,12 @@ func TestCachesAreReadAndNotWritten(t *testing.T) {
 		before := times()
 		m.packagers()
 		offers, err := m.apt.Offers(t.Context(), m, []string{"nvidia-driver"})
-		if err != nil || len(offers["nvidia-driver"]) != 1 {
-			t.Errorf("%s: it has %v, %v", c.change, offers, err)
-		}
+		check.That(t, err == nil && len(offers["nvidia-driver"]) == 1, "%s: it has %v, %v", c.change, offers, err)
 		asked := strings.Join(m.packagers(), "\n")
 		for _, option := range []string{status, lists} {
-			if strings.Contains(asked, option) != slices.Contains(c.without, option) {
-				t.Errorf("%s: it asked %s", c.change, asked)
-			}
+			check.That(t, strings.Contains(asked, option) == slices.Contains(c.without, option), "%s: it asked %s", c.change, asked)
 		}
-		if now := times(); now != before {
-			t.Errorf("%s: apt has written its caches:\n%swere:\n%s", c.change, now, before)
-		}
+		now := times()
+		check.That(t, now == before, "%s: apt has written its caches:\n%swere:\n%s", c.change, now, before)
 	}
 }

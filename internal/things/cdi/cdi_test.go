@@ -6,7 +6,6 @@ package cdi_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -99,9 +99,7 @@ func TestUnusableCDI(t *testing.T) {
 			n = withSpec(t, cdiNode, "etc/cdi/a.yaml", x.spec)
 		}
 		notes := strings.Join(cdi.ReadOtherSpecs(n).Notes(n), "\n")
-		if (x.says == "") != (notes == "") || !strings.Contains(notes, x.says) {
-			t.Errorf("%q: %q, want %q", x.spec, notes, x.says)
-		}
+		check.That(t, (x.says == "") == (notes == "") && strings.Contains(notes, x.says), "%q: %q, want %q", x.spec, notes, x.says)
 	}
 }
 
@@ -118,9 +116,7 @@ func TestCDISpecJudged(t *testing.T) {
 	good := cdiSpec(t, plain)
 	d := must.Get(plain.Driver(t.Context()))(t)
 	gpu, part := d.GPUs[1].UUID, d.GPUs[0].Instances[1].Compute[0].UUID
-	if gpu == "" || part == "" {
-		t.Fatal("the simulated GPUs have no UUIDs")
-	}
+	must.That(t, gpu != "" && part != "", "the simulated GPUs have no UUIDs")
 	swap := func(from, to string) string { return strings.ReplaceAll(good, from, to) }
 	var noUUIDs []string
 	for block := range strings.SplitSeq(good, "    - name: ") {
@@ -148,14 +144,11 @@ func TestCDISpecJudged(t *testing.T) {
 		if x.says != "" {
 			want = converge.State("outdated: /" + at + ": " + x.says)
 		}
-		if state != want || err != nil {
-			t.Errorf("%s: %q, %v; want %q", x.name, state, err, want)
-		}
+		check.That(t, state == want && err == nil, "%s: %q, %v; want %q", x.name, state, err, want)
 	}
 	elsewhere := withSpec(t, cdiNode+"-- etc/nvidia-container-toolkit/nvidia-cdi-refresh.env --\n# NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/x\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=\"/etc/cdi/gpus.yaml\"\n", "etc/cdi/gpus.yaml", good)
-	if state, err := cdi.Spec().Look(t.Context(), elsewhere); state != "current" || err != nil {
-		t.Errorf("where the service's environment says: %q, %v", state, err)
-	}
+	state, err := cdi.Spec().Look(t.Context(), elsewhere)
+	check.That(t, state == "current" && err == nil, "where the service's environment says: %q, %v", state, err)
 }
 
 // Where nothing writes a spec nothing is wanted, and what cannot be judged or made yet waits.
@@ -237,35 +230,26 @@ func TestCDISpecMade(t *testing.T) {
 func TestCDIRun(t *testing.T) {
 	run := cdi.New("nvidia-cdi-refresh.service").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
-		if got := run.Current(run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
-			t.Errorf("%q: %q, want %q", found, got, want)
-		}
-		if got := run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
-			t.Errorf("%q after a file: %q", found, got)
-		}
+		check.Equal(t, run.Current(run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})), want, "%q:", found)
+		check.Equal(t, run.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}), found, "%q after a file:", found)
 	}
 	for _, fails := range []bool{false, true} {
 		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: fails}
 		r.writes = cdiSpec(t, r.Node)
 		found, err := run.Look(t.Context(), r)
-		if !strings.HasPrefix(string(found), "outdated: ") || err != nil {
-			t.Fatalf("%q, %v", found, err)
-		}
-		if err := run.Make(t.Context(), r, run.Current(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
-			t.Errorf("fails %v: %v", fails, err)
-		}
+		must.That(t, strings.HasPrefix(string(found), "outdated: ") && err == nil, "%q, %v", found, err)
+		err = run.Make(t.Context(), r, run.Current(found))
+		check.That(t, fails == errors.As(err, new(converge.Stays)) && (fails || err == nil), "fails %v: %v", fails, err)
 	}
 	// What can only be made later, and what a run is interrupted in, pass through.
 	later := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), gone: true}
-	if err := run.Make(t.Context(), later, "current"); !errors.As(err, new(host.Later)) || errors.As(err, new(converge.Stays)) {
-		t.Errorf("the driver does not answer: %v", err)
-	}
+	err := run.Make(t.Context(), later, "current")
+	check.That(t, errors.As(err, new(host.Later)) && !errors.As(err, new(converge.Stays)), "the driver does not answer: %v", err)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", unfinished), fails: true}
-	if err := run.Make(stopped, r, "current"); err == nil || errors.As(err, new(converge.Stays)) {
-		t.Errorf("interrupted: %v", err)
-	}
+	err = run.Make(stopped, r, "current")
+	check.That(t, err != nil && !errors.As(err, new(converge.Stays)), "interrupted: %v", err)
 }
 
 // Specs of others for the same devices are named, with what is wrong with them.
@@ -278,20 +262,15 @@ func TestForeignCDI(t *testing.T) {
 	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
 		t.Errorf("%q", notes)
 	}
-	if who := cdi.ReadOtherSpecs(n).Injectors(); !slices.Equal(who, []string{"a device plugin"}) {
-		t.Errorf("a device plugin by CDI: %q", who)
-	}
+	check.List(t, cdi.ReadOtherSpecs(n).Injectors(), []string{"a device plugin"}, "a device plugin by CDI:")
 	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", strings.Replace(dp, "k8s.device-plugin.nvidia.com/gpu", "k8s.gpu.nvidia.com/claim", 1))
-	if who := cdi.ReadOtherSpecs(both).Injectors(); len(who) != 2 {
-		t.Errorf("and the DRA driver: %q", who)
-	}
+	who := cdi.ReadOtherSpecs(both).Injectors()
+	check.That(t, len(who) == 2, "and the DRA driver: %q", who)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
-	if who := cdi.ReadOtherSpecs(n).Injectors(); who != nil {
-		t.Errorf("the toolkit's own spec alone: %q", who)
-	}
-	if notes := cdi.ReadOtherSpecs(n).Notes(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
-		t.Errorf("%q", notes)
-	}
+	who = cdi.ReadOtherSpecs(n).Injectors()
+	check.That(t, who == nil, "the toolkit's own spec alone: %q", who)
+	notes = cdi.ReadOtherSpecs(n).Notes(n)
+	check.That(t, len(notes) == 1 && strings.Contains(notes[0], "remove one of the two"), "%q", notes)
 }
 
 // Each device node that is there has a link by its numbers; a wrong one is replaced.
@@ -302,50 +281,36 @@ func TestDeviceLinks(t *testing.T) {
 	n := must.Get(simhost.New([]byte(nodes + "-- dev/char/195:11 link=../nvidia0 --\n-- dev/char/195:254 link=/dev/nvidia-modeset --\n")))(t)
 	l := cdi.DeviceLinks()
 	state, err := l.Look(t.Context(), n)
-	if state != "missing nvidia0 nvidia11 nvidiactl nvidia-cap12 nvidia-uvm" || err != nil {
-		t.Errorf("%q, %v", state, err)
-	}
+	check.That(t, state == "missing nvidia0 nvidia11 nvidiactl nvidia-cap12 nvidia-uvm" && err == nil, "%q, %v", state, err)
 	to, err := l.To(state)
-	if err != nil || l.Make(t.Context(), n, to) != nil {
-		t.Fatal(to, err)
-	}
+	must.That(t, err == nil && l.Make(t.Context(), n, to) == nil, "%v: %v", to, err)
 	if state, err = l.Look(t.Context(), n); state != "linked" || err != nil {
 		t.Errorf("made: %q, %v", state, err)
 	}
-	if is, err := n.Readlink("/dev/char/235:12"); is != "../nvidia-caps/nvidia-cap12" || err != nil {
-		t.Errorf("%q, %v", is, err)
-	}
+	is, err := n.Readlink("/dev/char/235:12")
+	check.That(t, is == "../nvidia-caps/nvidia-cap12" && err == nil, "%q, %v", is, err)
 	bare := must.Get(simhost.New([]byte("-- dev/null device=1:3 --\n")))(t)
-	if state, err := l.Look(t.Context(), bare); state != "none" || err != nil {
-		t.Errorf("no GPU: %q, %v", state, err)
-	}
+	state, err = l.Look(t.Context(), bare)
+	check.That(t, state == "none" && err == nil, "no GPU: %q, %v", state, err)
 }
 
 // Partitions that change need other nodes, where the driver's tool can make them. One that fails takes no partitions back.
 func TestPartitionNodes(t *testing.T) {
 	nodes := cdi.NewDeviceLinks("/dev/nvidia-caps").(converge.Follower)
 	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {
-		if got := nodes.Current(nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
-			t.Errorf("%q: %q, want %q", found, got, want)
-		}
-		if got := nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
-			t.Errorf("%q after a file: %q", found, got)
-		}
+		check.Equal(t, nodes.Current(nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})), want, "%q:", found)
+		check.Equal(t, nodes.Affected(found, converge.Change{Ref: converge.Ref{Kind: "file"}}), found, "%q after a file:", found)
 	}
-	if got := nodes.Affected("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}); got == "linked" {
-		t.Error("partitions that change need no nodes")
-	}
+	check.That(t, nodes.Affected("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}) != "linked", "partitions that change need no nodes")
 	const access = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi1/access --\nDeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
 	for archive, want := range map[string]converge.State{
 		access: "none", "-- usr/bin/nvidia-modprobe mode=0755 --\n": "linked", "-- usr/bin/nvidia-modprobe mode=0755 --\n" + access: "missing nvidia-cap21",
 	} {
 		n := must.Get(simhost.New([]byte(archive)))(t)
-		if state, err := nodes.Look(t.Context(), n); state != want || err != nil {
-			t.Errorf("%q, %v; want %q", state, err, want)
-		}
+		state, err := nodes.Look(t.Context(), n)
+		check.That(t, state == want && err == nil, "%q, %v; want %q", state, err, want)
 		n.Install("nvidia-modprobe", simhost.Program{Run: func(*files.Files, []string) ([]byte, error) { return nil, errors.New("it died") }})
-		if err := nodes.Make(t.Context(), n, "linked"); (want != "linked" && want != "none") != errors.As(err, new(converge.Stays)) {
-			t.Errorf("%q: %v", want, err)
-		}
+		err = nodes.Make(t.Context(), n, "linked")
+		check.That(t, (want != "linked" && want != "none") == errors.As(err, new(converge.Stays)), "%q: %v", want, err)
 	}
 }
