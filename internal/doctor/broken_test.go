@@ -143,6 +143,12 @@ var broken = []struct {
 	{"uncorrected errors", "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html", func(r *recorded) { r.gpu(1, "uncorrected = 2") }, "GPU-005"},
 	{"heat", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, `slowed = "heat"`) }, "GPU-008"},
 	{"power brake", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, `slowed = "power-brake"`) }, "GPU-009"},
+	{"power limit", "nvidia-smi(1)", func(r *recorded) { r.gpu(4, "powerlimit = 350\npowerusual = 700") }, "GPU-013"},
+	{"compute mode", "nvidia-smi(1)", func(r *recorded) { r.gpu(4, "prohibited = true") }, "GPU-014"},
+	{"link down", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, "linksdown = [3]") }, "GPU-012"},
+	{"fabric unhealthy, all green", "https://github.com/NVIDIA/NVSentinel/issues/883", func(r *recorded) {
+		r.gpu(0, `fabric = { state = "completed", faults = "its route is unhealthy" }`)
+	}, "FAB-003"},
 	{"bad riser", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.metal("8") }, "GPU-004"},
 	{"slot with fewer lanes", "https://docs.kernel.org/admin-guide/abi-testing.html", func(r *recorded) {
 		r.metal("8")
@@ -207,6 +213,7 @@ var broken = []struct {
 	}, "PKG-001 GPU-001"},
 	{"two faults: one GPU has an Xid 119, another a remap", "", func(r *recorded) {
 		r.gpu(1, "remapwaits = true")
+		r.gpu(4, `recovery = "reset"`)
 		r.says("NVRM: Xid (PCI:0000:9a:00): 119, pid=99, name=python, Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 76 (GSP_RM_CONTROL)", "NVRM: Xid (PCI:0000:9a:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
 	}, "GPU-006 GPU-011"},
 	{"two faults: nouveau and a half-configured package", "", func(r *recorded) {

@@ -54,14 +54,17 @@ func edges() []Edge {
 		// The plugin ends where no driver answers.
 		{By: "DRV-001 DRV-005 DRV-006 DRV-007 DRV-013 DRV-014 DRV-015 DRV-017 DRV-019", Explains: "KUB-004"},
 
-		{By: "GPU-001", Explains: "GPU-003 GPU-002 DRV-017 GPU-011/program GPU-011/recovery " + brokenGPU, Of: sameObject},
+		{By: "GPU-001", Explains: "GPU-003 GPU-002 DRV-017 GPU-011/program GPU-011/unknown GPU-011/recovery " + brokenGPU, Of: sameObject},
 		{By: "GPU-001", Explains: "DRV-015 GPU-011/link"}, // a link has two ends: the GPU that is gone is another one
 		{By: "GPU-003", Explains: "GPU-002", Of: sameObject},
 		{By: "GPU-006 GPU-007", Explains: "GPU-005 GPU-011/memory", Of: sameObject},
 		{By: "FAB-001 FAB-004", Explains: "FAB-002 FAB-003"},
 		{By: "FAB-002", Explains: "FAB-003"},
+		{By: "FAB-005", Explains: "GPU-011/link GPU-012 FAB-003"}, // a switch has links to all GPUs
+		{By: "GPU-001 GPU-003 GPU-011/link GPU-011/bus FAB-002", Explains: "GPU-012"},
+		{By: "GPU-008 GPU-009", Explains: "GPU-013", Of: sameObject},
 
-		{By: brokenGPU, Explains: "GPU-011/program GPU-011/recovery", Of: sameObject},
+		{By: brokenGPU, Explains: "GPU-011/program GPU-011/unknown GPU-011/recovery", Of: sameObject},
 		{By: "GPU-011/bus", Explains: "GPU-002 GPU-003 DRV-017 GPU-011/memory GPU-011/device GPU-011/link", Of: sameObject},
 		{By: "GPU-011/bus", Explains: "DRV-015"},
 		{By: "GPU-001 " + brokenGPU, Explains: "DRV-019"},

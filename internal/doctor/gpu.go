@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -82,6 +83,21 @@ func lost(g host.GPU) string {
 		return ""
 	}
 	return "does not answer: " + g.Lost
+}
+
+// linksDown leaves out GPUs that Xids or a broken peer explain: edges.go.
+func linksDown(g host.GPU) string {
+	if len(g.LinksDown) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("has NVLinks that carry nothing: %v", g.LinksDown)
+}
+
+func limited(g host.GPU) string {
+	if g.PowerLimit == 0 || g.PowerLimit >= g.PowerUsual*9/10 {
+		return ""
+	}
+	return fmt.Sprintf("is limited to %d W of its usual %d", g.PowerLimit, g.PowerUsual)
 }
 
 func uncorrected(g host.GPU) string {
@@ -206,8 +222,10 @@ func notRegistered(m *Machine) []Finding {
 	u, ok := m.Unit(drivers.FabricManagerUnit)
 	return ofGPUs(func(g host.GPU) string {
 		switch {
-		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
+		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "" && g.Fabric.Faults == "":
 			return ""
+		case g.Fabric.Faults != "":
+			return "is registered with the fabric, and " + g.Fabric.Faults
 		case g.Fabric.State != "completed" && (!ok || u.Uptime < 10*time.Minute):
 			return ""
 		case g.Fabric.Status != "":
@@ -220,36 +238,44 @@ func notRegistered(m *Machine) []Finding {
 // xidCode is the code of the check of all Xids.
 const xidCode = "GPU-011"
 
-// seenXids are the Xids in the log, by the GPU's address and number, with the driver's text.
-func (m *Machine) seenXids() map[string]map[int][]string {
-	found := map[string]map[int][]string{}
+// seenXids are the errors in the log, by the GPU's address, with how often each is there, and what the driver last asked for.
+func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[string]string) {
+	seen, asked = map[string]map[faults.Xid]int{}, map[string]string{}
 	for _, line := range m.sinceLoad() {
-		address, number, says, ok := faults.ReadXid(line)
-		if !ok {
+		address, x, ok := faults.ReadXid(line)
+		switch {
+		case !ok:
 			continue
+		case x.Number == faults.RecoveryXid: // GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
+			_, to, _ := strings.Cut(x.Means, ") to 0x")
+			_, to, _ = strings.Cut(to, "(")
+			asked[address], _, _ = strings.Cut(to, ")")
+			continue
+		case seen[address] == nil:
+			seen[address] = map[faults.Xid]int{}
 		}
-		if found[address] == nil {
-			found[address] = map[int][]string{}
-		}
-		found[address][number] = append(found[address][number], says)
+		seen[address][x]++
 	}
-	return found
+	return seen, asked
 }
 
-// xids finds the Xids of each GPU, one for each part: the root cause, which names the others. It leaves out what is over: the log keeps the
-// lines of a GPU that was reset since.
+// xids finds the Xids of each GPU, one finding for each part: the root cause, which names the others. It leaves out what is over.
 func xids(m *Machine) (found []Finding) {
 	gpus, _ := m.NVML()
-	for address, seen := range m.seenXids() {
+	seen, asked := m.seenXids()
+	for address, of := range seen {
 		g, answers := gpus[address]
 		at := map[faults.Part]int{}
-		for _, x := range faults.Xids() {
-			lines := seen[x.Number]
-			if len(lines) == 0 || answers && over(x, g) {
+		for _, x := range slices.SortedFunc(maps.Keys(of), func(a, b faults.Xid) int { return cmp.Compare(a.Rank, b.Rank) }) {
+			over, unsure := answers && over(x, g), ""
+			if over && g.Recovery != "" && !x.Note() || over && g.Recovery == "" && clean(x, g) {
 				continue
 			}
-			what := fmt.Sprintf("Xid %d, %s", x.Number, x.Means)
-			if n := len(lines); n > 1 {
+			if over && !x.Note() {
+				x.Of, unsure = faults.OfUnknown, ": the GPU answers, and this driver does not say whether it was reset since"
+			}
+			what := x.Name()
+			if n := of[x]; n > 1 {
 				what += fmt.Sprintf(", %d times", n)
 			}
 			if i, more := at[x.Of]; more {
@@ -258,58 +284,77 @@ func xids(m *Machine) (found []Finding) {
 			}
 			at[x.Of] = len(found)
 			found = append(found, Finding{
-				Object: address, Part: string(x.Of), What: "GPU " + address + " reported " + what, Fix: x.Action(),
-				Command: xidCommand(x, address), Note: x.Of == faults.OfProgram,
+				Object: address, Part: string(x.Of), What: "GPU " + address + " reported " + what + unsure, Fix: x.Action(),
+				Command: x.Command(address), Note: x.Note(),
 			})
 		}
-		found = append(found, recovery(address, seen[154])...)
+	}
+	for address, g := range gpus {
+		if g.Lost == "" { // no line of the log says that a reset has ended what the driver asked for
+			asked[address] = g.Recovery
+		}
+	}
+	for address, what := range asked {
+		found = append(found, recovery(address, what)...)
 	}
 	return found
 }
 
-func xidCommand(x faults.Xid, address string) string {
-	switch x.Remedy {
-	case faults.Reset:
-		return resetCommand(address)
-	case faults.Power:
-		return "sudo poweroff"
-	case faults.Report:
-		return "sudo nvidia-bug-report.sh"
-	}
-	return ""
-}
-
-// over says whether the GPU answers and shows no sign of the error any more.
+// over says whether a GPU that answers works again, as far as the driver says.
 func over(x faults.Xid, g host.GPU) bool {
-	clean := !g.RemapWaits && !g.RemapFails
-	switch {
-	case g.Lost != "":
-		return false
-	case x.Of == faults.OfBus:
-		return true
-	case x.Number == 63 || x.Number == 64:
-		return clean
-	}
-	return x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && clean
+	return g.Lost == "" && !x.Note() && g.Recovery != "reset" && g.Recovery != "reboot" && g.Recovery != "drain-reset" && g.Recovery != "bus-reset"
 }
 
-// recovery reads the driver's last Xid 154 of a GPU: GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required).
-func recovery(address string, lines []string) []Finding {
-	if len(lines) == 0 {
+// clean says whether a GPU of a driver that does not say what it asks for shows no sign of the error any more.
+func clean(x faults.Xid, g host.GPU) bool {
+	rows := !g.RemapWaits && !g.RemapFails
+	return x.Of == faults.OfBus || (x.Number == 63 || x.Number == 64) && rows || x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && rows
+}
+
+// recovery is what the driver asks for, by NVML's name or by the words of Xid 154. Some ask for no reset.
+func recovery(address, asked string) []Finding {
+	fix, command := drainFirst+"reset the GPU", resetCommand(address)
+	switch asked = strings.ToLower(asked); {
+	case asked == "" || asked == "none":
 		return nil
+	case strings.Contains(asked, "reboot"):
+		fix, command = drainFirst+"reboot", "sudo reboot"
+	case strings.Contains(asked, "p2p"):
+		fix, command = "end the programs that share memory with this GPU over NVLink; no reset is needed", "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv"
+	case strings.Contains(asked, "imex"):
+		fix, command = "restart the IMEX daemons of its domain, on all its nodes; no reset is needed", "sudo systemctl restart nvidia-imex"
 	}
-	_, to, ok := strings.Cut(lines[len(lines)-1], ") to 0x")
-	_, action, opened := strings.Cut(to, "(")
-	action, _, closed := strings.Cut(action, ")")
-	if !ok || !opened || !closed || action == "None" {
-		return nil
+	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + asked, Fix: fix, Command: command}}
+}
+
+const drainFirst = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "
+
+// sxids finds the errors of each NVSwitch, one finding a switch. Where all GPUs answer, want nothing, and no link is down, they are over.
+func sxids(m *Machine) (found []Finding) {
+	gpus, answers := m.NVML()
+	for _, g := range gpus {
+		answers = answers && g.Lost == "" && g.Recovery == "none" && len(g.LinksDown) == 0 && g.Fabric.Faults == ""
 	}
-	f := Finding{
-		Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + action,
-		Fix: "do what the driver asks for", Command: resetCommand(address),
+	at := map[string]int{}
+	for _, line := range m.sinceLoad() {
+		address, x, ok := faults.ReadSXid(line)
+		i, more := at[address]
+		if !ok || more && strings.Contains(found[i].What, x.Name()) {
+			continue
+		}
+		if !more {
+			i = len(found)
+			at[address] = i
+			found = append(found, Finding{Object: address, What: "NVSwitch " + address + " reported ", Note: true})
+		}
+		f := &found[i]
+		if !strings.HasSuffix(f.What, " reported ") {
+			f.What += "; "
+		}
+		f.What += x.Name()
+		if !x.Note() && !answers && f.Note {
+			f.Note, f.Fix, f.Command = false, x.Action(), x.Command(address)
+		}
 	}
-	if strings.Contains(action, "Reboot") {
-		f.Command = "sudo reboot"
-	}
-	return []Finding{f}
+	return found
 }

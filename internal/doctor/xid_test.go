@@ -6,7 +6,6 @@ package doctor
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,72 +14,80 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of the number; a program's is a note.
+// TestXidsOfOneGPU: a GPU has one finding for each part that its Xids are about, with the advice of the number. A program's is a note, and
+// so is one of a GPU that answers where the driver does not say whether it was reset since.
 func TestXidsOfOneGPU(t *testing.T) {
-	const at, other = "NVRM: Xid (PCI:0000:18:00): ", "NVRM: Xid (PCI:0000:9a:00): "
+	const at, other, nvswitch = "NVRM: Xid (PCI:0000:18:00): ", "NVRM: Xid (PCI:0000:9a:00): ", "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
+	const netir, asks = "149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x00%x 0x00000000 0x0)", "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 	for _, c := range []struct {
-		name  string
-		lines []string
-		want  string // of each root cause: what was found, and the beginning of its fix
-		note  string
+		name, asks string // what NVML says that the driver asks for, of both GPUs
+		lines      []string
+		want       []string // of each root cause: its findings, and the beginning of its fix
+		note       string
 	}{
-		{"a program's", []string{at + "31, pid=1, name=python, MMU Fault"}, "", "Xid 31, GPU memory page fault"},
-		{"unknown", []string{at + "9999, words"}, "", ""},
-		{"two of one part", []string{at + "119, words", at + "120, words", at + "119, words"}, "GPU 0000:18:00.0 reported Xid 120, GSP error; Xid 119, GSP RPC timeout, 2 times | drain the node", ""},
-		{"one brings the others", []string{at + "45, words", at + "62, words", at + "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"}, "GPU 0000:18:00.0 reported Xid 62, halt of an internal microcontroller | drain the node", ""},
-		{"two GPUs, two fixes", []string{at + "62, words", other + "61, words"}, "GPU 0000:18:00.0 reported Xid 62, halt of an internal microcontroller | drain the node, GPU 0000:9a:00.0 reported Xid 61, breakpoint of an internal microcontroller | run sudo nvidia", ""},
-		{"two GPUs, one fix", []string{at + "62, words", other + "158, words"}, "GPU 0000:18:00.0 reported Xid 62, halt of an internal microcontroller + GPU 0000:9a:00.0 reported Xid 158, GPU fatal timeout | drain the node", ""},
-		{"memory and a device", []string{at + "62, words", at + "48, words"}, "GPU 0000:18:00.0 reported Xid 62, halt of an internal microcontroller | drain the node", ""}, // its ECC counters are clean again
-		{"a recovery alone", []string{at + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"}, "of GPU 0000:18:00.0 the driver asks for: Node Reboot Required | do what the driver", ""},
-		{"a recovery that is over", []string{at + "154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"}, "", ""},
+		{"a program's", "none", []string{at + "31, pid=1, name=python, MMU Fault"}, nil, "Xid 31, GPU memory page fault"},
+		{"no such number", "none", []string{at + "9999, words"}, nil, "Xid 9999, which NVIDIA's catalogue"},
+		{"two of one part", "reset", []string{at + "119, words", at + "120, words", at + "119, words"}, []string{"Xid 120, GSP error; Xid 119, GSP RPC timeout, 2 times | drain"}, ""},
+		{"one brings the others", "reset", []string{at + "45, words", at + "62, words", at + asks}, []string{"Xid 62, halt of an internal microcontroller | drain"}, ""},
+		{"two GPUs, two fixes", "reset", []string{at + "62, words", other + "61, words"}, []string{"Xid 62, halt of an internal microcontroller | drain", "Xid 61, breakpoint of an internal microcontroller | run sudo nvidia"}, ""},
+		{"two GPUs, one fix", "reset", []string{at + "62, words", other + "158, words"}, []string{"Xid 62, halt of an internal microcontroller + GPU 0000:9a:00.0 reported Xid 158, GPU fatal timeout | drain"}, ""},
+		{"was reset", "none", []string{at + "119, words", at + "48, words", at + asks}, nil, ""}, // https://github.com/NVIDIA/NVSentinel/pull/1240
+		{"a driver that does not say", "", []string{at + "119, words", at + asks}, nil, "Xid 119, GSP RPC timeout: the GPU answers, and this driver does not say"},
+		{"its counters are clean", "", []string{at + "48, words"}, nil, ""},
+		{"a recovery alone", "reboot", nil, []string{"the driver asks for: reboot | drain"}, ""},
+		{"no reset is asked for", "drain-p2p", []string{at + "74, words"}, []string{"the driver asks for: drain-p2p | end the programs"}, ""},
+		{"of a MIG slice", "reset", []string{"NVRM: Xid (PCI:0000:18:00 GPU-I:05 GPU-CI:01): 109, words"}, []string{"Xid 109, context switch timeout | drain"}, ""},
+		{"of an old driver", "reset", []string{"NVRM: Xid (0000:18:00): 62, words"}, []string{"Xid 62, halt of an internal microcontroller | drain"}, ""},
+		{"a link's sub-code", "reset", []string{at + fmt.Sprintf(netir, 0x1005c6)}, []string{"Xid 149, NVLink NETIR error (NETIR_LINK_EVT) | drain"}, ""},
+		{"a sub-code that asks for nothing", "none", []string{at + fmt.Sprintf(netir, 38<<20|0x5c6)}, nil, "Xid 149, NVLink NETIR error (NETIR_LINK_EVT)"},
+		{"one switch", "reset", []string{
+			nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up", at + "74, words", other + "74, words", nvswitch + "20034, Data {0x0}",
+		}, []string{"NVSwitch 0000:05:00.0 reported SXid 20034, DLPL_LTSSM_FAULT_UP | drain"}, ""},
+		{"a switch's that is over", "none", []string{nvswitch + "20034, Fatal, Link 32 LTSSM Fault Up"}, nil, "SXid 20034"},
+		{"a switch's that asks for nothing", "reset", []string{nvswitch + "22013, Non-fatal, Link 4 Minion"}, []string{"the driver asks for: reset | drain"}, "SXid 22013, MINION_NONFATAL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := working(t)
 			r.says(c.lines...)
+			for nth, address := range r.gpus() {
+				is := "none"
+				if strings.Contains(strings.Join(c.lines, "")+at, strings.TrimSuffix(address, ".0")) || c.asks == "" {
+					is = c.asks
+				}
+				if is != "" {
+					r.gpu(nth, fmt.Sprintf("recovery = %q", is))
+				}
+			}
 			report := examine(t, r.node())
-			var causes []string
-			for _, cause := range report.Causes {
+			must.That(t, len(report.Causes) == len(c.want), "%v, want %q", report.Causes, c.want)
+			for i, want := range c.want {
 				var what []string
-				for _, f := range cause.Found {
+				for _, f := range report.Causes[i].Found {
 					what = append(what, f.What)
 				}
-				causes = append(causes, strings.Join(what, " + ")+" | "+cause.Fix)
+				got := strings.Join(what, " + ") + " | " + report.Causes[i].Fix
+				check.That(t, strings.Contains(got, want), "%q, want %q", got, want)
 			}
-			wants := strings.Split(c.want, ", GPU 0000:9a")
-			if c.want == "" {
-				wants = nil
-			}
-			must.That(t, len(causes) == len(wants), "%q, want %q", causes, wants)
-			for i, want := range wants {
-				if i > 0 {
-					want = "GPU 0000:9a" + want
-				}
-				if !strings.HasPrefix(causes[i], want) {
-					t.Errorf("%q, want %q", causes[i], want)
-				}
-			}
-			if len(report.Notes) != len(strings.Fields(c.note[:min(1, len(c.note))])) || c.note != "" && !strings.Contains(report.Notes[0].What, c.note) {
-				t.Errorf("notes %v, want %q", report.Notes, c.note)
-			}
+			check.That(t, len(report.Notes) == min(1, len(c.note)), "notes %v, want %q", report.Notes, c.note)
+			check.That(t, c.note == "" || len(report.Notes) > 0 && strings.Contains(report.Notes[0].What, c.note), "notes %v, want %q", report.Notes, c.note)
 		})
 	}
 }
 
-// TestXids finds each Xid of the catalogue on a machine where the driver answers no more, and takes a program's for a note.
+// TestXids finds each Xid of the catalogue on a GPU that answers no more, and takes those for notes that are no fault of the machine.
 func TestXids(t *testing.T) {
+	r := working(t)
 	for _, x := range faults.Xids() {
-		t.Run(strconv.Itoa(x.Number), func(t *testing.T) {
-			r := working(t)
-			r.says(fmt.Sprintf("NVRM: Xid (PCI:0000:5d:00): %d, pid=1, name=python, words", x.Number))
-			program := x.Of == faults.OfProgram
-			if !program {
-				r.gpu(3, `lost = "it must be reset before it can be used"`)
-			}
-			report := examine(t, r.node())
-			check.That(t, program == slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == xidCode }), "notes: %v", report.Notes)
-			if got := codes(report); program && got != "" || !program && !slices.Contains(strings.Fields(got), xidCode) {
-				t.Errorf("root causes %q", got)
-			}
-		})
+		r.says(fmt.Sprintf("NVRM: Xid (PCI:0000:%04x:00): %d, pid=1, name=python, words", x.Number, x.Number))
 	}
+	report, named := examine(t, r.node()), 0
+	for _, x := range faults.Xids() {
+		want := fmt.Sprintf("GPU 0000:%04x:00.0 reported Xid %d, ", x.Number, x.Number)
+		is := func(f Found) bool { return strings.HasPrefix(f.What, want) }
+		at := slices.ContainsFunc(report.Causes, func(c Cause) bool { return slices.ContainsFunc(c.Found, is) })
+		if at != x.Note() && slices.ContainsFunc(report.Notes, is) == x.Note() {
+			named++
+		}
+	}
+	check.Equal(t, named, len(faults.Xids()), "Xids that are found")
 }

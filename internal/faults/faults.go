@@ -8,11 +8,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -112,9 +110,9 @@ func Meanings(lines []string) (found []string) {
 	const most = 3
 	for _, line := range slices.Backward(lines) {
 		means := ""
-		if address, number, _, ok := ReadXid(line); ok {
-			if x, known := xidOf(number); known {
-				means = fmt.Sprintf("Xid %d of GPU %s: %s", number, address, x)
+		if address, x, ok := ReadXid(line); ok && strings.Contains(line, "Xid (") {
+			if x.Of != OfUnknown {
+				means = fmt.Sprintf("Xid %d of GPU %s: %s", x.Number, address, x)
 			}
 		} else if i := slices.IndexFunc(All(), func(f Fault) bool { return f.In(line) }); i >= 0 {
 			means = All()[i].Means + ": " + All()[i].Fix
@@ -124,111 +122,4 @@ func Meanings(lines []string) (found []string) {
 		}
 	}
 	return found
-}
-
-// Xid is an error that the driver reports of a GPU.
-type Xid struct {
-	Number int
-	Of     Part
-	Means  string // in NVIDIA's words
-	Remedy Remedy
-	Then   string // what else to do; begins with "; "
-}
-
-// Part is what an Xid is about.
-type Part string
-
-// Parts that an Xid is about.
-const (
-	OfBus     Part = "bus"     // the GPU is gone, or does not start
-	OfMemory  Part = "memory"  // the ECC counters and the row remapper know of it too
-	OfLink    Part = "link"    // NVLink, which has two ends
-	OfDevice  Part = "device"  // another part of the GPU
-	OfProgram Part = "program" // a program's fault, or one that the driver has handled: the GPU works
-)
-
-// Remedy is what an Xid asks for, in steps that can be typed; first the drain, where a step interrupts.
-type Remedy string
-
-// Remedies that an Xid asks for.
-const (
-	Reset   Remedy = drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU)"
-	Power   Remedy = drain + offAndOn
-	Program Remedy = "find the cause in the program's own log (kubectl logs POD), and restart the program"
-	Report  Remedy = "run sudo nvidia-bug-report.sh and send its file to the board's maker"
-
-	drain = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "
-)
-
-// Action is all that the Xid asks for.
-func (x Xid) Action() string { return string(x.Remedy) + x.Then }
-
-func (x Xid) String() string { return x.Means + ": " + x.Action() }
-
-// XidCatalogue is where NVIDIA says what an Xid means and what to do.
-const XidCatalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
-
-// Xids are the Xids that say that a GPU has a fault, or that it has none; root causes come first. Each row has NVIDIA's immediate and
-// then its investigatory action for A100 and newer. 61 is of older GPUs. A remapped row (63) needs no action before the next reset, which
-// the drain prepares. docs/doctor.md has the same table: make update writes it.
-// Sources: XidCatalogue; the same table in https://github.com/leptonai/gpud,
-// components/accelerator/nvidia/xid/catalog_generated.go; of 48 and 46 as well
-// https://docs.nvidia.com/health-validation/reference/checks/xid.md (drain, reset, service); of 63, 64, 94 and 95
-// https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html.
-func Xids() []Xid {
-	const (
-		support = "; if it comes again, " + string(Report)
-		link    = "; if it comes again, check both ends of the link (nvidia-smi nvlink --status)"
-	)
-	version := "; if it comes again, install another version of the driver (version in [driver], " + trouble.Command("apply") + ")"
-	return []Xid{
-		{79, OfBus, "GPU has fallen off the bus", Power, support},
-		{143, OfBus, "GPU initialization error", Reset, "; if it cannot be reset, " + offAndOn + support},
-		{48, OfMemory, "double bit ECC error", Reset, support},
-		{95, OfMemory, "uncontained memory error", Reset, support},
-		{140, OfMemory, "unrecovered ECC error", Reset, support},
-		{94, OfMemory, "contained memory error", Reset, ", when it suits; restart the program that had it now (kubectl delete pod POD)"},
-		{64, OfMemory, "row remapping failure", Reset, support},
-		{63, OfMemory, "row remapping event", Reset, ""},
-		{62, OfDevice, "halt of an internal microcontroller", Reset, support},
-		{120, OfDevice, "GSP error", Reset, version},
-		{119, OfDevice, "GSP RPC timeout", Reset, version},
-		{61, OfDevice, "breakpoint of an internal microcontroller", Report, ""},
-		{158, OfDevice, "GPU fatal timeout", Reset, support},
-		{109, OfDevice, "context switch timeout", Reset, support},
-		{110, OfDevice, "security fault", Reset, version},
-		{136, OfLink, "link training failed", Reset, link},
-		{74, OfLink, "NVLink error", Reset, link},
-		{149, OfLink, "NVLink NETIR error", Reset, link},
-		{92, OfProgram, "high single bit ECC error rate", "nothing now", support},
-		{13, OfProgram, "graphics engine exception", Program, ""},
-		{31, OfProgram, "GPU memory page fault", Program, ""},
-		{69, OfProgram, "graphics engine class error", Program, ""},
-		{43, OfProgram, "GPU stopped processing", Program, ""},
-		{45, OfProgram, "preemptive cleanup, due to previous errors", "find the Xid before it (sudo journalctl --dmesg --grep Xid)", "; without one " + string(Program)},
-	}
-}
-
-// xidLine is how the driver reports one: NVRM: Xid (PCI:0000:17:00): 79, pid=1234, name=python, GPU has fallen off the bus.
-// Sources: https://docs.nvidia.com/deploy/xid-errors; nvErrorLog in https://github.com/NVIDIA/open-gpu-kernel-modules.
-var xidLine = pattern.Of(`NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.[0-7])?\): (\d+)(?:, ?(.*))?`)
-
-// ReadXid reads a line of the kernel's log: the GPU's address on the PCI bus, and what the driver says beside the number.
-func ReadXid(line string) (address string, number int, says string, ok bool) {
-	m := xidLine().FindStringSubmatch(line)
-	if m == nil {
-		return "", 0, "", false
-	}
-	number, err := strconv.Atoi(m[2])
-	return strings.ToLower(m[1]) + ".0", number, m[3], err == nil
-}
-
-// xidOf is the row of a number.
-func xidOf(number int) (Xid, bool) {
-	all := Xids()
-	i := slices.IndexFunc(all, func(x Xid) bool { return x.Number == number })
-	if i < 0 {
-		return Xid{}, false
-	}
-	return all[i], true
 }

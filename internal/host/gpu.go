@@ -40,6 +40,14 @@ type GPU struct {
 	Slowed      string // why the board itself slows it down now: heat, power-brake; "" for no such reason
 
 	Licence    string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
+
+	// The answers of DriverWithin alone.
+	Recovery   string // what the driver asks for: none, reset, reboot, drain-p2p, drain-reset, imex, bus-reset; "" where it does not say (before 565)
+	LinksDown  []int  // NVLinks that carry nothing, where others of the GPU do
+	Prohibited bool   // its compute mode lets no program in
+	PowerLimit int    // watts; 0 where unknown
+	PowerUsual int    // the board's default, in watts
+
 	Fabric     Fabric
 	Persistent bool  // persistence mode
 	Clients    []int // processes with a context on it, MIG instances included; ascending
@@ -60,6 +68,7 @@ func (g GPU) Unlicensed() string {
 type Fabric struct {
 	State   string // "" (it has no fabric), not-started, in-progress, completed
 	Status  string // "" or NVML's error of a completed registration that failed
+	Faults  string // what its health mask says is wrong; ""
 	Cluster string // UUID
 	Clique  uint32
 }

@@ -74,6 +74,7 @@ type driverSays struct {
 // SayDriver is the child: it asks the driver, and tells its parent.
 func (d *NVML) SayDriver(ctx context.Context) error {
 	said := driverSays{}
+	d.more = true
 	found, err := d.Driver(ctx)
 	if said.Driver = found; err != nil && !errors.As(err, &said.None) {
 		said.Error = err.Error()

@@ -24,6 +24,7 @@ type NVML struct {
 	files     *files.Files     // where the module's version and the libraries are looked up
 	libraries []string         // in the order of preference: a name for the loader, or paths
 	offers    map[string]offer // what each model of GPU offers, as the driver has said in this process
+	more      bool             // read what no plan asks for
 	one       sync.Mutex       // go-nvml keeps which symbols the library has in variables of its own
 }
 

@@ -232,7 +232,64 @@ func (r *reading) health() error {
 		}
 	}
 	g.Fabric, g.Licence = r.fabric(), r.licence()
+	if r.door.more {
+		r.alarms()
+	}
 	return nil
+}
+
+// alarms asks what doctor alone goes by. Field 230: nvml.h of R565 and newer; https://github.com/NVIDIA/DCGM/issues/263.
+func (r *reading) alarms() {
+	g := &r.gpu
+	if r.has("nvmlDeviceGetFieldValues") {
+		field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+		if ret := r.GetFieldValues(field); r.got("nvmlDeviceGetFieldValues", ret) && nvml.Return(field[0].NvmlReturn) == nvml.SUCCESS {
+			names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "reboot"}
+			g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
+		}
+	}
+	up := false
+	for link := range nvml.NVLINK_MAX_LINKS {
+		state, ret := r.GetNvLinkState(link)
+		switch {
+		case ret != nvml.SUCCESS:
+		case state == nvml.FEATURE_ENABLED:
+			up = true
+		default:
+			g.LinksDown = append(g.LinksDown, link)
+		}
+	}
+	if !up {
+		g.LinksDown = nil // a board without bridge or switch
+	}
+	if mode, ret := r.GetComputeMode(); r.got("nvmlDeviceGetComputeMode", ret) {
+		g.Prohibited = mode == nvml.COMPUTEMODE_PROHIBITED
+	}
+	if r.has("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit") {
+		limit, ret := r.GetPowerManagementLimit()
+		usual, usualRet := r.GetPowerManagementDefaultLimit()
+		if ret == nvml.SUCCESS && usualRet == nvml.SUCCESS {
+			g.PowerLimit, g.PowerUsual = int(limit/1000), int(usual/1000)
+		}
+	}
+}
+
+// fabricFaults are what a health mask says is wrong: nvml.h, nvmlGpuFabricInfo_v2_t.healthMask. Of the two-bit fields 1 is a fault and 2 is
+// fine, of the configuration 1 is fine; 0 is not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
+func fabricFaults(mask uint32) string {
+	var list []string
+	for _, f := range []struct {
+		shift uint
+		what  string
+	}{{0, "its bandwidth is degraded"}, {2, "its route is being recovered"}, {4, "its route is unhealthy"}, {6, "it recovers from a time-out"}} {
+		if mask>>f.shift&3 == 1 {
+			list = append(list, f.what)
+		}
+	}
+	if mask>>8&15 > 1 {
+		list = append(list, "its configuration is wrong")
+	}
+	return strings.Join(list, ", ")
 }
 
 // licence says whether a virtual machine's GPU has the licence that its guest driver asks for. One that needs none says so, or has no feature
@@ -284,10 +341,12 @@ func (r *reading) slowed() string {
 // fabric asks by the versioned call, which replaces the plain one.
 func (r *reading) fabric() host.Fabric {
 	var info nvml.GpuFabricInfo
+	faults := ""
 	ret := nvml.ERROR_FUNCTION_NOT_FOUND
 	if r.has("nvmlDeviceGetGpuFabricInfoV") {
 		var v2 nvml.GpuFabricInfo_v2
 		v2, ret = r.GetGpuFabricInfoV().V2()
+		faults = fabricFaults(v2.HealthMask)
 		info = nvml.GpuFabricInfo{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State}
 	} else if r.has("nvmlDeviceGetGpuFabricInfo") {
 		info, ret = r.GetGpuFabricInfo() //nolint:staticcheck // the only call there is before R545
@@ -307,7 +366,7 @@ func (r *reading) fabric() host.Fabric {
 		f.Status = nvmlCode(status)
 		return f
 	}
-	f.Clique = info.CliqueId
+	f.Clique, f.Faults = info.CliqueId, faults
 	if id := hex.EncodeToString(info.ClusterUuid[:]); strings.Trim(id, "0") != "" {
 		f.Cluster = id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 	}

@@ -200,6 +200,7 @@ static enum code field(const struct call *c, u32 id, u64 *out) {
 	case 143: *out = set->remap_uncorrected; break;
 	case 144: *out = set->remap_pending; break;
 	case 145: *out = set->remap_failed; break;
+	case 230: *out = set->recovery; return OK; // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: R565 and newer
 	default: return NOT_SUPPORTED;
 	}
 	return c->m->remap ? OK : NOT_SUPPORTED;

@@ -76,7 +76,7 @@ static const struct { const char *name; size_t at, size; } SETTINGS[] = {
 	SETTING(ecc), SETTING(ecc_pending), SETTING(ecc_corrected), SETTING(ecc_uncorrected), SETTING(ecc_corrected_ever), SETTING(ecc_uncorrected_ever),
 	SETTING(remap_corrected), SETTING(remap_uncorrected), SETTING(remap_pending), SETTING(remap_failed), SETTING(retired_pending),
 	SETTING(fabric_state), SETTING(fabric_status), SETTING(clique), SETTING(links_down), SETTING(link_errors),
-	SETTING(repair_channel), SETTING(repair_tpc), SETTING(xid_count), SETTING(clock_reasons), SETTING(licence),
+	SETTING(repair_channel), SETTING(repair_tpc), SETTING(xid_count), SETTING(clock_reasons), SETTING(licence), SETTING(recovery),
 };
 enum { SETTING_COUNT = sizeof SETTINGS / sizeof *SETTINGS };
 

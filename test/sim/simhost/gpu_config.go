@@ -80,6 +80,8 @@ func (n *Node) addGPU(c gpuConfig) error {
 		made.Clients, made.Persistent, made.Lost = g.Clients, g.Persistent, g.Lost
 		made.RemapFails, made.RemapWaits = g.RemapFails, g.RemapWaits
 		made.Uncorrected, made.Slowed, made.Licence = g.Uncorrected, g.Slowed, g.Licence
+		made.Recovery, made.LinksDown, made.Prohibited = g.Recovery, g.LinksDown, g.Prohibited
+		made.PowerLimit, made.PowerUsual = g.PowerLimit, g.PowerUsual
 		if g.Address != "" {
 			made.Address = g.Address
 		}
