@@ -68,13 +68,21 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	return containerd.Answers(ctx, v, containerd.Socket(e), h.Name)
 }
 
-// NoNetwork returns the reason for which an engine that answers says that the pods' network is not ready; "" if it says nothing of that.
-func NoNetwork(ctx context.Context, v host.View, e facts.Engine) string {
-	at := containerd.Socket(e)
+// NotReady is what the engine says is not ready: RuntimeReady, NetworkReady.
+func NotReady(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
+	return containerd.NotReady(ctx, v, socketOf(e))
+}
+
+// Sandboxes are the handlers of the pods that the engine has, by the pod's name; "" is the default one.
+func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
+	return containerd.Sandboxes(ctx, v, socketOf(e))
+}
+
+func socketOf(e facts.Engine) string {
 	if e.Name == "crio" {
-		at = crio.Socket(e)
+		return crio.Socket(e)
 	}
-	return containerd.NoNetwork(ctx, v, at)
+	return containerd.Socket(e)
 }
 
 // injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no

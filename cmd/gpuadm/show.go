@@ -120,7 +120,7 @@ pool, or a key of node.toml. It changes nothing.`,
 			if err != nil {
 				return err
 			}
-			f, err := facts.Gather(cmd.Context(), h, stages.OwnersNeeds(s))
+			f, err := facts.Gather(cmd.Context(), view.Within(h), stages.OwnersNeeds(s))
 			if err != nil {
 				return err
 			}

@@ -116,6 +116,43 @@ var broken = []struct {
 		r.put("proc/4242/stat", "4242 (dcgm-exporter) D 1 4242 4242 0 -1\n")
 		r.put("proc/4242/fd/3 link=/dev/nvidiactl", "")
 	}, "DRV-019"},
+	{"GSP times out, nvidia-smi hangs", "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/446", func(r *recorded) {
+		r.silent(host.Overdue, "the driver has not answered for 10s")
+		r.says("NVRM: Xid (PCI:0000:18:00): 119, pid=1346198, name=nvidia-smi, Timeout waiting for RPC from GSP! Expected function 103 (GSP_RM_ALLOC) (0x80 0x38).")
+	}, "GPU-011"},
+	{"dcgm-exporter killed, GPU frozen", "https://github.com/NVIDIA/dcgm-exporter/issues/84", func(r *recorded) {
+		r.gpu(0, `recovery = "reset"`)
+		r.says("NVRM: Xid (PCI:0000:18:00): 120, pid='<unknown>', name=<unknown>, GSP Error: Task 1 raised error code 0x5 for reason 0x0 at 0x63f01ac", "NVRM: Xid (PCI:0000:18:00): 119, pid='<unknown>', name=<unknown>, Timeout waiting for RPC from GSP! Expected function FREE (0x0 0x0).")
+	}, "GPU-011"},
+	{"Xid 45 alone, and nvidia-smi in state D", "https://github.com/leptonai/gpud/pull/117", func(r *recorded) {
+		r.silent(host.Overdue, "the driver has not answered for 10s")
+		r.says("NVRM: Xid (PCI:0000:18:00): 45, pid=1496200, name=distprovers-gpu, Ch 0000000a", "INFO: task cache_mgr_event:620917 blocked for more than 120 seconds.")
+	}, "DRV-019"},
+	{"all links of a B300 at once", "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1355", func(r *recorded) {
+		for nth := range 2 {
+			r.gpu(nth, `recovery = "reset"`)
+		}
+		r.says("NVRM: Xid (PCI:0000:18:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link -1 (0x000000e2 0x00000001 0x0)", "NVRM: Xid (PCI:0000:2a:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link -1 (0x000000e2 0x00000001 0x0)")
+	}, "GPU-011"},
+	{"policy for memory", "https://github.com/openshift/machine-config-operator/pull/2718", func(r *recorded) {
+		r.fails("kubelet")
+		r.put("var/lib/kubelet/memory_manager_state", `{"policyName":"Static","machineState":{}}`)
+	}, "KUB-012"},
+	{"two faults: policy for memory, and the GSP", "https://github.com/openshift/machine-config-operator/pull/2718, https://github.com/NVIDIA/dcgm-exporter/issues/84", func(r *recorded) {
+		r.fails("kubelet")
+		r.put("var/lib/kubelet/memory_manager_state", `{"policyName":"Static","machineState":{}}`)
+		r.gpu(0, `recovery = "reset"`)
+		r.says("NVRM: Xid (PCI:0000:18:00): 119, pid=1, name=x, Timeout waiting for RPC from GSP!")
+	}, "GPU-011 KUB-012"},
+	{"two faults: driver hangs, and swap keeps kubelet down", "https://github.com/NVIDIA/NVSentinel/issues/1576, https://github.com/kubernetes/kubernetes/issues/50373", func(r *recorded) {
+		r.silent(host.Overdue, "the driver has not answered for 10s")
+		r.fails("kubelet")
+		r.put("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n")
+	}, "DRV-019 KUB-006"},
+	{"two faults: a link is down, and no name is resolved", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html, resolv.conf(5)", func(r *recorded) {
+		r.gpu(2, "linksdown = [3]")
+		r.remove("run/systemd/resolve")
+	}, "SYS-005 GPU-015"},
 	{"killed dpkg", "https://github.com/Azure/AKS/issues/729", func(r *recorded) {
 		r.put("var/lib/dpkg/updates/0000", "Package: man-db\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 2.12.0-4build2\n")
 	}, "PKG-004"},
@@ -145,7 +182,7 @@ var broken = []struct {
 	{"power brake", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, `slowed = "power-brake"`) }, "GPU-009"},
 	{"power limit", "nvidia-smi(1)", func(r *recorded) { r.gpu(4, "powerlimit = 350\npowerusual = 700") }, "GPU-013"},
 	{"compute mode", "nvidia-smi(1)", func(r *recorded) { r.gpu(4, "prohibited = true") }, "GPU-014"},
-	{"link down", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, "linksdown = [3]") }, "GPU-012"},
+	{"link down", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html", func(r *recorded) { r.gpu(4, "linksdown = [3]") }, "GPU-015"},
 	{"fabric unhealthy, all green", "https://github.com/NVIDIA/NVSentinel/issues/883", func(r *recorded) {
 		r.gpu(0, `fabric = { state = "completed", faults = "its route is unhealthy" }`)
 	}, "FAB-003"},

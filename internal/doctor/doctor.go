@@ -117,6 +117,7 @@ func examineUntil(ctx context.Context, v host.View, s spec.Spec, over <-chan tim
 	r.Causes, r.Notes = causes(hits, Edges())
 	if over != nil {
 		<-known
+		m.drainFirst(r.Causes)
 	}
 	select {
 	case <-known:

@@ -45,6 +45,7 @@ func edges() []Edge {
 		{By: "DRV-008 DRV-009", Explains: "DRV-017 GPU-002"},
 		{By: "DRV-014", Explains: "DRV-013"},
 		{By: "DRV-006 DRV-016 DRV-017", Explains: "GPU-002", Of: sameObject},
+		{By: "DRV-007", Explains: "DRV-006"}, // nouveau takes what the refused module leaves
 		{By: "DRV-004 DRV-006 DRV-007 DRV-018", Explains: "DRV-005 DRV-015"},
 		{By: "DRV-008 DRV-009 DRV-010 DRV-013 DRV-014 DRV-016 DRV-017", Explains: "DRV-015"},
 		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
@@ -60,8 +61,8 @@ func edges() []Edge {
 		{By: "GPU-006 GPU-007", Explains: "GPU-005 GPU-011/memory", Of: sameObject},
 		{By: "FAB-001 FAB-004", Explains: "FAB-002 FAB-003"},
 		{By: "FAB-002", Explains: "FAB-003"},
-		{By: "FAB-005", Explains: "GPU-011/link GPU-012 FAB-003"}, // a switch has links to all GPUs
-		{By: "GPU-001 GPU-003 GPU-011/link GPU-011/bus FAB-002", Explains: "GPU-012"},
+		{By: "FAB-005", Explains: "GPU-011/link GPU-015 FAB-003"}, // a switch has links to all GPUs
+		{By: "GPU-001 GPU-003 GPU-011/link GPU-011/bus FAB-002", Explains: "GPU-015"},
 		{By: "GPU-008 GPU-009", Explains: "GPU-013", Of: sameObject},
 
 		{By: brokenGPU, Explains: "GPU-011/program GPU-011/unknown GPU-011/recovery", Of: sameObject},
@@ -91,6 +92,12 @@ func edges() []Edge {
 		{By: "KUB-001", Explains: "KUB-004"},
 		{By: "KUB-013", Explains: "KUB-004 KUB-009"}, // the taint is the cluster's, for a node that is not ready
 		{By: "KUB-009", Explains: "KUB-004"},
+		{By: "RUN-003 RUN-005 RUN-013 KUB-001 KUB-005 KUB-013 SYS-001 SYS-002 SYS-006", Explains: "KUB-016"},
+		{By: "RUN-003 RUN-005", Explains: "RUN-013"},
+		{By: "RUN-013", Explains: "KUB-001 KUB-004 KUB-013 RUN-002"}, // a restart ends what still serves
+		{By: "KUB-016", Explains: "KUB-004 KUB-009 KUB-010"},
+		{By: "GPU-001 GPU-002 GPU-011/bus DRV-019", Explains: "CDI-001"},
+		{By: "SYS-003", Explains: "KUB-001 KUB-005 KUB-016"}, // by a wrong clock a certificate is not yet valid, or no longer
 		// The plugin does not offer what does not work, but for an Xid of a program's.
 		{By: "GPU-001 GPU-002 GPU-003 GPU-005 GPU-006 GPU-007 GPU-011/recovery " + brokenGPU, Explains: "KUB-010"},
 		{By: "RUN-001 RUN-002 RUN-004 FAB-001 FAB-002 FAB-003 MIG-001 MIG-002 MIG-003 KUB-003", Explains: "KUB-010"},

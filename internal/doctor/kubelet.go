@@ -43,8 +43,15 @@ func (m *Machine) idle(unit string, ending bool) []Finding {
 	case ends(u) != ending:
 		return nil
 	case ending:
+		what := fmt.Sprintf("%s has ended, and systemd waits to start it again", unit)
+		if line := said(m.Log(), "oom-kill:"); strings.Contains(line, "/"+unit) { // dump_oom_summary in mm/oom_kill.c names the cgroup
+			what += "; the kernel killed it, for its memory is used up"
+		}
+		if words := things.LastWords(m.ctx, m.View, unit); len(words) > 0 {
+			what += "; its last words: " + strings.Join(words, " / ")
+		}
 		return []Finding{{
-			Object: unit, What: fmt.Sprintf("%s has ended, and systemd waits to start it again", unit),
+			Object: unit, What: what,
 			Command: "sudo journalctl -u " + strings.TrimSuffix(unit, ".service") + " -n 50",
 		}}
 	}

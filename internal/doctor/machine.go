@@ -249,3 +249,20 @@ func said(lines []string, texts ...string) string {
 	}
 	return ""
 }
+
+// drainFirst puts the drain of the Node before commands that end what runs on a GPU.
+func (m *Machine) drainFirst(causes []Cause) {
+	k := m.Facts().Kubelet
+	for i, c := range causes {
+		interrupts := slices.ContainsFunc(c.Commands, func(command string) bool {
+			return strings.HasSuffix(command, "reboot") || strings.Contains(command, "poweroff") || strings.Contains(command, "--gpu-reset") || strings.Contains(command, "nvidia-fabricmanager")
+		})
+		if k.Joined && interrupts {
+			name := k.NodeName
+			if r, ok := m.Registration(); ok {
+				name = r.name
+			}
+			causes[i].Commands = append([]string{"kubectl drain " + name + " --ignore-daemonsets --delete-emptydir-data"}, c.Commands...)
+		}
+	}
+}

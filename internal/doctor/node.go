@@ -149,12 +149,29 @@ func offersFewer(m *Machine) []Finding {
 		}
 	}
 	offered, has := r.node.Status.Allocatable["nvidia.com/gpu"].Count(), m.whole()
-	if offered >= int64(has) {
-		return nil
+	if offered >= int64(has) || offered > 0 && offered >= r.node.Status.Capacity["nvidia.com/gpu"].Count() {
+		return nil // allocatable are the healthy ones of those that the plugin names: others are withheld on purpose
 	}
 	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
 	return []Finding{{
 		Object: r.name, What: fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs", r.name, offered, has),
 		Command: fmt.Sprintf("kubectl -n %s logs %s; kubectl -n %s delete pod %s", namespace, pod, namespace, pod),
 	}}
+}
+
+// unready are the conditions by which the cluster keeps pods away: kubelet's own, and those of node-problem-detector
+// (config/kernel-monitor.json of https://github.com/kubernetes/node-problem-detector).
+func unready(m *Machine) (found []Finding) {
+	r, ok := m.Registration()
+	if !ok || r.node == nil {
+		return nil
+	}
+	for _, c := range r.node.Status.Conditions {
+		bad := slices.Contains([]string{"DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable", "KernelDeadlock", "ReadonlyFilesystem"}, c.Type) && c.Status == "True"
+		if bad || c.Type == "Ready" && c.Status != "True" {
+			what := fmt.Sprintf("the Node %s has the condition %s=%s", r.name, c.Type, c.Status)
+			found = append(found, Finding{Object: c.Type, What: strings.TrimSuffix(what+": "+cmp.Or(c.Message, c.Reason), ": "), Command: "kubectl describe node " + r.name})
+		}
+	}
+	return found
 }

@@ -44,8 +44,17 @@ func pod(name string) kubesim.Object {
 
 func offers(s *kubesim.Server, gpus string) {
 	s.EditNode("gpu-1.internal", func(n kubesim.Object) {
-		n["status"] = kubesim.Object{"allocatable": kubesim.Object{"cpu": "96", "nvidia.com/gpu": gpus}}
+		n["status"] = kubesim.Object{"allocatable": kubesim.Object{"cpu": "96", "nvidia.com/gpu": gpus}, "capacity": kubesim.Object{"nvidia.com/gpu": "8"}}
 	})
+}
+
+func condition(kind, status, message string) func(*kubesim.Server) {
+	return func(s *kubesim.Server) {
+		s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+			of := kubesim.Object{"type": kind, "status": status, "message": message}
+			n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "8"}, "conditions": []any{of}}
+		})
+	}
 }
 
 func taints(s *kubesim.Server, list ...any) {
@@ -78,7 +87,16 @@ func TestNode(t *testing.T) {
 			s.AddPod(pod("nvidia-device-plugin-daemonset-abcde"))
 		}},
 		{"plugin offers none", plugin, func(s *kubesim.Server) { offers(s, "0") }, "KUB-010", "the Node gpu-1.internal offers 0 of the driver's 8 GPUs, and a device plugin runs"},
-		{"plugin offers one less", plugin, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", "offers 7 of the driver's 8"},
+		{"plugin has one unhealthy", plugin, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", "offers 7 of the driver's 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
+		{name: "one is withheld on purpose", breaks: plugin, says: func(s *kubesim.Server) {
+			s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "7"}, "capacity": kubesim.Object{"nvidia.com/gpu": "7"}}
+			})
+		}},
+		{"PLEG, https://github.com/kubernetes/kubernetes/issues/45419", plugin, condition("Ready", "False", "PLEG is not healthy: pleg was last seen active 3m3.9s ago; threshold is 3m0s"), "KUB-016", "Ready=False: PLEG is not healthy"},
+		{"runtime is down, https://github.com/kubernetes/kubernetes/issues/72533", nil, condition("Ready", "Unknown", "Kubelet stopped posting node status."), "KUB-016", "Ready=Unknown: Kubelet stopped posting"},
+		{"disk pressure", plugin, condition("DiskPressure", "True", "kubelet has disk pressure"), "KUB-016", "DiskPressure=True"},
+		{name: "no pressure", breaks: plugin, says: condition("MemoryPressure", "False", "kubelet has sufficient memory available")},
 		{name: "shared", breaks: plugin, says: func(s *kubesim.Server) {
 			s.EditNode("gpu-1.internal", func(n kubesim.Object) {
 				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "16"}}
@@ -176,28 +194,30 @@ func TestPartitionsOfSpec(t *testing.T) {
 	}
 }
 
-// networkStatus is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what containerd says before it has found a
+// criStatus is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what containerd says before it has found a
 // network configuration: https://github.com/containerd/containerd/issues/8419; internal/cri/server/status.go there.
-func networkStatus(ready byte) []byte {
+func criStatus(runtime, network byte) []byte {
 	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
-	network := field(1, "NetworkReady") + "\x10" + string(ready)
-	if ready == 0 {
-		network += field(3, "NetworkPluginNotReady") + field(4, "Network plugin returns error: cni plugin not initialized")
+	of := func(kind string, ready byte, reason, words string) string {
+		text := field(1, kind) + "\x10" + string(ready)
+		if ready == 0 {
+			text += field(3, reason) + field(4, words)
+		}
+		return field(1, text)
 	}
-	return []byte(field(1, field(1, field(1, "RuntimeReady")+"\x10\x01")+field(1, network)))
+	return []byte(field(1, of("RuntimeReady", runtime, "NotReady", "broken")+of("NetworkReady", network, "NetworkPluginNotReady", "Network plugin returns error: cni plugin not initialized")))
 }
 
-// TestNoNetworkFolder is of a machine where no add-on for networks ever made /etc/cni/net.d: the engine's word tells that from one that has
-// its configuration elsewhere.
-func TestNoNetworkFolder(t *testing.T) {
+// TestEngineSays is of what an engine that runs answers, or does not, on a machine where no add-on for networks ever made /etc/cni/net.d.
+func TestEngineSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		says func(method string, _ []byte) ([]byte, error)
 		want string
 	}{
-		"not ready":         {func(string, []byte) ([]byte, error) { return networkStatus(0), nil }, "KUB-013"},
-		"ready":             {func(string, []byte) ([]byte, error) { return networkStatus(1), nil }, ""},
-		"no answer":         {func(string, []byte) ([]byte, error) { return nil, errors.New("connection refused") }, ""},
-		"no message":        {func(string, []byte) ([]byte, error) { return []byte("\x0a\x7f"), nil }, ""},
+		"no network":        {func(string, []byte) ([]byte, error) { return criStatus(1, 0), nil }, "KUB-013"},
+		"ready":             {func(string, []byte) ([]byte, error) { return criStatus(1, 1), nil }, ""},
+		"not ready":         {func(string, []byte) ([]byte, error) { return criStatus(0, 0), nil }, "RUN-013"},
+		"stopped":           {func(string, []byte) ([]byte, error) { return nil, errors.New("no answer within 2s") }, "RUN-013"},
 		"no such condition": {func(string, []byte) ([]byte, error) { return nil, nil }, ""},
 	} {
 		n, _ := joined(t, nil)

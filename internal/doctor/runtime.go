@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
@@ -106,7 +107,7 @@ func noProgram(m *Machine) (list []Finding) {
 		if !isNvidia(program) || !path.IsAbs(program) || m.has(program) {
 			continue
 		}
-		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, e.Config, program)
+		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, decides(e, program), program)
 		if name == c.Default {
 			what += ", and it is the default"
 		}
@@ -137,7 +138,12 @@ func otherCgroups(m *Machine) (list []Finding) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Cgroups)) {
 		if is := c.Cgroups[name]; is != driver && (name == c.Default || name == "nvidia") {
-			list = append(list, Finding{Object: name, What: fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, e.Config, is, driver)})
+			file, want := decides(e, "SystemdCgroup"), driver == "systemd"
+			f := Finding{Object: name, What: fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, file, is, driver)}
+			if decides(e, fmt.Sprintf("SystemdCgroup = %t", !want)) == file {
+				f.Command = fmt.Sprintf("sudo sed -i 's/SystemdCgroup = %t/SystemdCgroup = %t/' %s && %s", !want, want, file, trouble.Command("repair RUN-002"))
+			}
+			list = append(list, f)
 		}
 	}
 	return list

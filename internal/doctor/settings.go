@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
@@ -78,39 +80,57 @@ func emptyRoot(m *Machine) []Finding {
 	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", toolkit.Config, root)}}
 }
 
-// otherDefault goes by what the plugin says in a container without NVIDIA's libraries: cmd/nvidia-device-plugin/main.go and
-// internal/rm of https://github.com/NVIDIA/k8s-device-plugin, as its issues 406 and 478 show it.
+// otherDefault asks the engine which handler the device plugin's pod runs with: without NVIDIA's it finds no driver, and waits or ends,
+// which each of its versions words in another way.
 func otherDefault(m *Machine) []Finding {
 	e, c, ok := m.engine()
-	if _, answers := m.NVML(); !ok || !answers || len(m.plugins()) > 0 || isNvidia(c.Programs[c.Default]) ||
+	if _, answers := m.NVML(); !ok || !answers || e.Name == "docker" || isNvidia(c.Programs[c.Default]) || m.has(path.Join(m.Facts().Kubelet.Folder(), "device-plugins", "nvidia-gpu.sock")) ||
 		!slices.ContainsFunc(slices.Collect(maps.Values(c.Programs)), isNvidia) {
 		return nil
 	}
-	const folder = "/var/log/pods"
-	pods, _ := m.View.ReadDir(folder)
-	for _, pod := range pods {
-		if !strings.Contains(pod, "nvidia") || !strings.Contains(pod, "device-plugin") || !m.logs(path.Join(folder, pod), "could not load NVML library: libnvidia-ml.so.1") {
-			continue
+	pods, _ := runtime.Sandboxes(m.ctx, m.View, e)
+	for _, pod := range slices.Sorted(maps.Keys(pods)) {
+		if strings.Contains(pod, "nvidia") && strings.Contains(pod, "device-plugin") && !isNvidia(c.Programs[pods[pod]]) {
+			file := decides(e, "default_runtime")
+			return []Finding{{Object: file, What: fmt.Sprintf("the pod %s runs with the handler %s and has not registered with kubelet; the default handler in %s is %s", pod, cmp.Or(pods[pod], c.Default, "runc"), file, cmp.Or(c.Default, "runc"))}}
 		}
-		namespace, rest, _ := strings.Cut(pod, "_")
-		name, _, _ := strings.Cut(rest, "_")
-		return []Finding{{Object: e.Config, What: fmt.Sprintf("the pod %s/%s finds no libnvidia-ml.so.1 in its container, and the default handler in %s is %s", namespace, name, e.Config, cmp.Or(c.Default, "runc"))}}
 	}
 	return nil
 }
 
-// logs says whether a container of a pod has logged a text. kubelet keeps the log of the container that ended, beside that of the next.
-func (m *Machine) logs(pod, what string) bool {
-	containers, _ := m.View.ReadDir(pod)
-	for _, container := range containers {
-		names, _ := m.View.ReadDir(path.Join(pod, container))
-		for _, name := range names {
-			if text, _ := m.text(path.Join(pod, container, name)); strings.Contains(text, what) {
-				return true
-			}
+// decides is the file that has the last word on a key: a drop-in wins over the file that imports it.
+func decides(e facts.Engine, key string) string {
+	for _, f := range slices.Backward(e.Files) {
+		if strings.Contains(string(f.Data), key) {
+			return f.Path
 		}
 	}
-	return false
+	return e.Config
+}
+
+// deaf finds an engine that runs, and does not answer CRI or says that it is not ready.
+func deaf(m *Machine) []Finding {
+	e, _, ok := m.engine()
+	if !ok || e.Name == "docker" || e.Unit == "" || !m.Facts().Kubelet.Joined {
+		return nil
+	}
+	if u, known := m.Unit(e.Unit); !known || u.Active != "active" || u.Uptime-u.Since < time.Minute {
+		return nil
+	}
+	said, err := runtime.NotReady(m.ctx, m.View, e)
+	switch {
+	case errors.As(err, &host.Later{}):
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		m.cannotRead("the answer of "+e.Name, err)
+		return nil
+	case err != nil:
+		said = map[string]string{"RuntimeReady": err.Error()}
+	}
+	if said["RuntimeReady"] == "" {
+		return nil
+	}
+	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s runs, and does not serve pods: %s", e.Unit, said["RuntimeReady"]), Command: "sudo journalctl -u " + e.Unit + " -n 50"}}
 }
 
 // noNetwork knows the endings that an engine reads: loadFromConfDir in https://github.com/containerd/go-cni, and ConfFiles in
@@ -126,12 +146,8 @@ func noNetwork(m *Machine) []Finding {
 		return nil
 	}
 	names, err := m.View.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		ctx, end := context.WithTimeout(m.ctx, nodePatience)
-		defer end()
-		if why := runtime.NoNetwork(ctx, m.View, e); why != "" {
-			return []Finding{{Object: folder, What: fmt.Sprintf("%s does not exist, and %s says: %s", folder, e.Name, why)}}
-		}
+	if said, _ := runtime.NotReady(m.ctx, m.View, e); said["NetworkReady"] != "" {
+		return []Finding{{Object: folder, What: fmt.Sprintf("%s says of the pods' network: %s", e.Name, said["NetworkReady"])}}
 	}
 	if err != nil || slices.ContainsFunc(names, func(n string) bool { return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(n)) }) {
 		return nil

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,7 +19,7 @@ import (
 
 // rooms are the folders that must take files, and how many bytes they need: below that a package or a socket's folder is not written.
 func rooms() map[string]uint64 {
-	return map[string]uint64{"/": 64 << 20, "/var": 64 << 20, "/run": 1 << 20}
+	return map[string]uint64{"/run": 1 << 20, "/boot": 16 << 20}
 }
 
 // sealed says whether a folder lies on a file system that is mounted read-only: what an image sealed is full by design, and what the kernel
@@ -47,7 +48,14 @@ func (m *Machine) mounts(table string) (all [][]string) {
 // eachRoom asks for the room of each file system once: two folders with the same room are on one.
 func (m *Machine) eachRoom(lacks func(name string, r host.Room) (is bool, left string)) (found []Finding) {
 	var seen []host.Room
-	for _, name := range []string{"/", "/run", "/var"} {
+	names := []string{"/", "/run", "/var", "/boot", "/var/log/pods"}
+	if k := m.Facts().Kubelet; k.Unit != "" {
+		names = append(names, k.Folder())
+	}
+	if e, _, ok := m.engine(); ok { // their defaults: containerd's root, containers-storage.conf(5), dockerd's data-root
+		names = append(names, map[string]string{"containerd": "/var/lib/containerd", "crio": "/var/lib/containers", "docker": "/var/lib/docker"}[e.Name])
+	}
+	for _, name := range names {
 		if m.sealed(name) {
 			continue
 		}
@@ -66,7 +74,7 @@ func (m *Machine) eachRoom(lacks func(name string, r host.Room) (is bool, left s
 
 func fullDisks(m *Machine) []Finding {
 	return m.eachRoom(func(name string, r host.Room) (bool, string) {
-		return r.Bytes < rooms()[name], fmt.Sprintf("%d MiB", r.Bytes>>20)
+		return r.Bytes < cmp.Or(rooms()[name], 64<<20), fmt.Sprintf("%d MiB", r.Bytes>>20)
 	})
 }
 

@@ -39,11 +39,11 @@ type GPU struct {
 	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
 	Slowed      string // why the board itself slows it down now: heat, power-brake; "" for no such reason
 
-	Licence    string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
+	Licence string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 
 	// The answers of DriverWithin alone.
 	Recovery   string // what the driver asks for: none, reset, reboot, drain-p2p, drain-reset, imex, bus-reset; "" where it does not say (before 565)
-	LinksDown  []int  // NVLinks that carry nothing, where others of the GPU do
+	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing, where others of the GPU do
 	Prohibited bool   // its compute mode lets no program in
 	PowerLimit int    // watts; 0 where unknown
 	PowerUsual int    // the board's default, in watts

@@ -42,6 +42,7 @@ type Node struct {
 	} `json:"spec"`
 	Status struct {
 		Allocatable map[string]Quantity `json:"allocatable,omitempty"`
+		Capacity    map[string]Quantity `json:"capacity,omitempty"`
 		Conditions  []Condition         `json:"conditions,omitempty"`
 		NodeInfo    struct {
 			MachineID  string `json:"machineID"`

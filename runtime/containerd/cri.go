@@ -122,29 +122,54 @@ func (c condition) judge() error {
 	return fmt.Errorf("containerd says its runtime is not ready: %s: %s", c.reason, c.message)
 }
 
-// NoNetwork is the reason for which an engine that answers CRI at a socket says that the pods' network is not ready; "" if it says
-// nothing of that.
-func NoNetwork(ctx context.Context, v host.View, socket string) (why string) {
+// NotReady is what an engine that answers CRI at a socket says is not ready, in its words: RuntimeReady, NetworkReady.
+func NotReady(ctx context.Context, v host.View, socket string) (map[string]string, error) {
 	status, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", nil)
 	if err != nil {
-		return ""
+		return nil, err
 	}
-	err = host.ProtoFields(status, func(n int, value []byte) error {
+	found := map[string]string{}
+	return found, host.ProtoFields(status, func(n int, value []byte) error {
 		if n != 1 {
 			return nil
 		}
 		return host.ProtoFields(value, func(n int, of []byte) error {
 			c, err := readCondition(of)
-			if n == 1 && c.kind == "NetworkReady" && !c.ready {
-				why = cmp.Or(c.message, c.reason, c.kind+" is false")
+			if n == 1 && !c.ready && (c.kind == "RuntimeReady" || c.kind == "NetworkReady") {
+				found[c.kind] = cmp.Or(c.message, c.reason, c.kind+" is false")
 			}
 			return err
 		})
 	})
+}
+
+// Sandboxes are the handlers of the pods' sandboxes that an engine has, by the pod's name; "" is the default one. PodSandbox of
+// k8s.io/cri-api, pkg/apis/runtime/v1/api.proto: metadata (2) with the name (1), runtime_handler (7).
+func Sandboxes(ctx context.Context, v host.View, socket string) (map[string]string, error) {
+	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", nil)
 	if err != nil {
-		return ""
+		return nil, err
 	}
-	return why
+	found := map[string]string{}
+	return found, host.ProtoFields(answer, func(_ int, sandbox []byte) error {
+		name, handler := "", ""
+		err := host.ProtoAll(sandbox, func(n int, value []byte, _ uint64) error {
+			switch n {
+			case 2:
+				return host.ProtoAll(value, func(n int, value []byte, _ uint64) error {
+					if n == 1 {
+						name = string(value)
+					}
+					return nil
+				})
+			case 7:
+				handler = string(value)
+			}
+			return nil
+		})
+		found[name] = handler
+		return err
+	})
 }
 
 // knows looks for the handler in the configuration that the daemon has loaded, as JSON.

@@ -342,7 +342,15 @@ func brokenMachines(t *testing.T) []brokenMachine {
 		{name: "kubelet's configuration edited", code: "KUB-007", on: d13, like: "https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", after: write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
 		{name: "no-cgroups", code: "RUN-007", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"legacy\"\n"}}},
 		{name: "toolkit in the driver container", code: "RUN-008", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\n"}}},
-		{name: "plugin under runc", code: "RUN-009", on: d13, like: "https://github.com/NVIDIA/k8s-device-plugin/issues/406", edits: []swap{{"", "-- var/log/pods/kube-system_nvidia-device-plugin-daemonset-csjxw_1/nvidia-device-plugin-ctr/10.log --\n2024-01-21T12:04:24Z stderr F I0121 12:04:24.666346 1 factory.go:107] Detected non-NVML platform: could not load NVML library: libnvidia-ml.so.1: cannot open shared object file: No such file or directory\n"}}},
+		{name: "plugin under runc", code: "RUN-009", on: d13, like: "https://github.com/NVIDIA/k8s-device-plugin/issues/406", after: func(_ *testing.T, n *simhost.Node) {
+			n.Daemon("/run/containerd/containerd.sock", func(method string, _ []byte) ([]byte, error) {
+				if strings.HasSuffix(method, "ListPodSandbox") { // items (1) with metadata (2) with the name (1): api.proto of k8s.io/cri-api
+					const name = "nvidia-device-plugin-daemonset-csjxw"
+					return []byte("\x0a" + string(rune(len(name)+4)) + "\x12" + string(rune(len(name)+2)) + "\x0a" + string(rune(len(name))) + name), nil
+				}
+				return nil, nil
+			})
+		}},
 		{
 			name: "policy for CPUs", code: "KUB-012", on: d13, like: "https://github.com/kubernetes-sigs/kubespray/issues/8535",
 			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"cgroupDriver: systemd", "cgroupDriver: systemd\ncpuManagerPolicy: static"}, {"", "-- var/lib/kubelet/cpu_manager_state --\n{\"policyName\":\"none\",\"defaultCpuSet\":\"\",\"checksum\":1353318690}\n"}},
@@ -452,15 +460,15 @@ func TestTwoFaultsAreTwoRoots(t *testing.T) {
 // rejected has an operator write a file that gpuadm can read and containerd cannot: its next start ends. The daemon's words are those of
 // a key of another type in `containerd config dump`, which exits with 1.
 func rejected(t *testing.T, n *simhost.Node) {
-	const bad = "max_container_log_line_size = \"many\""
+	const bad = "pause_threshold = \"many\""
 	n.Install("containerd", simhost.Program{Looks: func([]string) bool { return true }, Run: func(f *files.Files, argv []string) ([]byte, error) {
 		data, _ := f.ReadFile(path.Dir(argv[len(argv)-min(3, len(argv))]) + "/conf.d/60-logs.toml") // --config FILE config dump
 		if strings.Contains(string(data), bad) {
-			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "containerd: toml: cannot decode TOML string into struct field of type int"}
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "containerd: toml: cannot decode TOML string into struct field of type float64"}
 		}
 		return nil, host.Later{Until: "a real machine"}
 	}})
-	must.OK(t, n.WriteFile("/etc/containerd/conf.d/60-logs.toml", []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  "+bad+"\n"), host.Attr{Mode: 0o644}))
+	must.OK(t, n.WriteFile("/etc/containerd/conf.d/60-logs.toml", []byte("version = 2\n[plugins.\"io.containerd.gc.v1.scheduler\"]\n  "+bad+"\n"), host.Attr{Mode: 0o644}))
 	must.OK(t, n.Refuse("containerd.service", bad))
 }
 
