@@ -46,7 +46,7 @@ type Drain struct {
 	client  *kube.Client
 	node    string
 	limit   time.Duration
-	pods    map[string]kube.Pod // that can be evicted: by NAMESPACE/NAME and by "uid UID"
+	pods    map[string]kube.Pod // of the node: by NAMESPACE/NAME and by "uid UID"
 }
 
 // Drain finds the pods that can be evicted; nil where there is no API server to ask yet.
@@ -75,9 +75,7 @@ func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain,
 		return nil, undrained(err)
 	}
 	for _, p := range pods {
-		if p.Drained() {
-			d.pods[p.Namespace+"/"+p.Name], d.pods["uid "+p.UID] = p, p
-		}
+		d.pods[p.Namespace+"/"+p.Name], d.pods["uid "+p.UID] = p, p
 	}
 	return d, nil
 }
@@ -103,7 +101,26 @@ func undrained(err error) error {
 }
 
 // Leaves says whether a pod can be evicted.
-func (d *Drain) Leaves(pod string) bool { _, can := d.pods[pod]; return can }
+func (d *Drain) Leaves(pod string) bool { p, known := d.pods[pod]; return known && p.Drained() }
+
+// Stays names the owners of the pods that hold the GPUs and that a drain leaves, in the refusal that a drain does not end. A pod of a
+// DaemonSet that asks for no GPU can have one open, too: NVIDIA/gpu-operator issue 2570.
+func (d *Drain) Stays(ctx context.Context, refused error) error {
+	using, err := devices.Pods(ctx, d.h)
+	t, says := refused.(*trouble.Error)
+	if err != nil || !says {
+		return refused
+	}
+	told := *t
+	for _, pod := range using {
+		p := d.pods[pod]
+		i := slices.IndexFunc(p.OwnerReferences, func(o kube.Owner) bool { return o.Controller })
+		if i >= 0 && !p.Drained() {
+			told.Because = append(slices.Clip(told.Because), fmt.Sprintf("a drain leaves pod %s/%s, which belongs to %s %s", p.Namespace, p.Name, p.OwnerReferences[i].Kind, p.OwnerReferences[i].Name))
+		}
+	}
+	return &told
+}
 
 // Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. Where their budgets do not let them go before
 // the deadline, the error waits for that. It leaves the Node cordoned: Uncordon ends that.
@@ -114,7 +131,7 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 	leaving := map[string]kube.Pod{}
 	for _, pod := range using {
-		if p, can := d.pods[pod]; can {
+		if p := d.pods[pod]; d.Leaves(pod) {
 			leaving[p.UID] = p
 		}
 	}

@@ -56,7 +56,7 @@ func newBusy(t *testing.T, disruption string, pods ...string) *busyNode {
 		namespace, name, _ := strings.Cut(pod, "/")
 		meta := kubesim.Object{"namespace": namespace, "name": name, "uid": "uid-" + name}
 		if strings.HasPrefix(name, "daemon") {
-			meta["ownerReferences"] = []any{kubesim.Object{"kind": "DaemonSet", "controller": true}}
+			meta["ownerReferences"] = []any{kubesim.Object{"kind": "DaemonSet", "name": "dcgm", "controller": true}}
 		}
 		b.sim.AddPod(kubesim.Object{"metadata": meta, "spec": kubesim.Object{"nodeName": "gpu-1"}, "status": kubesim.Object{"phase": "Running"}})
 	}
@@ -198,6 +198,7 @@ func forbidCordon(made kubesim.Object) string {
 func TestDrainForNothing(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train", "ml/daemon")
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "75 [pending] "+two)
+	b.says("a drain leaves pod ml/daemon, which belongs to DaemonSet dcgm")
 	b.says("pod ml/daemon has 1g.10gb@5 of GPU 0")
 	check.That(t, !strings.Contains(b.said, "ml/train") && len(b.evicted) == 0 && b.cordoned() == free, "evicted %v, cordoned %s\n%s", b.evicted, b.cordoned(), b.said)
 	b = newBusy(t, "policy = \"drain\"\n", "ml/train")

@@ -49,7 +49,7 @@ func (r *Run) drain(ctx context.Context, refused error) (drained bool, err error
 		leaves = func(pod string) bool { return d.Leaves(pod) || paused(pod) }
 	}
 	if err := e.Interrupts(devices.WithoutPods(ctx, leaves), h); errors.Is(err, converge.ErrInUse) {
-		return false, err // evictions would not free the GPUs
+		return false, d.Stays(ctx, err) // evictions would not free the GPUs
 	}
 	if err := d.Run(ctx); err != nil {
 		_ = r.Uncordon(ctx, &e.Spec) // the end of apply tries once more, and says so

@@ -30,6 +30,7 @@ type Meta struct {
 // Owner is an object that another one belongs to.
 type Owner struct {
 	Kind       string `json:"kind"`
+	Name       string `json:"name"`
 	Controller bool   `json:"controller,omitempty"`
 }
 
