@@ -340,7 +340,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"", "-- proc/swaps --\nFilename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n"}},
 		},
 		{name: "kubelet's configuration edited", code: "KUB-007", on: d13, like: "https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", after: write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
-		{name: "no-cgroups", code: "RUN-007", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"legacy\"\n"}}},
+		{name: "no-cgroups", code: "RUN-007", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580", edits: []swap{{"", "-- usr/bin/nvidia-container-runtime-hook mode=0755 --\n-- usr/bin/nvidia-container-cli mode=0755 --\n-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"legacy\"\n"}}},
 		{name: "toolkit in the driver container", code: "RUN-008", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\n"}}},
 		{name: "plugin under runc", code: "RUN-009", on: d13, like: "https://github.com/NVIDIA/k8s-device-plugin/issues/406", after: func(_ *testing.T, n *simhost.Node) {
 			n.Daemon("/run/containerd/containerd.sock", func(method string, _ []byte) ([]byte, error) {
