@@ -33,6 +33,7 @@ func read(text []byte) (s lib.Spec, why string) {
 	}
 	s.Spec = raw
 	vendor, class := parser.ParseQualifier(raw.Kind)
+	//lint:ignore SA1019 the function that replaces it lies in a module of its own, which would be one more direct dependency
 	least, err := lib.MinimumRequiredVersion(raw)
 	is, no := version.NewVersion(raw.Version)
 	if no != nil {
