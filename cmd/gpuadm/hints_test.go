@@ -151,7 +151,7 @@ var programs = map[string]string{
 	"dkms":       "status|install|remove|add|autoinstall|--force",
 	"dmesg":      "-T|-w",
 	"mokutil":    "--import|--sb-state|--list-enrolled",
-	"nvidia-smi": "-q|-L|mig|-lgip|-lgipp|-r|-i|--query-gpu|--query-remapped-rows|--format|topo|-m|--gpu-reset",
+	"nvidia-smi": "-q|-d|-L|mig|nvlink|--status|--compute-mode|-lgip|-lgipp|-r|-i|--query-gpu|--query-remapped-rows|--format|topo|-m|--gpu-reset",
 	"kubectl":    "get|describe|drain|uncordon|cordon|delete|logs|label|-n|-A|-o|--field-selector|--ignore-daemonsets",
 }
 
