@@ -81,7 +81,7 @@ func (c *Cache) Changes() { c.gpus = nil }
 func (c *Cache) look(v host.View) *look {
 	of := view.Machine(v)
 	if c.view == nil || !reflect.ValueOf(of).Comparable() || c.view != of {
-		*c = Cache{view: of, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
+		*c = Cache{view: of, texts: new(toml.Texts), modules: new(ModuleCache)} // another machine, or a view that cannot be compared
 	}
 	return &look{v: view.Gathering(v), cache: c, texts: c.texts}
 }
@@ -89,9 +89,6 @@ func (c *Cache) look(v host.View) *look {
 // needed finds out what was asked for beside.
 func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if needs.Modules {
-		if c.modules == nil {
-			c.modules = &ModuleCache{}
-		}
 		m := l.modules(f.Kernel, f.GPUs, f.Arch, c.modules)
 		f.Modules = &m
 		f.DriverOwner = l.driverOwner()

@@ -5,8 +5,10 @@ package facts
 
 import (
 	"bytes"
+	"context"
 	bin "encoding/binary"
 	"encoding/json"
+	"errors"
 	"hash/crc32"
 	"io/fs"
 	"os"
@@ -387,4 +389,41 @@ func FuzzModules(f *testing.F) {
 		})
 		(&look{v: v}).modules(Kernel{Installed: []string{"6.1.0"}}, nil, "amd64", nil)
 	})
+}
+
+// asks counts how often a program is run, which then says a version; "" fails.
+type asks struct {
+	host.View
+	says  *string
+	times *int
+}
+
+func (a asks) Ask(context.Context, ...string) ([]byte, error) {
+	*a.times++
+	if *a.says == "" {
+		return nil, errors.New("it does not run")
+	}
+	return []byte("containerd github.com/containerd/containerd " + *a.says + " 1\n"), nil
+}
+
+// TestProgramRecord: an engine says its version once a boot, and again once its file has changed; one that said none is asked again.
+func TestProgramRecord(t *testing.T) {
+	const file = "/usr/bin/containerd"
+	n := must.Get(simhost.New([]byte("-- usr/bin/containerd --\nELF\n-- run/lock --\n")))(t)
+	says, times := "", 0
+	version := func() string {
+		var c Cache
+		l := c.look(asks{n, &says, &times})
+		first := l.version(t.Context(), file, program{ask: true})
+		check.Equal(t, l.version(t.Context(), file, program{ask: true}), first, "asked twice:")
+		c.Keep(n)
+		return first
+	}
+	check.Equal(t, version(), "", "a program that fails")
+	times, says = 0, "1.7.24"
+	check.Equal(t, version()+version(), "1.7.241.7.24", "two runs")
+	check.Equal(t, times, 1, "two runs have asked")
+	put(t, n, file, []byte("ELF of another release"))
+	says = "2.1.4"
+	check.Equal(t, version(), "2.1.4", "an upgrade")
 }

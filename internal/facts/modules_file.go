@@ -160,14 +160,14 @@ func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
 	return m, err
 }
 
-// moduleRecord is where an apply keeps what packed modules say, until the next boot. DKMS packs nvidia.ko as the distribution packs its own
+// moduleRecord is where an apply keeps what packed modules and programs say, until the next boot. DKMS packs nvidia.ko as the distribution packs its own
 // modules: 54 MB of zstd take 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Sources: docs/decisions/098.
 const moduleRecord = "/run/gpuadm-modules.json"
 
 // maxRecord is more than the modules of a hundred kernels take, in bytes.
 const maxRecord = 1 << 20
 
-// recorded is a packed module's file, and what it says.
+// recorded is a packed module's file, or a program's with its version, and what it says.
 type recorded struct {
 	moduleKey
 	Says ModuleFile `json:"says"`
@@ -201,10 +201,10 @@ func (c *ModuleCache) keep(key moduleKey, m ModuleFile) {
 		c.seen = map[moduleKey]ModuleFile{}
 	}
 	c.seen[key] = m
-	c.news = c.news || packedModule(key.Path)
+	c.news = c.news || key.costly()
 }
 
-// Keep records what packed modules say, if it was not known. Where it cannot, they are unpacked again the next time. One of a file that
+// Keep records what packed modules and programs say, if it was not known. Where it cannot, they are asked again the next time. One of a file that
 // has changed since is left out.
 func (c *Cache) Keep(h host.Host) {
 	m := c.modules
@@ -219,7 +219,7 @@ func (c *Cache) Keep(h host.Host) {
 	m.news = false
 	all := []recorded{}
 	for key, says := range m.seen {
-		if info, err := h.Stat(key.Path); packedModule(key.Path) && err == nil && info.Size == key.Size && info.Ctime.Equal(key.Ctime) {
+		if info, err := h.Stat(key.Path); key.costly() && err == nil && info.Size == key.Size && info.Ctime.Equal(key.Ctime) {
 			all = append(all, recorded{key, says})
 		}
 	}

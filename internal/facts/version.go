@@ -7,36 +7,30 @@ import (
 	"cmp"
 	"context"
 	"debug/buildinfo"
+	"errors"
 	"path"
 	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/pci"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Cache remembers, from one Gather to the next, what costs most to find out: the versions found in binaries that no package
-// database knows, and modules, which hold as long as the file's path, size and ctime do; what a cloud answered, for a run; and parsed texts.
+// Cache remembers, from one Gather to the next, what costs most to find out: versions of programs, and modules, which hold as long as the
+// file's path, size and ctime do; what a cloud answered, for a run; and parsed texts.
 // Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
-	view     host.View
-	versions map[binary]string
-	modules  *ModuleCache
-	asked    asked
-	gpus     []PCI // found by GPUs, for the next Gather; and rdma with them
-	rdma     bool
-	texts    *toml.Texts
-}
-
-type binary struct {
-	path  string
-	size  int64
-	ctime time.Time
+	view    host.View
+	modules *ModuleCache
+	asked   asked
+	gpus    []PCI // found by GPUs, for the next Gather; and rdma with them
+	rdma    bool
+	texts   *toml.Texts
 }
 
 // program says how a program's version can be found out.
@@ -54,25 +48,23 @@ func (l *look) version(ctx context.Context, path string, p program) string {
 	if packaged != "" && !p.ask || err != nil {
 		return packaged
 	}
-	key := binary{path, info.Size, info.Ctime}
-	if v, ok := l.cache.versions[key]; ok {
-		return v
-	}
-	found := ""
-	if p.ask && l.v.Runs() {
-		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
-			found = spoken(string(out))
+	is, _ := l.cache.modules.once(view.Machine(l.v), moduleKey{path, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) {
+		m := ModuleFile{Path: path}
+		if p.ask && l.v.Runs() {
+			out, err := l.v.Ask(ctx, path, "--version")
+			if m.Version = spoken(string(out)); err != nil || m.Version == "" {
+				m.Version = cmp.Or(l.binaryVersion(path, p.module), packaged)
+				return m, errNotSaid // it may say it the next time
+			}
+			return m, nil
 		}
-	}
-	found = cmp.Or(found, l.binaryVersion(path, p.module), packaged)
-	if ctx.Err() == nil {
-		if l.cache.versions == nil {
-			l.cache.versions = map[binary]string{}
-		}
-		l.cache.versions[key] = found
-	}
-	return found
+		m.Version = cmp.Or(l.binaryVersion(path, p.module), packaged)
+		return m, context.Cause(ctx)
+	})
+	return is.Version
 }
+
+var errNotSaid = errors.New("the program does not say its version")
 
 // part reads parts of a file: build information is a few hundred bytes of a binary of 50 MB.
 type part struct {
