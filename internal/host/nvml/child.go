@@ -84,13 +84,16 @@ func (d *NVML) SayDriver(ctx context.Context) error {
 
 // DriverWithin asks the driver in a child. Where it has not answered in time, the error is a NoDriver of the code host.Overdue.
 func (d *NVML) DriverWithin(ctx context.Context, limit time.Duration) (host.Driver, error) {
+	began := time.Now()
 	text, ended, err := child(ctx, "/proc/self/exe", time.After(limit), limit, nil, DriverVerb)
 	said := driverSays{}
 	switch {
 	case err != nil:
 		return host.Driver{}, err
-	case ended != "" && text == nil:
+	case ended != "" && time.Since(began) >= limit:
 		return host.Driver{}, host.NoAnswer(limit)
+	case ended != "": // a library that lacks a function, or that ends its process
+		return host.Driver{}, &host.NoDriver{Why: "gpuadm " + DriverVerb + ": " + ended, Try: "install the libraries of the driver again, all in one version"}
 	case json.Unmarshal(text, &said) != nil:
 		return host.Driver{}, errors.New("cannot read what gpuadm " + DriverVerb + " says")
 	case said.None != nil:

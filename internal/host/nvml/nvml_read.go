@@ -248,8 +248,11 @@ func (r *reading) alarms() {
 			g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
 		}
 	}
-	up := false
-	for link := range nvml.NVLINK_MAX_LINKS {
+	up, links := false, nvml.NVLINK_MAX_LINKS
+	if !r.has("nvmlDeviceGetNvLinkState") {
+		links = 0
+	}
+	for link := range links {
 		state, ret := r.GetNvLinkState(link)
 		switch {
 		case ret != nvml.SUCCESS:
@@ -262,10 +265,11 @@ func (r *reading) alarms() {
 	if !up {
 		g.LinksDown = nil // a board without bridge or switch
 	}
-	if mode, ret := r.GetComputeMode(); r.got("nvmlDeviceGetComputeMode", ret) {
-		g.Prohibited = mode == nvml.COMPUTEMODE_PROHIBITED
+	if r.has("nvmlDeviceGetComputeMode") {
+		mode, ret := r.GetComputeMode()
+		g.Prohibited = r.got("nvmlDeviceGetComputeMode", ret) && mode == nvml.COMPUTEMODE_PROHIBITED
 	}
-	if r.has("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit") {
+	if r.lacks([]string{"nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit"}) == "" {
 		limit, ret := r.GetPowerManagementLimit()
 		usual, usualRet := r.GetPowerManagementDefaultLimit()
 		if ret == nvml.SUCCESS && usualRet == nvml.SUCCESS {

@@ -65,11 +65,11 @@ func (solver) Hidden(context.Context, host.View, string, string, []string, map[s
 func (s solver) Without(v host.View, name string) converge.State { return s.d.without(v, name) }
 func (s solver) Essential(name string) bool                      { return s.d.details(name).essential }
 
-// Simulate asks apt what installing would do. Versions that Store has it is given as files.
+// Simulate asks apt what installing would do. Versions that only Store has it is given as files.
 func (s solver) Simulate(
-	ctx context.Context, v host.View, changes []converge.Change, _ map[string][]packages.Offer, pins []packages.Pin,
+	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
 ) ([]packages.Move, error) {
-	return s.simulate(ctx, v, s.d.native, append(verb(changes), arguments(v, changes)...), pins)
+	return s.simulate(ctx, v, s.d.native, append(verb(changes), arguments(v, changes, offers)...), pins)
 }
 
 // verb is what apt-get is asked to do. For apt, a package that dpkg has unpacked in part has its version already, and apt leaves it as it
@@ -87,18 +87,22 @@ func verb(changes []converge.Change) []string {
 	return []string{"install", "--"}
 }
 
-// arguments are what apt-get install takes for changes: NAME=VERSION, NAME-, or the file of Store that has the version.
-func arguments(v host.View, changes []converge.Change) (list []string) {
+// arguments are what apt-get install takes for changes: NAME=VERSION, NAME-, or a file of Store where offers do not have the version.
+func arguments(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (list []string) {
 	removes := packages.Removes(changes)
 	for _, c := range packages.Due(changes) {
 		to := packages.Parse(c.After)
 		if removes {
 			list = append(list, c.Name)
-		} else if file := stored(v, c.Name, to.Version); file != "" && to.Installed() {
-			list = append(list, file)
-		} else {
-			list = append(list, install(c.Name, to))
+			continue
 		}
+		if _, ok := packages.Find(offers[c.Name], to.Version); !ok && to.Installed() {
+			if file := stored(v, c.Name, to.Version); file != "" {
+				list = append(list, file)
+				continue
+			}
+		}
+		list = append(list, install(c.Name, to))
 	}
 	return list
 }

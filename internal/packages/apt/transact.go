@@ -62,22 +62,33 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 
 // move installs and removes.
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+	var names []string
+	for _, c := range packages.Due(changes) {
+		names = append(names, c.Name)
+	}
 	get, err := a.hooked(changes)
 	if err != nil {
 		return err
 	}
 	install := func(args ...string) error { return a.again(ctx, h, packages.Quiet(h, slices.Concat(get, args)...)...) }
 	if packages.Removes(changes) {
-		return install(append(verb(changes), arguments(h, changes)...)...)
+		return install(append(verb(changes), arguments(h, changes, nil)...)...)
 	}
-	r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: solver{a, d}}
+	offers, err := a.Offers(ctx, h, names)
+	if err != nil {
+		return err
+	}
+	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: solver{a, d}}
+	if err := r.Check(ctx, h); err != nil {
+		return err
+	}
 	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err
 	}
-	err = install(append(verb(changes), arguments(h, changes)...)...)
+	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
 	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && inStore(h, changes) {
 		// No source has the versions any more, our own folder has. apt reads as its user _apt, who may not enter that.
-		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes))...)
+		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes, nil))...)
 	}
 	return err
 }
