@@ -96,7 +96,8 @@ func edges() []Edge {
 		{By: "RUN-003 RUN-005", Explains: "RUN-013"},
 		{By: "RUN-013", Explains: "KUB-001 KUB-004 KUB-013 RUN-002"}, // a restart ends what still serves
 		{By: "KUB-016", Explains: "KUB-004 KUB-009 KUB-010"},
-		{By: "GPU-001 GPU-002 GPU-011/bus DRV-019", Explains: "CDI-001"},
+		{By: "GPU-001 GPU-011/bus DRV-019", Explains: "CDI-001"},
+		{By: "CDI-001", Explains: "RUN-012"},                 // the runtime has no spec to inject by
 		{By: "SYS-003", Explains: "KUB-001 KUB-005 KUB-016"}, // by a wrong clock a certificate is not yet valid, or no longer
 		// The plugin does not offer what does not work, but for an Xid of a program's.
 		{By: "GPU-001 GPU-002 GPU-003 GPU-005 GPU-006 GPU-007 GPU-011/recovery " + brokenGPU, Explains: "KUB-010"},

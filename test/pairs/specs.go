@@ -97,13 +97,3 @@ var Specs = []struct{ Name, Text string }{
 func has(text, section string) bool {
 	return strings.Contains("\n"+text, "\n["+section) || strings.Contains(text, "[["+section)
 }
-
-// source is where a spec has its driver from; "" where it wants none.
-func source(text string) string {
-	for _, s := range []string{vendor, mirror, `source = "distro"`} {
-		if first, _, _ := strings.Cut(s, "\nkey"); strings.Contains(text, first) {
-			return first
-		}
-	}
-	return ""
-}

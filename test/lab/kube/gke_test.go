@@ -31,7 +31,7 @@ systemctl start --no-block kubelet.service
 // gkeRegisters is what a node of a pool with partitioned GPUs, on spot machines, registers with, by kube-env.
 // Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus and .../concepts/spot-vms
 const gkeRegisters = "--node-labels=cloud.google.com/gke-accelerator=nvidia-h100-80gb,cloud.google.com/gke-gpu-driver-version=disabled," +
-	"cloud.google.com/gke-gpu-partition-size=3g.40gb,cloud.google.com/gke-gpu-sharing-strategy=time-sharing," +
+	"cloud.google.com/gke-gpu-sharing-strategy=time-sharing," +
 	"cloud.google.com/gke-max-shared-clients-per-gpu=2,cloud.google.com/gke-spot=true,cloud.google.com/gke-provisioning=spot " +
 	"--register-with-taints=nvidia.com/gpu=present:NoSchedule"
 
