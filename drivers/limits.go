@@ -129,7 +129,7 @@ func (p *plan) settle(branch int, flavour string) {
 	p.branch, p.choice.Branch, p.choice.Flavour = branch, strconv.Itoa(branch), flavour
 }
 
-// careful takes the first branch of those that may be chosen unasked that fits, or the one that the archive has.
+// careful takes the first branch of those that may be chosen unasked that fits, or the branch of the archive.
 func (p *plan) careful() error {
 	supported := p.supported()
 	old, last := p.oldest()

@@ -91,7 +91,7 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	return s, trust(v, s.Files()...)
 }
 
-// asker is the user for whom sudo, run0, pkexec or doas started gpuadm with another's rights; "" if gpuadm has the rights of the user who
+// asker is the user who had sudo, run0, pkexec or doas start gpuadm with another user's rights; "" if gpuadm has the rights of the user who
 // typed it. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
 func asker(getenv func(string) string) string {
 	return cmp.Or(getenv("SUDO_UID"), getenv("PKEXEC_UID"), getenv("DOAS_USER"))

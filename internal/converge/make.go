@@ -199,7 +199,7 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make, or one that holds after a reboot, has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
+// remember journals the state in which a make that failed, or that takes effect after a reboot, has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
 // where they are others, another process wrote them. The next undo reverts what could not be rolled back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {

@@ -406,7 +406,7 @@ func (a asks) Ask(context.Context, ...string) ([]byte, error) {
 	return []byte("containerd github.com/containerd/containerd " + *a.says + " 1\n"), nil
 }
 
-// TestProgramRecord: an engine says its version once a boot, and again once its file has changed; one that said none is asked again.
+// TestProgramRecord: an engine says its version once a boot, and again once its file has changed; an engine that said no version is asked again.
 func TestProgramRecord(t *testing.T) {
 	const file = "/usr/bin/containerd"
 	n := must.Get(simhost.New([]byte("-- usr/bin/containerd --\nELF\n-- run/lock --\n")))(t)

@@ -41,7 +41,7 @@ type program struct {
 }
 
 // version finds a program's version: a program that may be run says it, then the Go build information in the binary, then dpkg, which
-// does not know of a file that was put in the package's place. One that is not run is dpkg's first: that is cheaper.
+// does not know of a file that was put in the package's place. For a program that is not run dpkg comes first: that is cheaper.
 func (l *look) version(ctx context.Context, path string, p program) string {
 	packaged := upstream(l.dpkgVersion(path, p.packages...))
 	info, err := l.v.Stat(path)

@@ -35,7 +35,7 @@ const (
 	OfMemory  Part = "memory"  // the ECC counters and the row remapper know of it too
 	OfLink    Part = "link"    // NVLink, which has two ends
 	OfDevice  Part = "device"  // another part of the GPU
-	OfProgram Part = "program" // a program's fault, or one that the driver has handled: the GPU works
+	OfProgram Part = "program" // a fault of a program, or a fault that the driver has handled: the GPU works
 	OfUnknown Part = "unknown" // the catalogue does not say, or has no such number
 )
 

@@ -18,7 +18,7 @@ import (
 // hostile is what a machine can do to the operator's side at each step: say nothing, talk all the time, or say more than it may.
 // Recorded from an attack on gpuadm ssh, in which each of them kept it for as long as the machine liked.
 type hostile struct {
-	step string // the last one that it keeps to
+	step string // the last step that it keeps to
 	does func(out, stderr io.Writer)
 }
 

@@ -296,7 +296,7 @@ func fabricFaults(mask uint32) string {
 	return strings.Join(list, ", ")
 }
 
-// licence says whether a virtual machine's GPU has the licence that its guest driver asks for. One that needs none says so, or has no feature
+// licence says whether a virtual machine's GPU has the licence that its guest driver asks for. A GPU that needs none says so, or has no feature
 // switched on; of one whose day is over NVML says the day. Source: nvml.h, nvmlGridLicensableFeatures_t.
 func (r *reading) licence() string {
 	if !r.has("nvmlDeviceGetVirtualizationMode") || !r.has("nvmlDeviceGetGridLicensableFeatures_v4") {
