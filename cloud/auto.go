@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cloud makes the machine a node of a Kubernetes cluster (stage join), on any cloud or none, and waits until the cluster has

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package drivers chooses the NVIDIA driver that a machine's GPUs can have, and names the packages that it is made of.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 package drivers
@@ -391,8 +390,7 @@ func catalogSource(t *testing.T, c Catalog) []byte {
 		}
 		fmt.Fprintf(&maps, "c.%s = %s\n", name, text)
 	}
-	source, err := format.Source([]byte(`// SPDX-FileCopyrightText: The gpuadm authors
-// SPDX-License-Identifier: Apache-2.0
+	source, err := format.Source([]byte(`// SPDX-License-Identifier: Apache-2.0
 
 // Code generated from the folder catalog by make update; DO NOT EDIT.
 

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mig plans how GPUs are partitioned: what fits on one, where it lies so that the most of what is there can

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package runtime makes container engines run GPU containers: it chooses the engine, and has the package of that engine edit its

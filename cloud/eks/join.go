@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package eks joins EKS: by nodeadm on AWS's own images, by nodeadm for hybrid nodes, or with a kubelet of gpuadm's own.

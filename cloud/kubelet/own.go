@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubelet holds what kubelet reads: the flags and files that gpuadm adds to a kubelet that another program set up, and the

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package method says how a machine joins its cluster, under which name, and whose its kubelet is: by the spec, and by what is on

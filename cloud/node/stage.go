@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package node shows the cluster what a machine is: the labels and taints that its node registers with (stage node), the taint that

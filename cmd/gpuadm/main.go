@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hardware says what the choice of a driver depends on: the machine's GPUs and system, and how versions compare.

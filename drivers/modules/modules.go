@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package modules wants the driver's kernel modules and those that are loaded beside them, for each kernel, proven by their files;

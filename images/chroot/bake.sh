@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 
 # A node image from a plain root folder: Debian by mmdebstrap where ROOT is empty, any distribution where it is there already.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package daemonset holds the manifests by which gpuadm runs on the nodes of a cluster.

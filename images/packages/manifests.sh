@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # Writes a release's chart and manifests, which name the image by the digest of its archive: sh manifests.sh IMAGE VERSION ARCHIVE OUT
 # It runs at the top of the source.

@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # Pushes the image's archive to a registry, and prints digest=sha256:…: sh push.sh IMAGE VERSION ARCHIVE CRANE…
 # With REGISTRY_TOKEN, the password of REGISTRY_USER there, crane logs in first, for the signature's program, too.

@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # Makes of a folder of packages a repository for apt and one for dnf, as a web server shows them: sh repository.sh PACKAGES OUT
 # REPOSITORY_KEY is the OpenPGP key that signs both, as gpg --armor --export-secret-keys prints it, and REPOSITORY_URL where the server

@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # Verifies the files of a release in the current folder: sh verify.sh gpuadm.pub
 set -eu

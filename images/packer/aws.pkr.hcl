@@ -1,4 +1,3 @@
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 
 # A machine without a GPU is enough, and costs little: the driver is built and installed, not loaded.

@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # packer runs it as root on the machine that becomes the image. The files are where the file provisioner has put them.
 set -eu

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent is what gpuadm does while no operator watches: it retries at boot, decides whether kubelet may start, runs in the

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package devices says what device nodes NVIDIA's driver has, and which processes and pods use them.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks read the machine, a graph says which

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package facts finds out what machine this is: its OS, kernel, PCI devices, container engines and kubelet.

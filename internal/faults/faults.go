@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package faults knows what lines of the kernel's log mean for a GPU, Xids among them, and what to do about it.

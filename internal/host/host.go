@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package instance finds out what a cloud's machine is: in which cloud, and on EC2 of which type and in which cluster.

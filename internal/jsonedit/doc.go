@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package jsonedit changes single values of a JSON object as text: everything else keeps its bytes, order, indentation and large

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mask takes secrets out of texts before they leave gpuadm: what is printed, logged, recorded, or sent to an API server.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package packages holds the machine's packages as things: installed in exactly one version, held there, and rolled back

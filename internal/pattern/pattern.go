@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pattern says what a text looks like. It compiles regular expressions when they are first used: compiled at the start, all

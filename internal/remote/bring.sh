@@ -1,4 +1,3 @@
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 #
 # The first half of a session, on the other machine: says what it is, takes the program from standard input, and runs it as root.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package remote runs gpuadm on other machines, over the system's own ssh: it brings the program, runs it there as root, passes on

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package toml edits TOML files: it changes single keys and leaves every other byte, and takes its edits out again.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package containerd edits containerd's configuration, as bytes and by the smallest change that has exactly the wanted effect, has

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package crio writes a drop-in for CRI-O, has CRI-O itself judge it, and waits until CRI-O has loaded it.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package docker edits Docker's daemon.json, has Docker itself judge the result, and reloads Docker where a restart is not needed.

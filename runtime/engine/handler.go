@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package engine has what gpuadm does alike for all container engines: the handler that is wanted and the program that it runs, the

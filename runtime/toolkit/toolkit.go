@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package toolkit has what containers get the GPUs by: the packages of the NVIDIA Container Toolkit and where they come from, its

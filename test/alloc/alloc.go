@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package alloc has a test fail that allocates far more than it was given: what a few bytes of a stranger can make a root process

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench sets gpuadm beside `nvidia-ctk runtime configure` on the same files, in the same run, and prints

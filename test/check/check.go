@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package check reports what a test finds wrong, each in one line; the test continues. Package must ends it instead.

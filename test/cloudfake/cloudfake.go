@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cloudfake simulates EC2: its metadata service, and those calls of EKS, EC2 and STS that gpuadm makes. It answers as their documents say, and fails as they do.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package containerd holds what real containerds make of our edits, beside what they make of nvidia-ctk's.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package drivertest has what the tests of the driver's packages share: simulated machines, files of kernel modules, and the

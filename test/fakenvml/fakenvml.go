@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that unmodified binaries

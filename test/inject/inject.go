@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inject runs an unmodified program and makes one of its system calls that change files go wrong: the program is

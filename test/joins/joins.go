@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package joins is what the tests of all ways to join share: a machine, a spec, and what an error says.

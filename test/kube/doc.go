@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube is a module of its own, so that Kubernetes itself is no part of what gpuadm depends on. Its go.mod names, as

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lab boots disposable Linux hosts with a real systemd and a real containerd, for tests that need a whole

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package listings holds lists of NVIDIA driver packages as others recorded them in real repositories: names, versions,

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Metal checks gpuadm on a machine with real GPUs, and prints what its authors need to know. It only reads; with -full it makes each

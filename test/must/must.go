@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package must ends a test where it cannot continue: at an error that it is not about, or where what follows would say nothing.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pairs asks what two specs do to each other: for each ordered pair (A, B) of a table, on a simulated Ubuntu, A is applied, then

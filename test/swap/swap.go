@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package swap is an attacker for tests: a process without rights that exchanges two names in a folder, over and over.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vm_test boots a machine, emulated, on the kernel that gpuadm has had Debian's driver compiled for. In the

@@ -1,5 +1,4 @@
 #!/bin/sh
-# SPDX-FileCopyrightText: The gpuadm authors
 # SPDX-License-Identifier: Apache-2.0
 # Brings a release of gpuadm, verifies where it comes from, and validates each of FILES; action.yml has the variables.
 set -eu

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chart renders images/chart with Helm's own engine. It is a module of its own, so that Helm and Kubernetes are no part of what

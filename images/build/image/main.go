@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command image makes the OCI image of gpuadm, for each architecture that it gets a program for, as an archive of an image layout. It

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command oldlibc makes gpuadm start on machines whose C library is older than that of the machine it is built on.

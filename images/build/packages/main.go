@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and a tar.gz for each architecture that

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command sbom writes, beside a Go program, its bill of materials in CycloneDX's JSON, PROGRAM.cdx.json: each module that is linked into

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package files does all work on files, by the few calls that a disk offers: on the disk of this machine, of an image, and on a simulated one.

@@ -1,6 +1,5 @@
 //go:build cgo
 
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 package local_test

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package local opens this machine, or a folder with the files of another, as a host.Host: the only place that does.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nvml asks the NVIDIA driver by its library NVML, and starts CUDA in processes of its own.

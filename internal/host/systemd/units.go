@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package systemd asks systemd about units and changes them over D-Bus, and knows what their files say where no systemd runs.

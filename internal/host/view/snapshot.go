@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package view makes Views of Views: a snapshot reads each name once, a recording notes what was asked.

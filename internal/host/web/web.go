@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package web makes the machine's HTTP and gRPC calls, and downloads what is checked for size and digest.

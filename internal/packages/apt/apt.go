@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package apt is the packager of Debian and Ubuntu: what apt and dpkg know and say, and how gpuadm runs them.

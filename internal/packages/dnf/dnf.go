@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dnf is the packager of RHEL and its derivatives: what dnf 4 and rpm know and say, and how gpuadm runs them.

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cdi holds the things by which containers get GPUs: the CDI spec that NVIDIA's toolkit writes, and the links to device nodes that

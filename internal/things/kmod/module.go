@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kmod holds the things that make NVIDIA's kernel modules run: built by DKMS or brought by a package, in the initramfs, loaded as

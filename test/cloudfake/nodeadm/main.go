@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command nodeadm replaces EKS's nodeadm in the lab, where that is not available: the Go module proxy serves one version of

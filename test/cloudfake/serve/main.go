@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command serve is a cloud for the lab: a metadata service at its real address, AWS's API with certificates of a CA that

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // The part of NVML's ABI that the fake library speaks: layouts as in NVIDIA's nvml.h, compared with it by abi_check.c.

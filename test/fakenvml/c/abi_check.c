@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Compares our layouts with NVIDIA's header; compiled by a test, with the nvml.h of go-nvml, and never run.

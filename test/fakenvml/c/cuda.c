@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // The part of libcuda.so.1 that tells whether CUDA starts. The file beside the state, its name and ".cuda", says what goes wrong:

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // The fake nvidia-smi: -L, --query-gpu, -pm and --gpu-reset, with the words and exit codes of the real one

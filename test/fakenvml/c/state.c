@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // The state file: mapped, and locked by open file description so that a killed process leaves no lock behind.

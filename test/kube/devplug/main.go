@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command devplug is a device plugin without devices: kubelet counts names, and a container that asks for some

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube runs a real Kubernetes control plane for tests, in a network of its own, and attaches the lab's hosts to

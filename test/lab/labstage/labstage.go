@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package labstage is a stage for tests in the lab: what no stage that ships does quickly and on any machine, a slow

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package repos builds signed package repositories for the lab's hosts: small packages with the names, versions,

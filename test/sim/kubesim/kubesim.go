@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubesim is a simulated Kubernetes API server in memory, for tests: Nodes, Events, pods, ResourceSlices, who may do

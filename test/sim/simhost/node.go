@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package simhost is a simulated machine in memory: files, units, commands, the run lock, and a power switch.

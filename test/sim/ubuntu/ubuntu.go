@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ubuntu is what Ubuntu 24.04 answers on a simulated node: apt, dpkg, dkms and kmod as programs. What the repositories have

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command load has gpuadm load the module nvidia, and says what gpuadm says. In a machine without systemd, where

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the program by

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 /* nvidia-uvm, nvidia-modeset and nvidia-drm: a kernel module with a version. It takes gpus=1, as nvidia does. */

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 /* A kernel module that says of itself what NVIDIA's open one says, and drives nothing. nvidia.gpus=1 on the kernel's command line is

@@ -1,4 +1,3 @@
-// SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
 // Command kube builds the programs of a Kubernetes control plane, and runs one for people.
