@@ -68,7 +68,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "module":
 		return kmod.NewModule(reads, modules.OnDisk), nil
 	case "module-file":
-		return kmod.NewModuleFile(name, modules.OnDiskProven), nil
+		return kmod.NewModuleFile(name, modules.OnDiskLoadable), nil
 	case "dkms":
 		if t, is := kmod.NewDKMSBeside(name, modules.BuiltBeside); is {
 			return t, nil
@@ -98,7 +98,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		return node.NewJoined(name), nil
 	case "restart":
 		if kubelet.Is(name) {
-			return kubelet.NewFresh(name, reads), nil
+			return kubelet.NewRestart(name, reads), nil
 		}
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil

@@ -38,14 +38,14 @@ func (f freshUnit) Validate(ctx context.Context, v host.View, _, _ converge.Stat
 	return f.judge(ctx, v)
 }
 
-// Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again. K3s's installer can name its unit
+// Is says whether a thing of kind restart is kubelet's, by its name: then NewRestart builds it again. K3s's installer can name its unit
 // k3s-NAME.service.
 func Is(name string) bool {
 	return slices.Contains(facts.KubeletUnits(), name) || strings.HasPrefix(name, "k3s-")
 }
 
-// NewFresh builds kubelet's thing of kind restart again.
-func NewFresh(unit string, files []string) converge.Thing {
+// NewRestart builds kubelet's thing of kind restart again.
+func NewRestart(unit string, files []string) converge.Thing {
 	return freshUnit{things.NewRestart(unit, files, nil), unit, nil}
 }
 

@@ -95,7 +95,7 @@ func runs(f facts.Facts) []converge.Want {
 		return []converge.Want{running} // it reads its files when it starts
 	}
 	fresh := Fresh(facts.Kubelet{Unit: Unit}, []string{ConfigFile}, "kubelet reads its configuration when it starts")
-	fresh.Thing = NewFresh(Unit, []string{ConfigFile}) // unjudged: gpuadm writes the whole file
+	fresh.Thing = NewRestart(Unit, []string{ConfigFile}) // unjudged: gpuadm writes the whole file
 	return []converge.Want{running, fresh}
 }
 

@@ -127,7 +127,7 @@ func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 		return things.NewUnitFiles(ref.Name), nil
 	case "restart":
 		if kubelet.Is(ref.Name) {
-			return kubelet.NewFresh(ref.Name, ref.Reads), nil
+			return kubelet.NewRestart(ref.Name, ref.Reads), nil
 		}
 	}
 	return nil, fmt.Errorf("no such kind: %s %s", ref.Kind, ref.Name)
@@ -210,7 +210,7 @@ func TestKubeletThatDies(t *testing.T) {
 	for active, want := range map[string]converge.State{"active": things.UpToDate, "activating": things.UpToDate, "failed": "inactive", "inactive": "inactive"} {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
-		thing := kubelet.NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
+		thing := kubelet.NewRestart("kubelet.service", []string{"/etc/default/kubelet"})
 		got, err := thing.Look(ctx, n)
 		check.That(t, err == nil && got == want, "%s: %q, %v", active, got, err)
 		restarted := restarts(mustApply(t, n, redSpec))

@@ -77,8 +77,8 @@ func (k KernelSide) stateOnDisk(v host.View, kernel string) (string, error) {
 	return m.Version + " " + m.Flavour(), nil
 }
 
-// OnDiskProven is OnDisk, and after a comma why the kernel would not load it.
-func OnDiskProven(v host.View, kernel string) (converge.State, error) {
+// OnDiskLoadable is OnDisk, and after a comma why the kernel would not load it.
+func OnDiskLoadable(v host.View, kernel string) (converge.State, error) {
 	return KernelSide{}.onDiskProven(v, kernel)
 }
 

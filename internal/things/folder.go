@@ -143,8 +143,8 @@ func (c check) Make(context.Context, host.Host, converge.State) error {
 	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
 }
 
-// Settled wants a Follower in its current state.
-func Settled(t converge.Follower, why string) converge.Want {
+// Following wants a Follower in its current state.
+func Following(t converge.Follower, why string) converge.Want {
 	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
 }
 

@@ -179,7 +179,7 @@ func knows(config, handler string) error {
 		} `json:"containerd"`
 	}
 	if err := json.Unmarshal([]byte(config), &loaded); err != nil || len(loaded.Containerd.Runtimes) == 0 {
-		return nil // the status lists no runtimes: Prove has judged the configuration
+		return nil // the status lists no runtimes: Validate has judged the configuration
 	}
 	if loaded.Containerd.Runtimes[handler] == nil {
 		return fmt.Errorf("containerd has loaded its configuration without the handler %s", handler)

@@ -190,7 +190,7 @@ func TestProveWithoutADaemon(t *testing.T) {
 	n, err := simhost.New([]byte("-- etc/containerd/config.toml --\nversion = 2\n"))
 	must.OK(t, err)
 	const name = "/etc/containerd/config.toml"
-	err = Prove(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
+	err = Validate(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, engine.Handler{Name: "nvidia", Binary: engine.Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
 	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
 		t.Errorf("%+v", err)

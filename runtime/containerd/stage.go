@@ -48,7 +48,7 @@ func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, r
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
 	prove := func(ctx context.Context, v host.View, before, after []byte) error {
-		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
+		return Validate(ctx, v, e.Binary, tree, h, target, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(prove), edit, h.Why()))
 	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e)))

@@ -22,7 +22,7 @@ const (
 
 // ops lists what must change in file i so that the tree has the handler; none if it has it. How each version of containerd reads its
 // files is in merge.go (newReader), and which keys a new handler takes over from the default one in inheritable (rancher.go).
-// A key outside the handler's table that ops sets needs a case in meant (prove.go) as well.
+// A key outside the handler's table that ops sets needs a case in meant (validate.go) as well.
 func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)

@@ -84,7 +84,7 @@ func Thing(ref converge.Ref) (converge.Thing, error) {
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
 	case "restart":
-		return kubelet.NewFresh(ref.Name, ref.Reads), nil
+		return kubelet.NewRestart(ref.Name, ref.Reads), nil
 	}
 	return nil, fmt.Errorf("no kind %s", ref.Kind)
 }

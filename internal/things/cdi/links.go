@@ -33,7 +33,7 @@ const (
 
 // DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
 func DeviceLinks() converge.Want {
-	return things.Settled(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
+	return things.Following(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
 // capNodes are the links' nodes of partitions alone. Their state is "none" where the driver's tool is not there to make them.
@@ -41,7 +41,7 @@ type capNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
 func PartitionNodes() converge.Want {
-	return things.Settled(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
+	return things.Following(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.

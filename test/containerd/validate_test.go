@@ -40,7 +40,7 @@ func proven(t *testing.T, in input, p parts.Part, asDefault bool) error {
 	if err != nil {
 		return nil
 	}
-	return containerd.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
+	return containerd.Validate(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out)
 }
 
 // TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts, and it rejects what the daemon rejects before.
@@ -87,7 +87,7 @@ func TestProofRefusesWhatKills(t *testing.T) {
 				before, after := strings.ReplaceAll(c.before, "NAME", cri), strings.ReplaceAll(c.after, "NAME", cri)
 				tree := containerd.Tree{Root: containerd.File{Path: etc + "/config.toml", Data: []byte(before)}}
 				h := engine.Handler{Name: "nvidia", Binary: binary}
-				err := containerd.Prove(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
+				err := containerd.Validate(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
 				if err == nil {
 					t.Error("accepted")
 				} else {

@@ -19,10 +19,10 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Prove asks the machine's own daemon for the configuration that it would have with the edited file, and judges the answer.
+// Validate asks the machine's own daemon for the configuration that it would have with the edited file, and judges the answer.
 // That the daemon accepts the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
 // then the CRI plugin does not load and the node is down.
-func Prove(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
+func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
 	was, err := dump(ctx, v, binary, t.with(target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // no daemon answers here: what gpuadm knows of it decides
