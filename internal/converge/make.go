@@ -334,11 +334,10 @@ func (r *run) revert(ctx context.Context, steps []step) (undone []Change, failed
 }
 
 // journalled is what the journal says of this run.
-func (r *run) journalled() (of Run) {
-	for _, run := range r.j.Runs() {
-		if run.ID == r.id {
-			of = run
-		}
+func (r *run) journalled() Run {
+	runs := r.j.Runs()
+	if i := slices.IndexFunc(runs, func(run Run) bool { return run.ID == r.id }); i >= 0 {
+		return runs[i]
 	}
-	return of
+	return Run{}
 }

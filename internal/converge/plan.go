@@ -3,6 +3,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -88,11 +89,8 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 // shown is a plan for people and programs to read.
 func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
 	p, err := e.plan(ctx, v, j, f, step.show)
-	if err != nil {
-		return Plan{}, err
-	}
 	p.Host = Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
-	return p, nil
+	return p, err
 }
 
 // plan plans all stages, and leaves Host empty; show makes the plan's Change of a step that is not converged.
@@ -166,7 +164,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		unwanted = append(unwanted, s)
 		for _, t := range e.followers(o.Change) {
 			if !slices.ContainsFunc(wants, func(w Want) bool { return w.Ref().covers(t.Ref()) }) {
-				wants = append(wants, wantCurrent(t))
+				wants = append(wants, Following(t, ""))
 			}
 		}
 	}
@@ -197,18 +195,17 @@ func (e *Engine) takingOut(o ours) (step, error) {
 	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: true}, err
 }
 
-// wantCurrent wants a Follower current.
-func wantCurrent(t Follower) Want {
-	return Want{Thing: t, To: func(found State) (State, error) { return t.Current(found), nil }}
+// Following wants a Follower current.
+func Following(t Follower, why string) Want {
+	return Want{Thing: t, Why: why, To: func(found State) (State, error) { return t.Current(found), nil }}
 }
 
 // followers builds the Followers again that the undo of a journalled change affects.
 func (e *Engine) followers(c Change) (list []Follower) {
 	for _, ref := range c.Affects {
-		if t, err := e.ThingOf(ref); err == nil {
-			if follower, ok := t.(Follower); ok {
-				list = append(list, follower)
-			}
+		t, _ := e.ThingOf(ref) // nil where this gpuadm does not know the kind
+		if follower, ok := t.(Follower); ok {
+			list = append(list, follower)
 		}
 	}
 	return list
@@ -266,12 +263,7 @@ func (s *step) noteFollowers(steps, verifiers []step) {
 	}
 }
 
-func (c Change) section() string {
-	if c.Section != "" {
-		return c.Section
-	}
-	return c.Stage
-}
+func (c Change) section() string { return cmp.Or(c.Section, c.Stage) }
 
 // planStage returns the steps of one stage, looked at.
 func (e *Engine) planStage(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {

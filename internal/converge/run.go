@@ -264,14 +264,11 @@ func (r *run) journal(t Thing, c Change) (err error) {
 	return err
 }
 
-// bootID names the present boot; "" in a root folder, which never boots.
+// bootID names the present boot; "" where it cannot be read, and in a root folder, which never boots.
 func bootID(v host.View) string {
 	if !v.Live() {
 		return ""
 	}
-	id, err := v.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
+	id, _ := v.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
 }

@@ -3,6 +3,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -29,12 +30,7 @@ type Run struct {
 // Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
 	var runs []Run
-	at, makes := map[string]int{}, map[string]int{}
-	for i := range j.Records {
-		if j.Records[i].What == "make" {
-			makes[j.Records[i].Run]++
-		}
-	}
+	at := map[string]int{}
 	for _, r := range j.Records {
 		i, ok := at[r.Run]
 		if !ok {
@@ -43,9 +39,6 @@ func (j Journal) Runs() []Run {
 			}
 			i, at[r.Run] = len(runs), len(runs)
 			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave})
-			if n := makes[r.Run]; n > 0 {
-				runs[i].Makes = make([]Change, 0, n)
-			}
 		}
 		switch run := &runs[i]; r.What {
 		case "begin":
@@ -291,10 +284,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		if o.restored() {
 			continue
 		}
-		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Left: o.last.Ended}
-		if m.Left.IsZero() {
-			m.Left = o.last.Time
-		}
+		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Left: cmp.Or(o.last.Ended, o.last.Time)}
 		t, err := e.ThingOf(o.Ref) // fails where a newer gpuadm made it
 		if err == nil {
 			m.State, err = t.Look(ctx, v)

@@ -329,7 +329,7 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 			c := Change{Stage: o.Stage, Ref: t.Ref(), Follows: true}
 			last = slices.DeleteFunc(last, func(s step) bool { return c.Ref.covers(s.Ref) })
 			if !slices.ContainsFunc(last, func(s step) bool { return s.Ref.covers(c.Ref) }) {
-				last = append(last, step{Change: c, want: wantCurrent(t), strict: true})
+				last = append(last, step{Change: c, want: Following(t, ""), strict: true})
 			}
 		}
 	}

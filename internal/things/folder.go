@@ -143,11 +143,6 @@ func (c check) Make(context.Context, host.Host, converge.State) error {
 	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
 }
 
-// Following wants a Follower in its current state.
-func Following(t converge.Follower, why string) converge.Want {
-	return converge.Want{Thing: t, Why: why, To: func(found converge.State) (converge.State, error) { return t.Current(found), nil }}
-}
-
 // lastLook remembers what a thing's last look found: its state, or a digest that tells more. Make replaces that and nothing else, so
 // that what another process writes between the look and the rename is not lost.
 type lastLook struct {

@@ -192,7 +192,7 @@ const noPaused = "none"
 
 // Resumed wants services running that an earlier run paused.
 func Resumed() converge.Want {
-	return Following(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
+	return converge.Following(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
 }
 
 // NewPaused builds the thing again, for undo.

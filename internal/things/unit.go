@@ -177,7 +177,7 @@ type unitFiles string
 
 // UnitFilesRead wants systemd to have read the files of these units.
 func UnitFilesRead(why string, units ...string) converge.Want {
-	return Following(unitFiles(strings.Join(units, " ")), why)
+	return converge.Following(unitFiles(strings.Join(units, " ")), why)
 }
 
 // NewUnitFiles builds the thing again from its name.

@@ -41,7 +41,7 @@ type cdi struct{}
 
 // Spec wants the spec to be current, where the toolkit's service is installed.
 func Spec() converge.Want {
-	return things.Following(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
+	return converge.Following(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
 
 // Problem is what is wrong with a spec of this state; "" if nothing is.

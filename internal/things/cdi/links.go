@@ -15,7 +15,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // deviceLinks are /dev/char's links to NVIDIA's device nodes, which udev does not make, since the nodes are not in sysfs. systemd
@@ -33,7 +32,7 @@ const (
 
 // DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
 func DeviceLinks() converge.Want {
-	return things.Following(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
+	return converge.Following(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
 // capNodes are the links' nodes of partitions alone. Their state is "none" where the driver's tool is not there to make them.
@@ -41,7 +40,7 @@ type capNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
 func PartitionNodes() converge.Want {
-	return things.Following(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
+	return converge.Following(NewDeviceLinks(capsFolder).(converge.Follower), "containers use partitions by them")
 }
 
 // NewDeviceLinks builds a thing of the kind again.

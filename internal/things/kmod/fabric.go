@@ -28,7 +28,7 @@ const (
 
 // Fabric wants every GPU registered with the fabric manager, and waits for it within bounds.
 func Fabric(why string) converge.Want {
-	w := things.Following(fabric{fabricPatience}, why)
+	w := converge.Following(fabric{fabricPatience}, why)
 	w.Breaks = []string{"stop-clients"}
 	return w
 }

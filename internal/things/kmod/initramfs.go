@@ -28,7 +28,7 @@ const olderImage converge.State = "older than the settings that it contains"
 
 // Initramfs wants a kernel's initial file system made after the files' last change, where it contains the modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
-	return things.Following(initramfs{kernel, files}, why)
+	return converge.Following(initramfs{kernel, files}, why)
 }
 
 // NewInitramfs builds the thing again.

@@ -42,7 +42,7 @@ type OnDiskFunc func(v host.View, kernel string) (string, error)
 // the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
 // that the spec has the GPUs partitioned, so that no partition is lost with it.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
-	return things.Following(module{kernel, files, onDisk, remade}, why)
+	return converge.Following(module{kernel, files, onDisk, remade}, why)
 }
 
 // NewModule builds the thing again.
