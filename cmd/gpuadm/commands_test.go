@@ -7,7 +7,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -49,8 +48,9 @@ func TestPrintedCommands(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.CallExpr:
 				if text := calls(n); text != "" {
-					if marked++; !parses(t, "gpuadm "+text) {
-						t.Errorf("%s: cannot type the command %q", fset.Position(n.Pos()), text)
+					marked++
+					if _, err := typed(env{getenv: func(string) string { return "" }}, strings.Fields(text)); err != nil {
+						t.Errorf("%s: cannot type the command %q: %v", fset.Position(n.Pos()), text, err)
 					}
 				}
 			case *ast.KeyValueExpr: // a verb's own help
@@ -108,63 +108,4 @@ func calls(n *ast.CallExpr) string {
 		return ""
 	}
 	return text
-}
-
-// parses says whether a command line is one that gpuadm takes.
-func parses(t *testing.T, line string) bool {
-	t.Helper()
-	words := strings.Fields(line)[1:]
-	cmd, rest, err := newRoot(env{getenv: func(string) string { return "" }}).Find(words)
-	if err == nil {
-		err = cmd.ParseFlags(rest)
-	}
-	if err == nil {
-		err = cmd.ValidateArgs(cmd.Flags().Args())
-	}
-	if err != nil {
-		t.Logf("%s: %v", line, err)
-	}
-	return err == nil
-}
-
-// TestDocumentedCommands: each command line of gpuadm in README.md and docs is one that it takes: in blocks, and in code within a line.
-func TestDocumentedCommands(t *testing.T) {
-	pages := must.Get(filepath.Glob("../../docs/*.md"))(t)
-	code := regexp.MustCompile("`([^`]+)`")
-	line := regexp.MustCompile(`^(?:\$ )?(?:sudo )?(?:\./|bin/|/usr/local/sbin/|/usr/bin/)?(gpuadm(?: .*)?)$`)
-	end := regexp.MustCompile(` *(?:[|>#;&]| -- .*).*$`)
-	quoted := regexp.MustCompile(`'[^']*'|"[^"]*"|\[[^\]]*\]|\$\([^)]*\)|…`)
-	lines := 0
-	for _, page := range append(pages, "../../README.md") {
-		text := must.Get(os.ReadFile(page))(t)
-		fenced := false
-		for i, l := range strings.Split(string(text), "\n") {
-			if strings.HasPrefix(l, "```") {
-				fenced = !fenced
-				continue
-			}
-			var all []string
-			if fenced || strings.HasPrefix(l, "    ") {
-				all = []string{strings.TrimSpace(l)}
-			} else {
-				for _, m := range code.FindAllStringSubmatch(l, -1) {
-					all = append(all, m[1])
-				}
-			}
-			for _, c := range all {
-				m := line.FindStringSubmatch(c)
-				if m == nil {
-					continue
-				}
-				typed := end.ReplaceAllString(quoted.ReplaceAllString(m[1], "word"), "")
-				if typed == "gpuadm" {
-					continue
-				}
-				if lines++; !parses(t, typed) {
-					t.Errorf("%s:%d: gpuadm does not take %q", page, i+1, c)
-				}
-			}
-		}
-	}
-	check.That(t, lines >= 50, "only %d command lines were found", lines)
 }

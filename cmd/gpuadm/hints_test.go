@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/pages"
 	"github.com/gpuadm/gpuadm/test/pairs"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -52,20 +52,13 @@ func (r told) wrong() string {
 }
 
 func (r told) line(line string) string {
-	words := shellWords(strings.TrimPrefix(line, "sudo "))
+	words := (pages.Line{Text: strings.TrimPrefix(line, "sudo ")}).Commands()[0]
 	c := r.now.Clone()
 	var out bytes.Buffer
 	e := r.env
 	e.stdin, e.stdout, e.stderr, e.told, e.root = strings.NewReader(""), &out, &out, nil, true
 	e.open = func(string) (host.Host, error) { return c, nil }
-	root := newRoot(e)
-	cmd, rest, err := root.Find(words[1:])
-	if err == nil {
-		err = cmd.ParseFlags(rest)
-	}
-	if err == nil {
-		err = cmd.ValidateArgs(cmd.Flags().Args())
-	}
+	cmd, err := typed(e, words[1:])
 	if err != nil {
 		return "it does not parse: " + err.Error()
 	}
@@ -136,48 +129,18 @@ func advised(value any) (all []string) {
 	return all
 }
 
-// programs are those of other projects that gpuadm names, with the words behind them that their manual pages know: systemctl(1),
-// journalctl(1), apt-get(8), apt-mark(8), apt-cache(8), dnf(8), modprobe(8), modinfo(8), dkms(8), dmesg(1), mokutil(1), nvidia-smi(1).
-var programs = map[string]string{
-	"systemctl":  "start|stop|restart|status|enable|disable|unmask|mask|cat|daemon-reload|reset-failed|--now|list-jobs|show",
-	"journalctl": "-u|-k|-b|--no-pager|-xeu|--dmesg|--grep|--lines|--unit",
-	"apt-get":    "update|check|clean|install|-s|--reinstall|purge|-f|--simulate|--fix-broken",
-	"apt-mark":   "hold|unhold|showhold",
-	"apt-cache":  "policy|show|madison",
-	"dnf":        "clean|packages|versionlock|delete|history|info|last|repolist|list|install|makecache|config-manager|module",
-	"modprobe":   "-r|-v",
-	"modinfo":    "-k|-p|-F",
-	"dkms":       "status|install|remove|add|autoinstall|--force",
-	"dmesg":      "-T|-w",
-	"mokutil":    "--import|--sb-state|--list-enrolled",
-	"nvidia-smi": "-q|-d|-L|mig|nvlink|--status|--compute-mode|-lgip|-lgipp|-r|-i|--query-gpu|--query-remapped-rows|--format|topo|-m|--gpu-reset",
-	"kubectl":    "get|describe|drain|uncordon|cordon|delete|logs|label|-n|-A|-o|--field-selector|--ignore-daemonsets",
-}
-
-var isOption = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z-]*$`)
-
 // foreign judges an advice that begins with another program: its first word and its options are ones that the program knows.
 func foreign(advice string) string {
 	command, _, _ := strings.Cut(advice, ", ")
 	command, _, _ = strings.Cut(command, "    ")
-	for one := range strings.SplitSeq(command, " && ") {
-		if why := foreignOne(shellWords(strings.TrimPrefix(one, "sudo "))); why != "" {
-			return why
+	for _, words := range (pages.Line{Text: command}).Commands() {
+		if words[0] == "sudo" {
+			words = words[1:]
 		}
-	}
-	return ""
-}
-
-func foreignOne(words []string) string {
-	if len(words) == 0 || programs[words[0]] == "" {
-		return ""
-	}
-	known := strings.Split(programs[words[0]], "|")
-	for i, word := range words[1:] {
-		word, _, _ = strings.Cut(word, "=")
-		first := i == 0 && slices.Contains([]string{"systemctl", "apt-get", "apt-mark", "apt-cache", "dnf", "dkms", "kubectl"}, words[0])
-		if (first || isOption.MatchString(word)) && !slices.Contains(known, word) {
-			return fmt.Sprintf("%s knows no %s", words[0], word)
+		if isKnown(words[0]) {
+			if why := foreignOne(words); why != "" {
+				return why
+			}
 		}
 	}
 	return ""
@@ -209,26 +172,4 @@ func TestDoctorCommands(t *testing.T) {
 	}
 	why := r.wrong() + repairs.wrong()
 	check.That(t, why == "" && tested >= 10, "%d commands: %s", tested, why)
-}
-
-// shellWords takes a line apart as a shell does; gpuadm quotes with ' alone: host.ShellWord.
-func shellWords(line string) (words []string) {
-	var word strings.Builder
-	quoted, any := false, false
-	for _, c := range line + " " {
-		switch {
-		case c == '\'':
-			quoted, any = !quoted, true
-		case c == ' ' && !quoted:
-			if any {
-				words = append(words, word.String())
-			}
-			word.Reset()
-			any = false
-		default:
-			word.WriteRune(c)
-			any = true
-		}
-	}
-	return words
 }

@@ -22,11 +22,11 @@ var archives embed.FS
 // Kernel is the one that runs, and has headers.
 const Kernel = "6.8.0-88-generic"
 
-// Machine is a node as Ubuntu's packages leave it: two A30, containerd and Docker, no driver.
-func Machine(t testing.TB) *simhost.Node {
+// Machine is a node as Ubuntu's packages leave it: two A30, containerd and Docker, no driver. What other texts replace is given by pairs.
+func Machine(t testing.TB, other ...string) *simhost.Node {
 	t.Helper()
 	archive := must.Get(archives.ReadFile("machine.txtar"))(t)
-	n := must.Get(simhost.New(archive))(t)
+	n := must.Get(simhost.New([]byte(strings.NewReplacer(other...).Replace(string(archive)))))(t)
 	ubuntu.Install(n)
 	return n
 }
@@ -48,8 +48,8 @@ func serves(t testing.TB, n *simhost.Node, at, edition string) {
 	Write(t, n, "/simulated-net/"+at+"/serves", edition+" /srv/ed25519.asc /srv/rsa2048.gpg\n")
 }
 
-// tree is the machine as an operator sees it: without gpuadm's own folder, the packagers' caches, the net and the time that a list was read.
-func tree(n *simhost.Node) string {
+// Tree is the machine as an operator sees it: without gpuadm's own folder, the packagers' caches, the net and the time that a list was read.
+func Tree(n *simhost.Node) string {
 	var b strings.Builder
 	for line := range strings.Lines(n.Tree("/var/lib/gpuadm", "/run", "/proc", "/var/lib/apt", "/var/lib/dpkg", "/var/cache", "/simulated-net", "/boot", "/etc/gpuadm", "/sys/module/nvidia_peermem")) {
 		if !strings.Contains(line, " folder 0755 0:0") || strings.HasPrefix(line, "/etc/") { // packages and kernel leave empty ones

@@ -43,7 +43,7 @@ type judge struct {
 // Test judges pairs of specs: all of them in a nightly run, else some for each spec, and with -short few.
 func Test(t *testing.T, cli CLI) {
 	j := judge{cli: cli, base: Machine(t)}
-	j.first = tree(j.base)
+	j.first = Tree(j.base)
 	for _, spec := range Specs {
 		n := j.base.Clone()
 		j.wants(t, n, spec.Text)
@@ -51,7 +51,7 @@ func Test(t *testing.T, cli CLI) {
 		again := j.run(t, n, 0, "apply")
 		check.That(t, strings.HasPrefix(again.Out, "Nothing to do"), "%s: the second apply says %s%s", spec.Name, again.Out, again.Talk)
 		version, _ := n.ReadFile("/sys/module/nvidia/version")
-		j.of = append(j.of, applied{n, tree(n), strings.TrimSpace(string(version))})
+		j.of = append(j.of, applied{n, Tree(n), strings.TrimSpace(string(version))})
 	}
 	for _, apart := range distances(t) {
 		for a := range Specs {
@@ -92,7 +92,7 @@ func (j *judge) run(t testing.TB, n *simhost.Node, code int, args ...string) Sai
 // same compares with a tree, and shows the first lines that differ.
 func same(t testing.TB, what, want string, n *simhost.Node) {
 	t.Helper()
-	was, is := strings.Split(want, "\n"), strings.Split(tree(n), "\n")
+	was, is := strings.Split(want, "\n"), strings.Split(Tree(n), "\n")
 	var lines []string
 	for _, side := range []struct {
 		sign     string
@@ -155,7 +155,7 @@ func (j *judge) pair(t *testing.T, a, b int) {
 
 // restarts has the engine's files touched: the next run restarts it alone, and the command that it prints undoes no other run.
 func (j *judge) restarts(t *testing.T, n *simhost.Node) {
-	before := tree(n)
+	before := Tree(n)
 	for _, name := range []string{"/etc/containerd/config.toml", "/etc/docker/daemon.json"} {
 		if data, err := n.ReadFile(name); err == nil {
 			Write(t, n, name, string(data))
@@ -191,7 +191,7 @@ func (j *judge) follow(t *testing.T, n *simhost.Node, s Said, before string) {
 	for _, line := range s.Told {
 		args := strings.Fields(strings.TrimPrefix(line, "sudo "))[1:]
 		c := n.Clone()
-		now := tree(c)
+		now := Tree(c)
 		if args[0] == "undo" {
 			j.undo(t, c, args...)
 			same(t, line, before, c)
@@ -231,7 +231,7 @@ func (j *judge) fails(t *testing.T, a, b int, n *simhost.Node) {
 		return
 	}
 	s := j.run(t, n, 1, "apply")
-	if tree(n) != j.of[a].tree {
+	if Tree(n) != j.of[a].tree {
 		undone := false
 		for _, line := range s.Told {
 			if args := strings.Fields(line); !undone && args[2] == "undo" {
@@ -282,7 +282,7 @@ func (j *judge) meanwhile(t *testing.T, a, b int) {
 	change.make(t, alone)
 	j.wants(t, n, Specs[b].Text)
 	j.wants(t, alone, Specs[b].Text)
-	want := tree(alone)
+	want := Tree(alone)
 	if s := j.do(t, n, "apply"); s.Code != 0 {
 		check.That(t, j.cli(t, alone.Clone(), "apply").Code != 0, "%s: refused, and not on a fresh machine:\n%s%s", change.name, s.Out, s.Talk)
 	}
