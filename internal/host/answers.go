@@ -9,7 +9,7 @@ import (
 	"path"
 )
 
-// CUDA is what a new process got of CUDA.
+// CUDA is what CUDA answered in a new process.
 type CUDA struct {
 	Shown     []string `json:"-"`       // the devices that the process was shown, by UUID
 	Library   string   `json:"library"` // the libcuda that was loaded
@@ -27,7 +27,7 @@ const (
 	CUDASystemNotReady = 802
 )
 
-// Works says whether CUDA started and counts just the devices that it was shown. A process that is shown none has none.
+// Works says whether CUDA started and counts the devices that the process was shown, and no others.
 func (c CUDA) Works() bool {
 	if c.Ended != "" || c.NoLibrary != "" || c.NoUVM != "" {
 		return false
@@ -57,7 +57,7 @@ type Via struct {
 	CAFile      string   // PEM file on the machine with certificates to trust beside the machine's own
 }
 
-// FetchError reports what could not be got.
+// FetchError reports what could not be fetched.
 type FetchError struct {
 	URL    string // without user and password
 	Status int    // HTTP status, 0 where there was no answer
@@ -75,14 +75,14 @@ type Entry struct {
 	Attr Attr   // of a file; Replace takes nil Xattrs for what the folder's defaults give
 }
 
-// Changed reports that Replace left everything as it was, since another process changed the file meanwhile.
+// Changed reports that Replace changed nothing, because another process changed the file meanwhile.
 type Changed struct {
 	During string // what gpuadm did: writing, removing
 }
 
 func (c Changed) Error() string { return "it was changed while gpuadm was " + c.During + " it" }
 
-// Untrusted reports files and folders that other users than root can change, and so can choose what a run by root does.
+// Untrusted reports files and folders that users other than root can change: these users could choose what root does.
 type Untrusted struct {
 	Name   string // of what was asked about, the first that depends on them
 	Owners []Fault
@@ -136,7 +136,7 @@ func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + 
 
 func (e *UnitError) Unwrap() error { return e.Cause }
 
-// Web says how an HTTP client of the machine reaches the other side, and which CAs it trusts. The zero Web goes directly, by no
+// Web says how an HTTP client of the machine reaches a server, and which CAs it trusts. The zero Web uses no
 // proxy, and trusts the machine's own certificates.
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network

@@ -29,7 +29,7 @@ type GPU struct {
 	Arch    string // turing, ampere, ada-lovelace, hopper, blackwell, …; "" if unknown
 	Compute string // compute capability: 9.0
 	Memory  uint64 // bytes
-	Lost    string // why it does not answer ("it has fallen off the bus"); then all that follows is empty
+	Lost    string // why it does not answer ("it has fallen off the bus"); the fields below are empty then
 
 	ECC        string // on, off, "" where it has none
 	RemapFails bool   // a row could not be remapped: the board is to be replaced

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.
+// Package host is the only way to the machine: files, commands, units, the kernel. No other package writes files or runs commands.
 //
 // A View reads and cannot write: planning gets a View and changes nothing, and the compiler proves it.
-// The same door opens the running machine ("/"), a root folder (an image, a mounted disk) and a simulated node.
+// A View and a Host may be the running machine ("/"), a root folder (an image, a mounted disk) or a simulated node.
 package host
 
 import (
@@ -55,7 +55,7 @@ type View interface {
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
 	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
-	// Fetch gets what a URL names, checked for size and digest. Errors are *FetchError.
+	// Fetch returns what a URL names, and verifies its size and digest. Errors are *FetchError.
 	Fetch(ctx context.Context, r Request) ([]byte, error)
 	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that change something are
 	// refused. In a root folder the error is a Later: who it will be and where is not known yet.
@@ -102,8 +102,8 @@ type Host interface {
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// Replace makes name be a file or a link, or nothing, but only where expected agrees to what lies there when all is written
-	// and one step is left. What it does not agree to stays, and the error is Changed. A link at name is itself replaced.
+	// Replace makes name a file or a link, or removes it, but only if expected accepts what lies there when all is written
+	// and one step is left. Else what lies there stays, and the error is Changed. A link at name is itself replaced.
 	Replace(name string, with *Entry, expected func(found *Entry) bool) error
 	// Rename gives what lies at a name another name in the same folder. It replaces nothing: fs.ErrExist.
 	Rename(from, to string) error
@@ -295,7 +295,7 @@ type Kept struct {
 
 type keptKey struct{}
 
-// KeepDriver has the calls that are made with the context, by one goroutine, share one session with the driver: each session attaches
+// KeepDriver returns a context whose calls, by one goroutine, share one session with the driver: each session attaches
 // GPUs that no process holds, which takes 1 to 3 seconds a GPU (https://docs.nvidia.com/deploy/driver-persistence/overview.html). The
 // session begins with the first call; a reset, or end, ends it. Its answers leave out what only containers need: the UUID and the Share of
 // a compute instance.

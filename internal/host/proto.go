@@ -69,10 +69,10 @@ func ProtoAll(message []byte, see func(field int, value []byte, number uint64) e
 
 var errNoProto = errors.New("cannot read the answer: it is no message of protocol buffers")
 
-// ErrTouches is what a transport that only looks says of a request that would change something.
+// ErrTouches is the error of a read-only transport for a request that would change something.
 var ErrTouches = errors.New("internal error: a request that changes something was made by what only looks")
 
-// OnlyLooks lets those requests through a transport that change nothing.
+// OnlyLooks makes a transport read-only: it refuses requests that change something.
 func OnlyLooks(t http.RoundTripper) http.RoundTripper { return looking{t} }
 
 type looking struct{ through http.RoundTripper }
@@ -103,7 +103,7 @@ func changesNothing(r *http.Request) bool {
 
 type looks struct{}
 
-// Looks marks requests that only look although their method says otherwise: EC2's query API posts everything. What the
+// Looks marks requests that only read although their method says otherwise: EC2's query API uses POST for all requests. What the
 // machine's role may do decides the other side.
 func Looks(ctx context.Context) context.Context { return context.WithValue(ctx, looks{}, true) }
 

@@ -54,7 +54,7 @@ func modeOf(name string) (fs.FileMode, error) {
 	return i.Mode(), nil
 }
 
-// Ask runs a command that only looks. One that says too much is stopped.
+// Ask runs a command that only reads. It stops a command that prints too much.
 func (r Runner) Ask(ctx context.Context, argv []string) ([]byte, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, askLimit, fmt.Errorf("no answer within %v: %w", askLimit, context.DeadlineExceeded))
 	defer stop()
@@ -128,7 +128,7 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 
 // wait runs the command to its end, or to the context's: then the whole group gets SIGTERM, and SIGKILL if any of it lives on.
 func (r Runner) wait(ctx context.Context, cmd *exec.Cmd) error {
-	// A daemon started by the command may hold its pipes open for ever: once the command itself has ended it has this long.
+	// A daemon that the command started may hold the pipes open for ever: after the command has ended, gpuadm waits this long for them.
 	cmd.WaitDelay = r.kill
 	if err := r.Start(cmd); err != nil {
 		return err
@@ -180,7 +180,7 @@ func Environment() []string {
 	return env
 }
 
-// lookPath finds a program on our search path, not on the caller's.
+// lookPath finds a program on gpuadm's own search path, not on the caller's.
 func (r Runner) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -297,7 +297,7 @@ func with(argv, more []string) []string {
 	return slices.Insert(slices.Clone(argv), end, more...)
 }
 
-// Confined says what keeps this process from what root may do, each in a line: capabilities it lacks, a seccomp filter, a
+// Confined lists what keeps this process from what root may do: capabilities it lacks, a seccomp filter, a
 // security module's profile, a mount namespace of its own. The kernel answers only "operation not permitted" or "read-only
 // file system" for all of them. The list is empty for a process that may do all.
 func Confined() []string {

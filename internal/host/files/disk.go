@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is the few operations all file work is made of: just what the kernel offers, each one call, none following a link.
+// Disk has the operations that all file work is made of: each is one system call, and none follows a link.
 // The real disk and the simulated one implement it, so that path resolution and durable writing exist once
 // and a simulated power cut tests the code that runs on real machines.
 //
@@ -33,7 +33,7 @@ type wholeDisk interface {
 }
 
 // Folder is an open folder. Names are single parts, never paths but for Whole's; "." is the folder itself.
-// An open folder stays the same one when its name is moved or replaced by a link, so nothing can be swapped below us.
+// An open folder stays the same folder when its name is moved or replaced by a link, so another process cannot swap what lies below it.
 type Folder interface {
 	// Folder opens a folder in this one; ENOTDIR if name is anything else, a link too.
 	Folder(name string) (Folder, error)
@@ -91,10 +91,10 @@ type File interface {
 
 // OpenRoot opens the folder that is "/" for the machine, by its absolute path, once and for all.
 //
-// Where it lies is the user's word, links on the way included, but only the user's and root's: who may write in a folder on the
-// way could put a link there that leads to any other tree. The kernel refuses such links in sticky folders only
-// (fs.protected_symlinks: proc_sys_fs(5), may_follow_link in fs/namei.c). What else lies in a folder where others may write is
-// theirs to name; to refuse that as well would refuse "sudo gpuadm --root image" in a home.
+// The user names the folder. OpenRoot follows the user's and root's links on the way, and no others: a user who may write to a folder on the
+// way could put a link there that leads to another tree. The kernel refuses such links in sticky folders only
+// (fs.protected_symlinks: proc_sys_fs(5), may_follow_link in fs/namei.c). Other files in such a folder are not
+// judged: that would refuse "sudo gpuadm --root image" in a home folder.
 func OpenRoot(abs string) (RealDisk, error) {
 	fd, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -118,7 +118,7 @@ type rootWalk struct {
 	hops int      // links so far
 }
 
-// step goes over one part: a folder or a link.
+// step follows one part of the path: a folder or a link.
 func (w *rootWalk) step() error {
 	part := w.rest[0]
 	w.rest = w.rest[1:]
@@ -170,7 +170,7 @@ func (w *rootWalk) link(part string) error {
 		return err
 	}
 	if fs.Type == unix.PROC_SUPER_MAGIC {
-		// /proc/1/root and /proc/self/fd/3 lead to more than their text says, and only the kernel swaps names there: proc(5).
+		// /proc/1/root and /proc/self/fd/3 lead to files that their text does not name, and only the kernel changes names there: proc(5).
 		next, err := OpenAt(int(w.at), part, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err == nil {
 			w.enter(realFolder(next), part)
@@ -193,7 +193,7 @@ func (w *rootWalk) link(part string) error {
 	return nil
 }
 
-// fail words an error at a place. The kernel says "operation not permitted" for several things a person must know apart.
+// fail words an error at a place. The kernel says "operation not permitted" for several causes, which need different fixes.
 func (at place) fail(verb, name string, err error) error {
 	if at.of != nil && !errors.Is(err, fs.ErrNotExist) { // most of what is not there is no error
 		if leads, err := at.of.Resolve(name); err == nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // realFile is a plain descriptor, not an os.File: what is opened here must never wait in the runtime's poller,
-// and a file that blocks (a FIFO, /proc/kmsg) must say EAGAIN.
+// and a read of a file that blocks (a FIFO, /proc/kmsg) must return EAGAIN.
 type realFile int
 
 func (f realFile) Stat() (host.Info, error) {
@@ -91,7 +91,7 @@ func (f realFile) Xattrs() (map[string]string, error) {
 	return all, nil
 }
 
-// value asks for the size first and reads then, again if it grew in between (ERANGE).
+// value asks for the size, then reads; it repeats both if the value has grown in between (ERANGE).
 func value(get func(buf []byte) (int, error)) (string, error) {
 	for {
 		n, err := retryEINTR2(func() (int, error) { return get(nil) })
@@ -122,7 +122,7 @@ func (f realFile) Sync() error  { return RetryEINTR(func() error { return unix.F
 func (f realFile) Close() error { return unix.Close(int(f)) }
 
 // xattrs reads a file's extended attributes, without those that the kernel computes from the content
-// (IMA, EVM: Documentation/ABI/testing/ima_policy): copied to other content they would be lies.
+// (IMA, EVM: Documentation/ABI/testing/ima_policy): they would be wrong for other content.
 func xattrs(file File) (map[string]string, error) {
 	all, err := file.Xattrs()
 	if err != nil {

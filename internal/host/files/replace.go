@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strayed reports that another process's change could not be given its name back.
+// strayed reports that gpuadm could not put another process's change back under its name.
 type strayed struct {
 	error
 	temp string
@@ -81,7 +81,7 @@ func (r replacement) exchange(temp string) error {
 		if err != nil || r.isWritten(temp) {
 			return err
 		}
-		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE) // ours was changed meanwhile: that change is the newest
+		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE) // another process has changed what gpuadm put there: its change stays
 	})
 }
 
@@ -109,7 +109,7 @@ func (r replacement) drop(temp string, back func() error) error {
 	if err == nil {
 		return nil
 	}
-	// Another process may have removed or made a file of that name since: its work is the newest, and stays.
+	// Another process may have removed or made a file of that name since: its change stays.
 	if no := back(); no != nil && !errors.Is(no, fs.ErrNotExist) && !errors.Is(no, fs.ErrExist) {
 		return strayed{err, temp, no}
 	}

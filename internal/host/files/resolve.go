@@ -52,7 +52,7 @@ func (w way) end(name string) place {
 
 // walk finds where a path leads as the machine's own kernel would: absolute links start at the root again and
 // ".." stops there. The last part is followed if it is a link and follow says so; it need not exist.
-// Links in /proc that lead to more than their text says are followed by their text, so not out of the root.
+// For links in /proc that lead to files that their text does not name, walk follows the text, and so stays in the root.
 // The caller closes the place's folder.
 func (f *Files) walk(name string, follow bool) (place, error) {
 	if !strings.HasPrefix(name, "/") {
@@ -120,7 +120,7 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 }
 
 // reach is walk for what is only read, in one call where the kernel can do it all. Its path may have links in it. What lies in /proc is
-// walked to, where some links lead to other than what they say.
+// walked to: some links there lead to files that their text does not name.
 func (f *Files) reach(name string, follow bool) (place, error) {
 	disk, ok := f.whole(name)
 	if !ok {
@@ -196,7 +196,7 @@ func note(all *[]host.Fault, f host.Fault) {
 	}
 }
 
-// trail returns all folders that a name leads through, over links, and the file at its end, and adds to judged what they are.
+// trail returns all folders that a name leads through, over links, and the file at its end, and notes in judged what they are.
 // It ends where nothing is, or where the caller may not look: who reads the file hears of that.
 func (f *Files) trail(name string, judged map[string]host.Info) (trail []string) {
 	at, hops := "/", 0

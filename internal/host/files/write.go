@@ -157,7 +157,7 @@ func (f *Files) Mkdir(name string, attr host.Attr) error {
 				return err
 			}
 			defer made.Close()
-			// The name brings along what a folder is born with; only what differs from that needs a sync of its own.
+			// The sync of the name also saves the attributes that a folder has at birth; only others need a sync of their own.
 			if changed, err := setAttr(made, attr); err != nil || !changed {
 				return err
 			}

@@ -19,7 +19,7 @@ import (
 )
 
 // child runs gpuadm's own program with a verb, and returns what it has written for its parent; ended says why there is nothing. A child in
-// the kernel's hands cannot be killed, and a process with a thread there cannot end: nothing waits for the child once its time is over.
+// uninterruptible sleep cannot be killed, and a process with a thread in it cannot end: gpuadm does not wait for the child after its time.
 // Source: proc_pid_stat(5), state D; do_exit and exit_notify in kernel/exit.c of the kernel's tree.
 func child(ctx context.Context, self string, over <-chan time.Time, limit time.Duration, env []string, argv ...string) (text []byte, ended string, err error) {
 	fd, err := unix.MemfdCreate("gpuadm-child", unix.MFD_CLOEXEC)

@@ -49,9 +49,9 @@ func New(files *files.Files, libraries ...string) *NVML {
 	return &NVML{files: files, libraries: libraries}
 }
 
-// driverLibraries are where a library of the driver may lie: where the loader finds it, or else below the root of a driver container. Or
-// else where Google's is on Container-Optimized OS, whose /usr is read-only: GKE's installer puts it into the first folder, the one for
-// machines without GKE into the second: https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
+// driverLibraries lists where a library of the driver may lie: where the loader finds it, else below the root of a driver container,
+// else in a folder of Container-Optimized OS, whose /usr is read-only: GKE's installer puts it into the first one, the installer for
+// machines without GKE into the second one: https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
 func driverLibraries(name string) []string {
 	libraries := []string{name}
 	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
@@ -186,7 +186,7 @@ func Reset(ctx context.Context, do func(context.Context, ...string) ([]byte, err
 	return withWords(err, output)
 }
 
-// withWords adds what a program said to its error if it said it in the wrong place: nvidia-smi refuses on standard output.
+// withWords adds a program's standard output to its error: nvidia-smi prints its refusals there.
 func withWords(err error, output []byte) error {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) || failed.Stderr != "" {

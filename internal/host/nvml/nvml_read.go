@@ -278,7 +278,7 @@ func (r *reading) alarms() {
 }
 
 // fabricFaults are what a health mask says is wrong: nvml.h, nvmlGpuFabricInfo_v2_t.healthMask. Of the two-bit fields 1 is a fault and 2 is
-// fine, of the configuration 1 is fine; 0 is not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
+// healthy; of the configuration field 1 is healthy; 0 means not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
 func fabricFaults(mask uint32) string {
 	var list []string
 	for _, f := range []struct {

@@ -108,7 +108,7 @@ func (b *bus) call(do func(*dbus.Conn) error) error {
 	}
 }
 
-// plain makes a unit that is not there answer to fs.ErrNotExist.
+// plain makes the error of a unit that is not there one of fs.ErrNotExist.
 func plain(err error) error {
 	if e := (godbus.Error{}); errors.As(err, &e) {
 		switch e.Name {
@@ -309,7 +309,7 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 	props := []dbus.Property{
 		dbus.PropDescription(j.About),
 		dbus.PropType("oneshot"), // the start's job ends with the command
-		// false: a failure of the command is the unit's. go-systemd names this argument for the opposite of what systemd makes of it.
+		// false: where the command fails, the unit fails. go-systemd names this argument as the opposite of what it means to systemd.
 		// Sources: https://github.com/coreos/go-systemd/issues/510; systemd, src/core/dbus-execute.c, where true is
 		// EXEC_COMMAND_IGNORE_FAILURE; measured on systemd 252.
 		dbus.PropExecStart(j.Argv, false),

@@ -25,7 +25,7 @@ const (
 	jobLimit  = 10 * time.Minute
 )
 
-// Manager is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
+// Manager is the running machine's service manager, asked over D-Bus. Where none runs, it goes by the unit files alone.
 type Manager struct {
 	files *files.Files
 	bus   bus
@@ -223,7 +223,7 @@ func (s *Manager) job(ctx context.Context, name, job string) error {
 	return outcome(name, job, result, after)
 }
 
-// outcome says whether a job has led where it should. Its end is not all: a daemon may have been started and died.
+// outcome says whether a unit is as the job should have left it. The end of the job is not enough: a daemon may start and end at once.
 func outcome(name, job, result string, after properties) error {
 	active, sub, why := get[string](after, "ActiveState"), get[string](after, "SubState"), get[string](after, "Result")
 	see := "journalctl -u " + name + " says why"
@@ -241,7 +241,7 @@ func outcome(name, job, result string, after properties) error {
 		return nil
 	case active == "failed" || sub == "auto-restart" || sub == "auto-restart-queued":
 		return fmt.Errorf("it started and died; %s", see)
-	// systemd forgets a unit that has ended and that none refers to, its conditions too: their time is then 0.
+	// systemd unloads a unit that has ended and that no other refers to, with its conditions: their time is then 0.
 	case active == "inactive" && !get[bool](after, "ConditionResult") && get[uint64](after, "ConditionTimestamp") != 0:
 		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
 	}

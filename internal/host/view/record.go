@@ -242,7 +242,7 @@ func kubeletFlags() []string {
 	return []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/eks/kubelet/environment"}
 }
 
-// never are names in safe places that are not safe: serial numbers, identities, environment files. Those of K3s and RKE2, beside their
+// never lists names in safe places that are not safe: serial numbers, identities, environment files. The environment files of K3s and RKE2, beside their
 // units, say where the data folder is; package mask keeps no value of them but that of a variable that it knows.
 func never(name string) bool {
 	if slices.Contains(kubeletFlags(), name) {

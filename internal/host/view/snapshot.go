@@ -36,7 +36,7 @@ type driverOnce struct {
 	driver   *host.Driver
 }
 
-// said is what a View said.
+// said is an answer of a View.
 type said[T any] struct {
 	is  T
 	err error
@@ -68,7 +68,7 @@ func Machine(v host.View) host.View {
 	return v
 }
 
-// Gathering is Snapshot for facts, which are of the same bytes then, also of those that the kernel says; looks read these again.
+// Gathering is Snapshot for facts: it keeps the kernel's files too, so that all facts are of the same bytes. Looks read these again.
 func Gathering(v host.View) host.View {
 	s := *Snapshot(v).(*snapshot)
 	s.kernel = map[string]said[[]byte]{}

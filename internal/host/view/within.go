@@ -11,14 +11,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// How long a driver and a daemon have to answer those who only look. A driver that no nvidia-persistenced holds attaches its GPUs first, in
+// How long a driver and a daemon have to answer a command that only reads. A driver that no nvidia-persistenced holds attaches its GPUs first, in
 // 1 to 3 seconds for eight of them: https://docs.nvidia.com/deploy/driver-persistence/overview.html.
 const (
 	driverPatience = 10 * time.Second
 	callPatience   = 2 * time.Second
 )
 
-// within is a machine on which no driver and no daemon holds those up who only look.
+// within is a machine on which no driver and no daemon delays a command that only reads.
 type within struct {
 	host.View
 	once   sync.Once

@@ -24,7 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/files"
 )
 
-// errSize and errDigest are final: the same bytes would come again. So is errLong: another try would take as long.
+// errSize and errDigest are final: the server would send the same bytes again. So is errLong: another try would take as long.
 var (
 	errSize   = errors.New("it is larger than expected")
 	errDigest = errors.New("its SHA-256 is another one than expected")
@@ -45,7 +45,7 @@ const (
 	fetchRate   = 64 << 10        // bytes a second over a whole download: 0.4 GiB, an installer of 2026, in two hours
 )
 
-// A Client gets what lies in the network, as the machine's files say.
+// A Client fetches from the network, with the settings in the machine's files.
 type Client struct{ files *files.Files }
 
 // NewClient is the client of the machine with these files.
@@ -66,7 +66,7 @@ func (c Client) Download(ctx context.Context, r host.Request, name string, attr 
 	return c.get(ctx, r, func(body io.Reader) error { return c.files.WriteFrom(name, body, attr) })
 }
 
-// get gets and checks; what a bad connection broke is fetched again, each time from the beginning.
+// get fetches and verifies. After a broken connection it fetches again, from the beginning.
 func (c Client) get(ctx context.Context, r host.Request, take func(io.Reader) error) error {
 	u, err := url.Parse(r.URL)
 	if err != nil {
@@ -108,7 +108,7 @@ func anonymousURL(text string) string {
 	return scheme + "://" + rest
 }
 
-// persist repeats what may succeed another time.
+// persist repeats a request that may succeed another time.
 func persist(ctx context.Context, once func() error) error {
 	for pause, try := fetchPause, 1; ; pause, try = 2*pause, try+1 {
 		err := once()
@@ -168,7 +168,7 @@ func (c Client) once(ctx context.Context, client *http.Client, u *url.URL, r hos
 	return because(ctx, err)
 }
 
-// because gives the reason a try was given up for, in place of "context canceled".
+// because gives the reason why a try was cancelled, in place of "context canceled".
 func because(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return context.Cause(ctx)
@@ -257,7 +257,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxSaid is how many bytes of what the other side says of its failure are repeated.
+// maxSaid is how many bytes of a server's error text are quoted.
 const maxSaid = 1 << 10
 
 func Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	webDial    = 5 * time.Second  // to be connected: who does not answer by then is not there
+	webDial    = 5 * time.Second  // to be connected
 	webSilence = 30 * time.Second // from a request's end to an answer's beginning
 
 	// webPing is after how long a silent HTTP/2 connection is asked whether it lives, and how long it has to answer. Requests share
