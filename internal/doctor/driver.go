@@ -108,7 +108,7 @@ func otherKernel(m *Machine) []Finding {
 
 func nouveau(m *Machine) (found []Finding) {
 	if !m.driverInstalled() {
-		return nil // without NVIDIA's driver it is nouveau's to have
+		return nil // without NVIDIA's driver nouveau may hold it
 	}
 	for _, address := range m.Facts().Modules.Nouveau {
 		f := Finding{

@@ -109,7 +109,7 @@ func uncorrected(g host.GPU) string {
 // unlicensed finds GPUs of a vGPU guest without a licence.
 func unlicensed(m *Machine) []Finding {
 	if m.Facts().VGPU == nil {
-		return nil // passed through whole: whether a guest driver wants a licence shows only its daemon
+		return nil // passed through whole: only the guest driver's daemon shows whether it wants a licence
 	}
 	return ofGPUs(host.GPU.Unlicensed, nil)(m)
 }

@@ -44,7 +44,7 @@ type domain[T any] struct {
 	ok    bool
 }
 
-// read reads a domain for the first that asks. ok is false where it cannot be read, which is noted under its name.
+// read reads a domain when the first check asks for it. ok is false where it cannot be read, which is noted under its name.
 func (d *domain[T]) read(m *Machine, name string, read func() (T, error)) (value T, ok bool) {
 	d.once.Do(func() {
 		var err error

@@ -2,7 +2,7 @@
 
 // Package facts finds out what machine this is: its OS, kernel, PCI devices, container engines and kubelet.
 //
-// Facts are data: stages compute what they want from them, and tests and bug reports carry them around.
+// Facts are data: stages compute their wants from them, and tests and bug reports contain them.
 package facts
 
 import (
@@ -47,7 +47,7 @@ type Facts struct {
 	CPUs      int    `json:"cpus,omitempty"`    // online ones; 0 if unknown
 	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
 
-	// What costs more to find out, and is asked for by Needs.
+	// The facts below cost more to find out. Needs asks for them.
 	// Signed names the packages of signed modules that are available for target kernels; nil where they were not asked for, or
 	// where the package lists know of none for any kernel.
 	Signed      []string          `json:"signed,omitempty"`
@@ -96,7 +96,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 }
 
-// Everything needs all that can be found out without a hint.
+// Everything asks for all facts that need no further setting.
 var Everything = Needs{Modules: true, Driver: true}
 
 // OS is what os-release says.

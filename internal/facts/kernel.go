@@ -66,8 +66,8 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	if !lacks {
 		return nil
 	}
-	// By name, of what sources have: without dpkg's list of what is or was installed, and writing no cache. Reading apt's lists is
-	// what takes the time, so it is done once for all names.
+	// apt lists the names that sources have, without dpkg's list of installed packages, and writes no cache. Reading apt's lists is
+	// the slow part, so it is done once for all names.
 	out, err := l.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
 		"search", "--names-only", "^"+signedModules)
 	if err != nil || len(out) == 0 {
@@ -256,7 +256,7 @@ func dmiVirt(texts ...string) string {
 }
 
 // asked is what a cloud answered in this run, or why it did not. Neither is asked again before each stage: what they say
-// holds for the machine's life, and who does not answer within half a minute would cost each stage as much.
+// holds for the machine's life, and a service that does not answer would cost each stage half a minute.
 type asked struct {
 	instance   *instance.Instance
 	noInstance *trouble.Error

@@ -21,7 +21,7 @@ import (
 // maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real ones have a few thousand.
 const maxParsed = 1 << 20
 
-// kubelet is what is known of kubelet from its unit, its command line and its config files.
+// kubelet reads kubelet's unit, command line and config files.
 func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	s := l.service(ctx, "kubelet.service")
 	if s == nil && len(l.distributions) > 0 {
@@ -90,7 +90,7 @@ func (l *look) kubeletConfig(k *Kubelet, argv []string) {
 		k.merge(File{k.Config, l.read(k.Config)})
 	}
 	if len(argv) > 0 && option(argv, "config") == "" {
-		k.Taints, k.TaintsAt.Others = nil, nil // a kubelet reads no file that its command line does not name
+		k.Taints, k.TaintsAt.Others = nil, nil // kubelet reads only the files that its command line names
 	}
 	if dir := option(argv, "config-dir"); dir != "" {
 		l.mergeDir(k, dir)

@@ -86,7 +86,7 @@ type ModuleCache struct {
 
 // Read is ReadModule, which reads each file once.
 func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
-	v = view.Machine(v) // what the file is and what it says belong together
+	v = view.Machine(v) // a snapshot may have an older Stat than the content that is read now
 	info, err := v.Stat(name)
 	if err != nil {
 		return ModuleFile{}, err

@@ -75,13 +75,13 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 	return m, nil
 }
 
-// readModule unpacks what must be, by the ending that kmod goes by too.
+// readModule unpacks a compressed module, by the file name's ending, as kmod does.
 func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 	if !packedModule(ending) {
 		return parseModule(r, r.Size())
 	}
 	var plain io.Reader
-	packed := bufio.NewReaderSize(r, 64<<10) // unpackers ask for single bytes, and each would be a read of the file
+	packed := bufio.NewReaderSize(r, 64<<10) // unpackers read single bytes, and each would be a read of the file
 	switch ending {
 	case ".gz":
 		z, err := gzip.NewReader(packed)

@@ -27,7 +27,7 @@ type Key struct {
 	ID     string `json:"id,omitempty"`     // subject key id, hex
 }
 
-// Same says whether two names are of one key.
+// Same says whether two Keys name the same key.
 func (k Key) Same(o Key) bool {
 	return k.Issuer != "" && k.Issuer == o.Issuer && k.Serial == o.Serial || k.ID != "" && k.ID == o.ID
 }
@@ -38,7 +38,7 @@ const (
 	maxSignature = 64 << 10 // bytes; that of a 4096-bit key has 700
 )
 
-// signer reads who signed a module; nil if it is not signed. The signature is not proven here: the kernel does that.
+// signer reads which key signed a module; nil if it is not signed. The kernel verifies the signature; signer does not.
 // Source: include/linux/module_signature.h, scripts/sign-file.c in the kernel's tree.
 func signer(r io.ReaderAt, size int64) (*Key, error) {
 	tail := make([]byte, trailer+len(signed))

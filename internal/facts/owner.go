@@ -135,7 +135,7 @@ func (l *look) driverOwner() *Owner {
 	return l.unpackaged()
 }
 
-// unpackaged finds a driver that is loaded and belongs to no package: another program brought it. dpkg alone has lists of its files to
+// unpackaged finds a driver that is loaded and belongs to no package: another program installed it. Only dpkg has lists of files to
 // read. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
 // libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go.
 func (l *look) unpackaged() *Owner {
@@ -176,7 +176,7 @@ type VGPU struct {
 	Branch  string `json:"branch,omitempty"`  // r550_00
 }
 
-// gfd says by which sign GPU Feature Discovery is seen to label this node, "" if by none.
+// gfd returns the sign that GPU Feature Discovery labels this node; "" if there is none.
 //
 // It runs in a pod and hands its labels over either in the API or in a file, both to Node Feature Discovery. The link that
 // kubelet keeps in /var/log/containers for each container names pod and container. It exists from the boot on, before
@@ -210,7 +210,7 @@ func (l *look) machine() string {
 	return strings.TrimSpace(string(name))
 }
 
-// vgpu looks for a virtual GPU. There are none outside of virtual machines.
+// vgpu looks for a virtual GPU. Only virtual machines have them.
 func (l *look) vgpu(virt string, gpus []PCI) *VGPU {
 	if virt == "" {
 		return nil

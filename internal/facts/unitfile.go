@@ -27,7 +27,7 @@ type service struct {
 // service returns the first of the units that the machine has and that is not masked; nil if none.
 func (l *look) service(ctx context.Context, names ...string) *service {
 	for _, name := range names {
-		// Asking systemd costs a round trip over D-Bus; most units that could be asked for are not there.
+		// A question to systemd is a round trip over D-Bus, and most of these units are not there.
 		if !l.unitThere(name) {
 			continue
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
-// Cache remembers, from one Gather to the next, what costs most to find out: versions of programs, and modules, which hold as long as the
+// Cache keeps the costly facts from one Gather to the next: versions of programs, and modules, which hold as long as the
 // file's path, size and ctime do; what a cloud answered, for a run; and parsed texts.
 // Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
