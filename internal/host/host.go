@@ -261,6 +261,12 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Cause }
 
+// OverLimit is the cause where a command took longer than gpuadm allows such a one: no --deadline was over.
+type OverLimit struct{ Limit time.Duration }
+
+func (o OverLimit) Error() string { return "no answer within " + o.Limit.String() }
+func (OverLimit) Unwrap() error   { return context.DeadlineExceeded }
+
 // FileError reports what could not be done to a file and why; errors.Is finds fs.ErrNotExist, syscall.ENOSPC and the like.
 type FileError struct {
 	Verb  string // read, write, remove, …

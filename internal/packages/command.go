@@ -150,11 +150,14 @@ func commandOf(v host.View, pid string) string {
 
 // Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
 func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
-	said := failed.Stderr + "\n" + out
+	said, late := failed.Stderr+"\n"+out, host.OverLimit{}
 	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded): // what was ended may name another cause: memory, a compiler that was killed
-		t.What = Cannot + "they were not installed within --deadline, and " + failed.Argv[0] + " was ended"
+	switch { // what was ended may name another cause than these: memory, a compiler that was killed
+	case errors.As(err, &late):
+		t.What = fmt.Sprintf("%s%s gave no answer within %s, and gpuadm ended it", Cannot, program(failed.Argv), late.Limit)
+		t.Try = []string{"see what keeps the machine's processors or disks busy (top, vmstat 1), then run the same command again"}
+	case errors.Is(err, context.DeadlineExceeded):
+		t.What = Cannot + "they were not installed within --deadline, and " + program(failed.Argv) + " was ended"
 	case markFull().MatchString(said):
 		full := clean(markFull().FindString(said))
 		t.What = Cannot + "the disk is full: " + full
@@ -174,6 +177,11 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		return t, false
 	}
 	return t, true
+}
+
+// program is what Quiet's argv runs.
+func program(argv []string) string {
+	return argv[max(0, slices.IndexFunc(argv, func(a string) bool { return a != "env" && a[0] != '-' && !strings.ContainsAny(a, "=/") }))]
 }
 
 // ownLines are what the packager names as its errors: apt's lines that begin with E:, the end of dnf's and rpm's words from

@@ -340,9 +340,18 @@ func TestSpared(t *testing.T) {
 	check.That(t, err == nil && len(Due(r.Changes)) == 0, "%v", err)
 }
 
-// TestOverdue: a deadline that is over is the cause, whatever a program says that it has ended.
+// TestOverdue: a limit that is over is the cause, whatever a program says that it has ended: --deadline, or gpuadm's own.
 func TestOverdue(t *testing.T) {
-	failed := &host.CommandError{Argv: []string{"apt-get"}, Code: -1, Stderr: "g++: fatal error: Killed signal terminated program cc1plus\nNo space left on device", Cause: context.DeadlineExceeded}
-	told, known := Failure(nil, failed, "", failed)
-	check.That(t, known && strings.Contains(told.What, "--deadline") && errors.Is(told.Err, context.DeadlineExceeded), "%+v", told)
+	for cause, want := range map[error]string{
+		context.DeadlineExceeded:                "they were not installed within --deadline, and apt-get was ended",
+		host.OverLimit{Limit: 30 * time.Second}: "apt-get gave no answer within 30s, and gpuadm ended it",
+	} {
+		failed := &host.CommandError{
+			Argv: []string{"env", "-C", "/srv", "OMP_NUM_THREADS=1", "apt-get", "install"}, Code: -1,
+			Stderr: "g++: fatal error: Killed signal terminated program cc1plus\nNo space left on device", Cause: cause,
+		}
+		told, known := Failure(nil, failed, "", failed)
+		check.That(t, known && strings.HasSuffix(told.What, want) && errors.Is(told.Err, context.DeadlineExceeded), "want %s: %+v", want, told)
+		check.That(t, (len(told.Try) > 0) == strings.Contains(want, "30s"), "%s: %q", want, told.Try)
+	}
 }

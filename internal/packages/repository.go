@@ -222,7 +222,7 @@ func (r *Reading) Declared(packager string, repos []Repository, sys System) (wan
 	if p == nil || len(repos) == 0 {
 		return nil
 	}
-	for _, file := range slices.Concat([]string{"/etc/apt/sources.list"}, FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources"), FilesIn(sys, "/etc/yum.repos.d", ".repo")) {
+	for _, file := range slices.Concat([]string{"/etc/apt/sources.list", dnfConf}, FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources"), FilesIn(sys, "/etc/yum.repos.d", ".repo")) {
 		edit := func(data []byte) ([]byte, error) {
 			if data == nil {
 				return nil, nil

@@ -168,9 +168,12 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 	return false
 }
 
+// dnfConf may have sections about repositories, too: dnf.conf(5).
+const dnfConf = "/etc/dnf/dnf.conf"
+
 // SourceFolders hold the files of the machine that say where packages come from.
 func SourceFolders() []string {
-	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/"}
+	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/", dnfConf, "/etc/yum/vars/", "/etc/dnf/vars/"}
 }
 
 // A System is what a distribution says of itself, its architecture (amd64, arm64) and the contents of its files about sources:

@@ -150,7 +150,7 @@ func (m *matrixHost) boot(t *testing.T) {
 	m.Put("/etc/os-release", m.d.release, 0o644)
 	if !m.apt() {
 		kernel := strings.TrimSpace(m.Must("uname", "-r"))
-		spec := fmt.Sprintf(tools, kernel)
+		spec := strings.ReplaceAll(tools, "KERNEL", kernel)
 		for _, name := range []string{"kernel-modules-extra-", "kernel6.12-devel-", "kernel6.12-modules-extra-", "kernel6.18-devel-", "kernel6.18-modules-extra-"} { // Amazon's
 			spec += fmt.Sprintf("%%package -n %[1]s\nSummary: kernel\n%%description -n %[1]s\nkernel\n%%files -n %[1]s\n", name+kernel)
 		}

@@ -56,7 +56,7 @@ func modeOf(name string) (fs.FileMode, error) {
 
 // Ask runs a command that only reads. It stops a command that prints too much.
 func (r Runner) Ask(ctx context.Context, argv []string) ([]byte, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, askLimit, fmt.Errorf("no answer within %v: %w", askLimit, context.DeadlineExceeded))
+	ctx, stop := context.WithTimeoutCause(ctx, askLimit, host.OverLimit{Limit: askLimit})
 	defer stop()
 	return r.run(ctx, argv, nil, true)
 }

@@ -57,7 +57,7 @@ func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]pa
 
 // Repair has dpkg finish what it was interrupted in.
 func (a apt) Repair(ctx context.Context, h host.Host) error {
-	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
+	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
 	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 }

@@ -35,6 +35,7 @@ func TestDeclaredByOthers(t *testing.T) {
 	for name, text := range map[string]string{
 		"sources.list.d/cuda.list":     "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] URL/ /\n",
 		"sources.list.d/options.list":  "# mine\ndeb [ arch=ARCH  trusted=yes ] URL /\ndeb-src URL/ /\ndeb [trusted=yes] file:/srv/other ./\n",
+		"sources.list.d/quoted.list":   "deb [trusted=yes] QUOTED/ /\n",
 		"sources.list.d/tabs.list":     "deb\t[trusted=yes]\tURL\t/ # with tabs\n",
 		"sources.list":                 "deb [trusted=yes] file:/srv/other ./\ndeb [trusted=yes] URL /\n",
 		"sources.list.d/a.sources":     "# mine\n\nTypes: deb\nURIs: URL\nSuites: /\nSigned-By: /usr/share/keyrings/x.gpg\n",
@@ -43,7 +44,7 @@ func TestDeclaredByOthers(t *testing.T) {
 		"sources.list.d/uris.sources":  "types: deb\nuris: file:/srv/other\n URL/\nsuites: /\ntrusted: yes\n\nTypes: deb\nURIs: URL/ file:/srv/other/\nSuites: /\nTrusted: yes\n",
 		"sources.list.d/off.sources":   "Enabled: no\nTypes: deb\nURIs: URL/\nSuites: /\n",
 	} {
-		text = strings.NewReplacer("URL", m.repo.url, "ARCH", m.repo.arch).Replace(text)
+		text = strings.NewReplacer("QUOTED", strings.Replace(m.repo.url, "1", "%31", 1), "URL", m.repo.url, "ARCH", m.repo.arch).Replace(text)
 		name = "/etc/apt/" + name
 		m.write(name, text)
 		e := &converge.Engine{

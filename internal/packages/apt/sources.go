@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -55,10 +56,18 @@ func parseSources(file string, data []byte, arch func() string) []source {
 			}
 		}
 		if words := strings.Fields(rest); len(words) >= 2 {
-			all = append(all, source{file, withArch(words[0], arch), withArch(words[1], arch), signedBy, words[2:], said})
+			all = append(all, source{file, withArch(unquoted(words[0]), arch), withArch(unquoted(words[1]), arch), signedBy, words[2:], said})
 		}
 	}
 	return all
+}
+
+// unquoted is a word as apt reads it in a one-line entry: ParseQuoteWord in apt-pkg/contrib/strutl.cc.
+func unquoted(word string) string {
+	if plain, err := url.PathUnescape(word); err == nil {
+		return plain
+	}
+	return word
 }
 
 // inDeb822 is the name of a one-line entry's option in the other form: sources.list(5).

@@ -12,7 +12,7 @@ import (
 // TestDeclaredByOthers: sections of the same URL are disabled, whatever variables and mirrors they name; others stay.
 func TestDeclaredByOthers(t *testing.T) {
 	repos := []packages.Repository{{URL: "https://x.example/rhel9/x86_64/"}, {URL: "file:///srv/r"}}
-	sys := packages.System{Arch: "amd64", Version: "9.6"}
+	sys := packages.System{Arch: "amd64", Version: "9.6", Files: map[string][]byte{"/etc/dnf/vars/place": []byte("x.example\n"), "/etc/yum/vars/place": []byte("y.example")}}
 	const other = "[other]\nbaseurl=https://x.example/rhel8/x86_64\nenabled=1\n"
 	for text, off := range map[string]bool{
 		"[cuda-rhel9-x86_64]\nname=x\nbaseurl=https://x.example/rhel9/x86_64\nenabled=1\ngpgcheck=1\n":     true,
@@ -20,6 +20,8 @@ func TestDeclaredByOthers(t *testing.T) {
 		"[a]\nbaseurl=https://mirror.example/\n        https://x.example/rhel9/${basearch}\nname=no key\n": true,
 		"[a]\nmirrorlist=https://x.example/rhel9/x86_64\n":                                                 true,
 		"[a]\nbaseurl=file:/srv/r\n":                                        true,
+		"[a]\nbaseurl=https://$place/rhel${releasever_major}/$basearch\n":   true,
+		"[a]\nbaseurl=https://$placed/rhel9/$basearch\n":                    false,
 		"[a]\nbaseurl=https://x.example/rhel9/x86_64\nenabled=0\n":          false,
 		"[a]\nbaseurl=https://x.example/rhel9/x86_64/more\nenabled=1\n":     false,
 		"[a]\nmetalink=https://x.example/list\n# https://x.example/rhel9\n": false,

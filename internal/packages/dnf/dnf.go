@@ -89,7 +89,7 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 // Repair does what the killed dnf did not come to: it removes what was to be replaced, and installs again what may not
 // have been installed to its end, scripts included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
-	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
+	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
 	d, err := a.single(ctx, h)
 	if err != nil {

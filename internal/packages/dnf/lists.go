@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -231,14 +232,19 @@ func disabled(section string) string {
 	return strings.Join(lines, "")
 }
 
+var sayVariable = pattern.Of(`\$(?:\w+|\{\w+\})`)
+
 // names says whether a section is of a URL: dnf.conf(5), baseurl and variables.
 func (r repository) names(url string, sys packages.System) bool {
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[sys.Arch]
 	major, _, _ := strings.Cut(sys.Version, ".")
 	plain := func(u, release string) string {
-		for _, v := range []struct{ name, value string }{{"basearch", arch}, {"arch", arch}, {"releasever", release}} {
-			u = strings.NewReplacer("$"+v.name, v.value, "${"+v.name+"}", v.value).Replace(u)
-		}
+		known := map[string]string{"basearch": arch, "arch": arch, "releasever": release, "releasever_major": major}
+		u = sayVariable().ReplaceAllStringFunc(u, func(said string) string {
+			name := strings.Trim(said, "${}")
+			theirs := cmp.Or(string(sys.Files["/etc/dnf/vars/"+name]), string(sys.Files["/etc/yum/vars/"+name]))
+			return cmp.Or(strings.TrimSpace(theirs), known[name], said)
+		})
 		return strings.TrimRight(strings.Replace(u, "file:///", "file:/", 1), "/")
 	}
 	for _, key := range []string{"baseurl", "mirrorlist", "metalink"} {
