@@ -62,11 +62,11 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
 		res := Result{Deferred: plan.Changes}
 		if r.open {
-			res.Changed = r.cut.changes()
+			res.Changed = r.cut.countChanged()
 		}
 		return res, waiting(plan.Changes)
 	}
-	if err := r.older(); err != nil {
+	if err := r.refuseDowngrade(); err != nil {
 		return Result{}, err
 	}
 	if err := r.begin(nil, 0); err != nil {
@@ -78,7 +78,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	err = r.stages(ctx)
-	r.Restores, r.Changed = r.journalled().restores(), r.journalled().changes()
+	r.Restores, r.Changed = r.journalled().restores(), r.journalled().countChanged()
 	if err != nil || !r.newProcess() {
 		if result, err := r.end(err); err != nil {
 			return result, err
@@ -152,8 +152,8 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if err == nil {
 		steps, err = r.planStage(ctx, r.h, st, f, mine)
 	}
-	if err == nil && st.Whole && !allDeferred(steps) && !cannotItself(steps) {
-		var o open
+	if err == nil && st.Whole && !allDeferred(steps) && !cannotBeMade(steps) {
+		var o unconverged
 		if o, err = r.before(ctx, r.h, st, f, mine, nil); err == nil {
 			err = o.trouble(st.Name)
 		}

@@ -103,10 +103,10 @@ type Batch interface {
 // A Resolver is a Batch whose changes bring further changes of their kind: a package brings its dependencies.
 type Resolver interface {
 	Batch
-	// Resolve returns what making the pending changes would change: the same with what To left open filled in, and the further ones.
+	// Resolve returns the pending changes, with what To left open filled in, and the further changes that making them brings; or
 	// host.Later if that cannot be known yet.
 	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
-	// Lacks returns those changes of an undo that cannot be made, since what they bring back is lost, each with the reason in Lost.
+	// Lacks returns those changes of an undo that cannot be made, since their Before is not available any more; Lost has the reason.
 	Lacks(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
@@ -117,19 +117,19 @@ type Follower interface {
 	Current(found State) State             // its desired state
 }
 
-// A Supplier is a Follower that a Resolver gets its answers from: the lists of what repositories hold. Undo restores the files that
-// affect it first, and then what a Resolver takes from it.
+// A Supplier is a Follower that a Resolver asks: the lists of what repositories hold. Undo restores first the files that affect the
+// Supplier, then what a Resolver gets from it, and makes the Supplier current last.
 type Supplier interface {
 	Follower
 	Supplies()
 }
 
-// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since; any other thing is gpuadm's as a whole.
+// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since. Any other thing belongs to gpuadm as a whole.
 type Merger interface {
 	Thing
 	// TakeOut returns found without the change from before to after, part by part. left names, in one clause each, gpuadm's parts that
-	// stay, because they were changed outside gpuadm since. A part that is missing counts as taken out; found itself is not empty. It
-	// fails only where it cannot tell the parts.
+	// stay, because they were changed outside gpuadm since. A part that is missing counts as taken out. found is never empty. TakeOut
+	// fails only where it cannot tell the parts apart.
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
@@ -169,7 +169,7 @@ type key struct{ kind, name, reads string }
 
 func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
 
-// covers says that what is done for one is done for the other: the same thing, which reads all that the other reads.
+// covers says that making r makes o too: it is the same thing, and r reads all files that o reads.
 func (r Ref) covers(o Ref) bool {
 	return r.Kind == o.Kind && r.Name == o.Name && !slices.ContainsFunc(o.Reads, func(name string) bool { return !slices.Contains(r.Reads, name) })
 }
@@ -221,8 +221,7 @@ func Listen(ctx context.Context, to func(what What, text string)) context.Contex
 	return context.WithValue(ctx, listener{}, to)
 }
 
-// Say tells who watches a run what a Make that takes long is Waiting for, or what is Unkept: a terminal does not wipe that away. Without a
-// listener it says nothing.
+// Say reports to the listener what a long Make is Waiting for, or what is Unkept. Without a listener it does nothing.
 func Say(ctx context.Context, what What, text string) {
 	if to, ok := ctx.Value(listener{}).(func(What, string)); ok {
 		to(what, text)
@@ -243,7 +242,7 @@ type Reason struct {
 // now says that nothing keeps the change from being made.
 func (r Reason) now() bool { return r.Cannot == "" && r.Deferred == "" }
 
-// reasonOf is what an error means for the change that met it; nil: nothing.
+// reasonOf turns the error of a look or of To into a Reason; nil into the zero Reason.
 func reasonOf(err error) Reason {
 	later := host.Later{}
 	switch {
@@ -262,7 +261,7 @@ func reasonOf(err error) Reason {
 	return cannot(err)
 }
 
-// cannot is reasonOf where waiting does not help, whatever the error is.
+// cannot is the Reason of a change that cannot be made, even where the error is one that passes.
 func cannot(err error) Reason {
 	t := troubleOf(err)
 	r := Reason{Cannot: err.Error(), Because: t.Because, Try: t.Try}
@@ -272,7 +271,7 @@ func cannot(err error) Reason {
 	return r
 }
 
-// trouble is the reason as an error; nil if there is none that a person can do something about.
+// trouble is the reason as an error; nil if there is nothing for an operator to do.
 func (r Reason) trouble() *trouble.Error {
 	switch {
 	case r.Cannot != "":
@@ -283,7 +282,7 @@ func (r Reason) trouble() *trouble.Error {
 	return nil
 }
 
-// troubleOf is an error as a trouble.Error of its own, to add to.
+// troubleOf returns a new trouble.Error for an error; the caller may add lines to it.
 func troubleOf(err error) *trouble.Error {
 	t := &trouble.Error{What: err.Error(), Err: err}
 	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {

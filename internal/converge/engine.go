@@ -42,7 +42,7 @@ type Engine struct {
 	validated sync.Map    // changes that a Validator has verified: it is asked once a run
 }
 
-// allows says whether the operator or the spec allows a break, or to change what a newer gpuadm has changed.
+// allows says whether the operator or the spec allows a break, or a downgrade of gpuadm.
 func (e *Engine) allows(what string) bool {
 	return slices.Contains(e.Spec.Disruption.Allow, what) || slices.Contains(e.Allow, what) || slices.Contains(e.Allow, "all")
 }
@@ -78,9 +78,9 @@ func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
 	return e.untilIdle(err)
 }
 
-// untilIdle makes something to wait for of a refusal that ends once the GPUs are idle, unless policy = "never" in [disruption]. It is
-// made of what a run ends with, and not inside one: a stage that finds the GPUs in use is rolled back, since to wait half-way may keep
-// the GPUs from all.
+// untilIdle turns a refusal that ends once the GPUs are idle into a wait, unless policy = "never" in [disruption]. Only the error that a
+// run ends with becomes a wait. Inside a run, gpuadm rolls back a stage that finds the GPUs in use: if it waited there, no process could
+// use the GPUs meanwhile.
 func (e *Engine) untilIdle(err error) error {
 	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || trouble.Passes(err) {
 		return err
@@ -110,7 +110,7 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 			clients = append(clients, holders...)
 		}
 		if len(clients) > 0 {
-			why, try, err := hits(what)
+			why, try, err := objection(what)
 			return &trouble.Error{
 				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(names, ", "), what, why),
 				Because: trouble.Few(clients, 6),
@@ -122,8 +122,8 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 	return nil
 }
 
-// hits says why an operator has to agree to a break, and what else they can do.
-func hits(what string) (why, try string, err error) {
+// objection says why an operator has to allow a break, and what else they can do.
+func objection(what string) (why, try string, err error) {
 	switch what {
 	case "lose-partitions":
 		return "the GPUs are partitioned", "", errKept
@@ -141,7 +141,7 @@ func (e *Engine) tell(ev Event) {
 	}
 }
 
-// Distrust says what to do about what View.Trusted refuses on a machine whose files lie at root.
+// Distrust adds to an error of View.Trusted what to do about it, on a machine whose files are below root.
 func Distrust(root string, err error) *trouble.Error {
 	u := (*host.Untrusted)(nil)
 	if !errors.As(err, &u) {
@@ -169,7 +169,7 @@ func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.
 
 func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 
-// standIn is the one step of a stage that knows none. One that waits is looked at again.
+// standIn is the only step of a stage that does not know its wants. The engine looks again at a stand-in that waits.
 func standIn(stage string, err error) (s step) {
 	u := unknown{stage, err}
 	s.Change = Change{Stage: stage, Ref: u.Ref(), Reason: reasonOf(err)}
@@ -179,7 +179,7 @@ func standIn(stage string, err error) (s step) {
 	return s
 }
 
-// waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
+// waiting returns an error that names what the remaining changes wait for; nil if each waits for a later boot at most.
 func waiting(left []Change) error {
 	t := reasons(left)
 	if t == nil {
@@ -191,7 +191,7 @@ func waiting(left []Change) error {
 	return t
 }
 
-// reasons joins those of changes, each once: several stages may be refused for the same reason. nil: there are none.
+// reasons joins the reasons of changes into one error, each reason once: several stages may have the same. nil: there are none.
 func reasons(all []Change) (t *trouble.Error) {
 	for _, c := range all {
 		switch next := c.trouble(); {
@@ -221,9 +221,9 @@ func also(all []string, lines ...string) []string {
 // downgrade allows an older gpuadm to change what a newer one has changed.
 const downgrade = "downgrade-gpuadm"
 
-// NewerThan returns the version of the gpuadm that changed the machine last, where it is newer than the given one; else "". A build
-// without a release (devel, devel-COMMIT) has no order, and a compacted journal names no version: then both write. A journal of a newer
-// format is a newer gpuadm's, of whatever version.
+// NewerThan returns the version of the gpuadm that changed the machine last if that is newer than the given one; else "". A version that
+// is no release (devel, devel-COMMIT) cannot be compared, and a compacted journal names no version: then either gpuadm may write. A journal
+// of a newer format was written by a newer gpuadm, whatever its version says.
 func (j Journal) NewerThan(version string) string {
 	if j.Newer > 0 {
 		return fmt.Sprintf("of journal format %d", j.Newer)
@@ -244,9 +244,9 @@ func (j Journal) NewerThan(version string) string {
 	return ""
 }
 
-// LeavesTo returns the newer gpuadm that changed the machine last and to which this one leaves it; "" if this one may change it. Without
-// that an image's gpuadm and a DaemonSet's would change the machine to and fro. A run that was cut short any version finishes, since the
-// gate waits for it; but not where the journal's format is newer, since nothing can be journaled there.
+// LeavesTo returns the newer gpuadm that changed the machine last, if this one must leave the machine to it; "" if this one may change it.
+// Otherwise an image's gpuadm and a DaemonSet's would revert each other's changes. Any version finishes a run that was cut short, since the
+// gate waits for that run; but this one cannot write to a journal of a newer format.
 func (e *Engine) LeavesTo(j Journal) string {
 	if _, open := j.unfinished(); j.Newer == 0 && (open || e.allows(downgrade)) {
 		return ""
@@ -254,8 +254,8 @@ func (e *Engine) LeavesTo(j Journal) string {
 	return j.NewerThan(e.Version)
 }
 
-// older refuses the changes of an operator's gpuadm that is older than the gpuadm which changed the machine last.
-func (r *run) older() error {
+// refuseDowngrade refuses an operator's apply if a newer gpuadm changed the machine last.
+func (r *run) refuseDowngrade() error {
 	newer := r.LeavesTo(r.j)
 	if newer == "" || r.j.Newer > 0 { // mayWrite refuses the newer format
 		return nil

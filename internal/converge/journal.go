@@ -22,11 +22,11 @@ import (
 // JournalFormat is the version of the journal's lines.
 const JournalFormat = 1
 
-// overtaken is the result of a run that was cut short and that another kind of run superseded: the last change of a thing
-// in it may not have been made.
+// overtaken is the result of a run that was cut short, and that another kind of run superseded. The run's last change of each thing may
+// not have been made.
 const overtaken = "overtaken"
 
-// resumed is in the first record that a run makes after it was cut short.
+// resumed is the Result of the first make record after a run was cut short.
 const resumed = "resumed"
 
 const (
@@ -61,14 +61,14 @@ type Journal struct {
 	Damaged []int  // other lines that cannot be read
 	Newer   int    // the format of a newer gpuadm that has written here; this one reads nothing of it, and writes nothing
 	Problem string // why the file as a whole cannot be read; it counts as empty then
-	// Refused says why the file is not trusted: another user could have written it. A look takes it for empty, and no run begins:
-	// another user must decide neither what the journal says nor that gpuadm replaces it.
+	// Refused says why the file is not trusted: another user could have written it. For a look the journal counts as empty, and no run
+	// begins: another user must neither decide what the journal says nor make gpuadm replace it.
 	Refused *trouble.Error
 
 	raw [][]byte // the damaged lines: a compacted journal keeps them
 }
 
-// ParseJournal reads a journal. It passes over what it cannot read, and names it.
+// ParseJournal reads a journal. It skips lines that it cannot read, and names them.
 func ParseJournal(data []byte) Journal {
 	var j Journal
 	lines := bytes.Split(data, []byte("\n"))
@@ -86,18 +86,17 @@ func ParseJournal(data []byte) Journal {
 		switch {
 		case err == nil && r.Format == JournalFormat && r.What != "" && (r.What != "make" && r.What != "reboot" || r.Change != nil):
 			j.Records = append(j.Records, r)
-		case n == len(lines)-1: // without a newline: cut by a power cut, whatever the disk made of the rest
+		case n == len(lines)-1: // without a newline: torn by a power cut, whatever bytes the disk has there
 			j.Torn = n + 1
-		case !cutShort(line):
+		case !isTorn(line):
 			j.Damaged, j.raw = append(j.Damaged, n+1), append(j.raw, line)
 		}
 	}
 	return j
 }
 
-// cutShort says whether a line is the beginning of a record, as a write leaves it that a power cut or a full disk has cut short.
-// A disk may have made the rest zeros.
-func cutShort(line []byte) bool {
+// isTorn says whether a line is only the beginning of a record: a power cut or a full disk has cut the write short. Zeros may follow.
+func isTorn(line []byte) bool {
 	line = bytes.TrimRight(line, "\x00")
 	begun := line[:min(len(line), len(`{"format":`))]
 	if !bytes.HasPrefix([]byte(`{"format":`), begun) {
@@ -133,7 +132,7 @@ func ReadJournal(v host.View) Journal {
 // write adds a record, on disk when it returns.
 func (j *Journal) write(h host.Host, r Record) error { return j.add(h, r, h.Append) }
 
-// note adds a record without a sync: a power cut may lose it until the next write, which is the same as a power cut before it.
+// note adds a record without a sync. A power cut before the next write may lose the record, as if the power had been cut earlier.
 func (j *Journal) note(h host.Host, r Record) error { return j.add(h, r, h.Note) }
 
 func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) error) error {
@@ -219,7 +218,8 @@ func (j *Journal) compact(h host.Host) {
 	_ = j.rewrite(h, kept)
 }
 
-// joined joins changes where one begins at the other's After. A change that may not have been made stays alone, as does the one before.
+// joined merges consecutive changes of a thing, where each starts at the After of the one before. It does not merge a change that may not
+// have been made, nor the change before that.
 func joined(makes []Change) (list []Change) {
 	for i, c := range makes {
 		if n := len(list); n > 0 && list[n-1].After == c.Before && !list[n-1].Unsure && !c.Unsure && i < len(makes)-1 {

@@ -83,9 +83,9 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rolling() && !s.Follows && s.Before == s.mine[0].Before:
-			// The journal announced it, and it was not made: the journal must say so, or undo would take the run to have changed it.
-			s.Before = s.mine[len(s.mine)-1].After
+		case r.rolling() && !s.Follows && s.Before == s.makes[0].Before:
+			// The journal announced the change, and it was not made. The journal must say so: else undo assumes that the run made it.
+			s.Before = s.makes[len(s.makes)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
 		}
 	}
@@ -125,12 +125,12 @@ func (r *run) make(ctx context.Context, due []step) error {
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
-	case err != nil && r.back() && is[Supplier](due[0]): // what it supplies is restored by now, or the operator hears why not
+	case err != nil && r.back() && is[Supplier](due[0]): // the changes that need it were made before it, or undo has named why not
 		return r.stay(due, err.Error())
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*trouble.Error)(nil); errors.As(err, &t) && t.Error() == err.Error() {
-			return err // it says what cannot be done
+			return err // its text begins with "cannot" already
 		}
 		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
 	}
@@ -161,7 +161,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 func (r *run) announce(due []step) error {
 	for i := range due {
 		s := &due[i]
-		if err := r.rebootBudget(s.Change); err != nil && !r.back() && r.asked(s.Change) {
+		if err := r.rebootBudget(s.Change); err != nil && !r.back() && r.askedBefore(s.Change) {
 			return err // nothing has changed about it since the last reboot
 		}
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling() {
@@ -177,7 +177,7 @@ func (r *run) announce(due []step) error {
 	return nil
 }
 
-// stay leaves what others depend on by now. From now on it belongs to them.
+// stay leaves things that others depend on by now. From now on the things belong to the others.
 func (r *run) stay(due []step, why string) error {
 	for _, s := range due {
 		r.leave(s.Change, why)
@@ -198,8 +198,9 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a make that failed, or that takes effect after a reboot, has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
-// where they are others, another process wrote them. The next undo reverts what could not be rolled back.
+// remember journals the state in which a failed make, or one that takes effect after a reboot, has left a thing: so the state counts as
+// gpuadm's. A Stored thing is replaced as a whole, so bytes that are neither Before nor After are another process's. The next undo reverts
+// what could not be rolled back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
@@ -228,7 +229,7 @@ func makeAll(ctx context.Context, h host.Host, due []step) error {
 	return due[0].want.Make(ctx, h, due[0].After)
 }
 
-// names are the things of some changes, in a text that can be read: made as one they may be dozens.
+// names lists the things of some changes, the first three by name: a Batch may have dozens.
 func names(all []Change) string {
 	var s []string
 	for _, c := range all {
@@ -237,7 +238,7 @@ func names(all []Change) string {
 	return strings.Join(trouble.Few(s, 3), ", ")
 }
 
-// asksForReboot journals that a change holds after a reboot, once in each boot.
+// asksForReboot journals that a change takes effect after a reboot, once in each boot.
 func (r *run) asksForReboot(c Change, err error) error {
 	if spent := r.rebootBudget(c); spent != nil {
 		return spent
@@ -254,8 +255,8 @@ func (r *run) asksForReboot(c Change, err error) error {
 	return err
 }
 
-// asked says whether a change was found in the same state when it asked for a reboot last.
-func (r *run) asked(c Change) bool {
+// askedBefore says whether a change has asked for a reboot before, and its Before is the same now.
+func (r *run) askedBefore(c Change) bool {
 	for _, rec := range slices.Backward(r.j.Records) {
 		if rec.What == "reboot" && rec.Change.key() == c.key() {
 			return rec.Change.Before == c.Before
@@ -264,8 +265,8 @@ func (r *run) asked(c Change) bool {
 	return false
 }
 
-// rebootBudget keeps a change from asking for reboots for ever: a third is refused. A run that has failed for it must not give the
-// next one, by the boot unit, two more: unattended, all runs since the last good one count.
+// rebootBudget refuses the third reboot that a change asks for. An unattended run counts the reboots of all runs since the last that
+// succeeded: otherwise each new run of the boot unit would have two more.
 func (r *run) rebootBudget(c Change) error {
 	boots := map[string]bool{}
 	for _, rec := range r.j.Records {
@@ -288,7 +289,7 @@ func (r *run) rebootBudget(c Change) error {
 
 // rollBack reverts what this run has changed in some stages, last first, and adds that to cause. It continues past what it cannot revert.
 func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
-	ctx = context.WithoutCancel(ctx) // also a run that is over its deadline leaves nothing half done
+	ctx = context.WithoutCancel(ctx) // a run over its deadline must not leave a stage half done either
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
 	t := troubleOf(cause)
 	all := r.journalled()

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// obstacles says what keeps an undo from being made; nil if nothing does. to and leave are of the undo that was refused.
+// obstacles returns an error that says what prevents an undo; nil if nothing does. to and leave are the arguments of that undo.
 func obstacles(steps []step, to string, leave []string) error {
 	t := &trouble.Error{}
 	var all []string

@@ -69,7 +69,7 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	return f, err
 }
 
-// GPUs are those of Facts, which takes them from here: the bus is read once.
+// GPUs are the GPUs that Facts has; Facts and GPUs share one reading of the bus.
 func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
@@ -97,14 +97,14 @@ func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Fact
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts, show func(step, host.View) Change) (Plan, error) {
 	p := Plan{Format: PlanFormat, Changes: []Change{}}
 	mine := present(j.Runs())
-	var asked open
+	var asked unconverged
 	for _, st := range e.Stages {
 		if e.stopped() {
 			return Plan{}, ErrStopped
 		}
 		steps, err := e.planStage(ctx, v, st, f, mine)
 		if err == nil && st.Whole {
-			steps, err = e.wholly(ctx, v, st, f, mine, steps, asked)
+			steps, err = e.planWhole(ctx, v, st, f, mine, steps, asked)
 		}
 		if err != nil {
 			return Plan{}, err
@@ -134,9 +134,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 	return p, ctx.Err()
 }
 
-// wants returns what a stage wants, and what gpuadm made for it earlier that its section no longer asks for.
+// stepsOf returns a step for each want of a stage, and for each thing that gpuadm made and that its section no longer asks for.
 // A section that is gone from the spec is released: what was made for it stays.
-func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
+func (e *Engine) stepsOf(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
 		return []step{standIn(st.Name, err)}, nil
@@ -172,7 +172,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	for _, w := range wants {
 		of := w.Ref()
 		makes := makesOf(mine, of.key())
-		wanted = append(wanted, step{want: w, mine: makes, left: leftOf(makes), Change: Change{
+		wanted = append(wanted, step{want: w, makes: makes, left: leftOf(makes), Change: Change{
 			Stage: st.Name, Section: w.Section, Ref: of, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves, Brings: w.Brings,
 		}})
@@ -192,15 +192,15 @@ func (e *Engine) takingOut(o ours) (step, error) {
 	c := o.Change
 	c.Why, c.Reason, c.Unsure, c.Lost = "", Reason{}, false, o.makes[0].Lost
 	same := func(found State) (State, error) { return found, nil }
-	return step{Change: c, mine: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: true}, err
+	return step{Change: c, makes: o.makes, left: leftOf(o.makes), want: Want{Thing: t, To: same}, unwanted: true}, err
 }
 
-// Following wants a Follower current.
+// Following is the want that a Follower is current.
 func Following(t Follower, why string) Want {
 	return Want{Thing: t, Why: why, To: func(found State) (State, error) { return t.Current(found), nil }}
 }
 
-// followers builds the Followers again that the undo of a journalled change affects.
+// followers builds, from a journalled change, the Followers that its undo affects.
 func (e *Engine) followers(c Change) (list []Follower) {
 	for _, ref := range c.Affects {
 		t, _ := e.ThingOf(ref) // nil where this gpuadm does not know the kind
@@ -267,7 +267,7 @@ func (c Change) section() string { return cmp.Or(c.Section, c.Stage) }
 
 // planStage returns the steps of one stage, looked at.
 func (e *Engine) planStage(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
-	steps, err := e.wants(st, f, mine)
+	steps, err := e.stepsOf(st, f, mine)
 	if err != nil {
 		return nil, err
 	}

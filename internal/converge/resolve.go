@@ -20,7 +20,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []
 		}
 		same := func(s step) bool { return s.Kind == r.Ref().Kind }
 		if slices.ContainsFunc(steps, func(s step) bool { return same(s) && s.Cannot != "" }) {
-			continue // the plan will be refused, whatever the others bring
+			continue // the plan will be refused anyway
 		}
 		var pending []Change
 		for j := range steps {
@@ -44,8 +44,8 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step, mine []
 	return steps, nil
 }
 
-// unresolved marks what could not be resolved: all of it as deferred; or the first with the reason, and it drops the others, which
-// have the same reason.
+// unresolved marks the pending changes that a Resolver had no answer for. If they wait, all are deferred. Else the first gets the reason,
+// and the others, whose reason is the same, are dropped.
 func unresolved(steps []step, pending []Change, err error) []step {
 	waits := errors.As(err, new(host.Later))
 	var out []step
@@ -91,15 +91,15 @@ func (e *Engine) dependencies(steps []step, like Change, found []Change, mine []
 			s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
-		s.Before, s.After, s.Why, s.Lost, s.Brings, s.Dependency, s.mine = c.Before, c.After, c.Why, c.Lost, c.Brings, c.Dependency, nil
+		s.Before, s.After, s.Why, s.Lost, s.Brings, s.Dependency, s.makes = c.Before, c.After, c.Why, c.Lost, c.Brings, c.Dependency, nil
 		s.want.To = unlessChanged(c)
 		s.guard()
 	}
 	return slices.Insert(steps, last+1, extra...), nil
 }
 
-// accepts returns the desired state of a converged step's thing after others' change c to it: c.After, where the spec leaves the
-// version open or no longer asks for the thing.
+// accepts returns what a converged step's To makes of c.After, the state in which other changes would leave the thing. The result is
+// c.After if the spec allows that, or no longer asks for the thing.
 func (s step) accepts(c Change) (State, error) {
 	if s.want.To == nil || !s.converged() {
 		return c.After, nil

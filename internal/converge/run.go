@@ -20,7 +20,7 @@ import (
 // ErrStopped reports that a run was asked to stop between two changes. The next run continues it.
 var ErrStopped = errors.New("stopped as asked; the same command continues from here")
 
-// Result is how an apply or undo ended.
+// Result says how an apply or undo ended.
 type Result struct {
 	Run      string   `json:"run,omitempty"`      // "" if there was nothing to do
 	Restores bool     `json:"restores,omitempty"` // undo of the run would restore something
@@ -44,14 +44,14 @@ type run struct {
 	id string
 	at string // the stage at work
 	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does not stop at a full disk.
-	doing  What
-	unsure bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
-	first  string // resumed, until the first change of a run that continues one cut short is journalled; then ""
-	unmade []key  // files that could not be written: each has its Before, so its Followers are not affected
-	cut    Run    // the last run, if it has no end
-	open   bool   // whether there is such a run
-	boot   string
-	facts  *facts.Facts // gathered since this run last changed something; nil: not yet
+	doing      What
+	unsure     bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
+	makeResult string // the Result of the next make record: resumed for the first one of a run that continues one cut short; else ""
+	unmade     []key  // files that could not be written: each has its Before, so its Followers are not affected
+	cut        Run    // the last run, if it has no end
+	open       bool   // whether there is such a run
+	boot       string
+	facts      *facts.Facts // gathered since this run last changed something; nil: not yet
 	Result
 }
 
@@ -149,7 +149,7 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 		return err
 	}
 	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) && r.cut.Repair == r.Repair {
-		r.id, r.Run, r.first = r.cut.ID, r.cut.ID, resumed
+		r.id, r.Run, r.makeResult = r.cut.ID, r.cut.ID, resumed
 		r.event(Event{What: Began, Text: "continues", Undoes: undoes, Count: due})
 		return nil
 	}
@@ -175,7 +175,7 @@ func (r *run) covers(cut Run) bool {
 // end closes the run in the journal. A run that was stopped or waits for a reboot stays open, and the next run continues it.
 func (r *run) end(err error) (Result, error) {
 	r.cache.Keep(r.h)
-	r.Changed = r.journalled().changes()
+	r.Changed = r.journalled().countChanged()
 	if err != nil {
 		r.Stage = r.at
 	}
@@ -203,7 +203,7 @@ func (r *run) end(err error) (Result, error) {
 }
 
 // unsureRollBack says whether this run continues a run that was cut short in a roll-back, and the journal does not say so yet.
-func (r *run) unsureRollBack() bool { return r.first == resumed && r.cut.rollingBack() }
+func (r *run) unsureRollBack() bool { return r.makeResult == resumed && r.cut.rollingBack() }
 
 // unclosed says that a run has made all changes, and could not journal its end: the next run ends it.
 func unclosed(err error) error {
@@ -258,8 +258,8 @@ func (r *run) journal(t Thing, c Change) (err error) {
 			break
 		}
 	}
-	if err = r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c, Result: r.first}); err == nil {
-		r.first = ""
+	if err = r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c, Result: r.makeResult}); err == nil {
+		r.makeResult = ""
 	}
 	return err
 }

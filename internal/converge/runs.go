@@ -64,7 +64,7 @@ func (j Journal) Runs() []Run {
 					}
 				}
 			}
-			for k := range runs { // what undos that failed left of these was undone with them
+			for k := range runs { // what failed undos had left of these runs is undone with them
 				if runs[k].Result != "ok" && overlap(runs[k].Undoes, run.Undoes) {
 					runs[k].Makes = slices.DeleteFunc(runs[k].Makes, func(c Change) bool { return undone[c.key()] })
 				}
@@ -92,8 +92,8 @@ func (r Run) changed() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.restored() })
 }
 
-// changes counts the things that are not as before the run, restarts among them. One may be what it was about to change.
-func (r Run) changes() int {
+// countChanged counts the things that are not as before the run, restarts included, and a change that the run may not have made.
+func (r Run) countChanged() int {
 	before, differs := map[key]State{}, map[key]bool{}
 	for _, c := range r.Makes {
 		if _, again := before[c.key()]; !again {
@@ -139,7 +139,7 @@ func (r Run) rollingBack() bool {
 type ours struct {
 	Change // the last one, as journalled
 	is     key
-	makes  []Change // all of them; Unsure: of a run that was cut short, which may not have made it
+	makes  []Change // all of them; Unsure: may not have been made, since its run was cut short
 	first  *Run     // which run touched it first
 	last   *Run     // and last
 }
@@ -172,8 +172,8 @@ func leftOf(makes []Change) (left []State) {
 	return left
 }
 
-// fold groups the runs' changes by thing, in the order of the first touch. A thing that needs another was touched after it, and undo
-// reverts it before the other, however often that was changed since. A Follower has nothing to undo.
+// fold groups the runs' changes by thing, in the order of the first touch. A thing was touched after the things that it needs, so undo
+// reverts it before them, even if they were changed again later. fold skips Followers: they have nothing to undo.
 func fold(runs []Run) []ours {
 	most := 0
 	for i := range runs {
@@ -225,7 +225,7 @@ func (o *ours) restored() bool {
 // A Status says what is converged and what is not, and since when.
 type Status struct {
 	Plan
-	Runs       []Run  `json:"runs"`                  // of those that changed anything, oldest first
+	Runs       []Run  `json:"runs"`                  // the runs that changed something, oldest first
 	Made       []Mark `json:"made"`                  // what gpuadm has made on the machine
 	Held       string `json:"held,omitempty"`        // the run whose undo holds unattended applies
 	Unfinished string `json:"unfinished,omitempty"`  // the run that a crash, a reboot or a signal cut short

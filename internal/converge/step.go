@@ -18,9 +18,9 @@ import (
 type step struct {
 	Change
 	want     Want
-	mine     []Change // gpuadm's changes to the thing: To gets the state without them
-	older    []State  // in an undo: states of the thing before mine that the journal names
-	base     State    // the found state without mine, which To gets
+	makes    []Change // gpuadm's changes to the thing
+	older    []State  // in an undo: states that the journal names of the thing before these changes
+	base     State    // the found state without these changes: what To gets
 	resolved bool     // a Resolver has answered for it
 	stuck    bool     // a Resolver had no answer
 	strict   bool     // an undo: where gpuadm's changes cannot be taken out, that is an error
@@ -46,14 +46,14 @@ func is[T Thing](s step) bool {
 	return has
 }
 
-// behind moves some steps behind the others.
+// behind moves the steps for which some is true behind the others.
 func behind(steps []step, some func(step) bool) {
 	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(steps, func(a, b step) int { return rank[some(a)] - rank[some(b)] })
 }
 
-// sideBySide is how many looks may wait at once, for a command or another machine. Most wait for nothing: the first goroutine makes them
-// all, and its stack has grown already.
+// sideBySide is how many looks may run at once. Few of them wait for a command or another machine; where none does, the first goroutine
+// makes all looks, on a stack that has grown already.
 const sideBySide = 8
 
 // lookAll looks at all steps, side by side where they wait, has Resolvers add the dependencies, and foresees how the pending changes
@@ -77,20 +77,20 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 	if err != nil {
 		return nil, err
 	}
-	var pending, judged []Change
+	var pending, validated []Change
 	for i := range steps {
 		s := &steps[i]
 		if t, ok := s.want.Thing.(Follower); ok {
 			current := t.Current(s.Before)
 			s.foresee(t, pending)
 			s.breaks(ctx, v)
-			if !slices.ContainsFunc(judged, func(c Change) bool { return t.Affected(current, c) != current }) {
+			if !slices.ContainsFunc(validated, func(c Change) bool { return t.Affected(current, c) != current }) {
 				e.validate(ctx, v, s)
 			}
 		} else if !s.converged() && s.Cannot == "" {
 			pending = append(pending, s.Change)
 			if is[Validator](*s) {
-				judged = append(judged, s.Change)
+				validated = append(validated, s.Change)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	}
 }
 
-// validate has a Validator verify a pending change, once a run.
+// validate has a Validator verify a pending change, which happens once a run.
 func (e *Engine) validate(ctx context.Context, v host.View, s *step) {
 	p, ok := s.want.Thing.(Validator)
 	if !ok || s.strict || s.converged() || !s.now() {
@@ -117,10 +117,10 @@ func (e *Engine) validate(ctx context.Context, v host.View, s *step) {
 		key
 		base, after State
 	}
-	judged, _ := e.validated.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
+	answer, _ := e.validated.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
 		return p.Validate(ctx, v, s.base, s.After)
 	}))
-	if err := judged.(func() error)(); err != nil {
+	if err := answer.(func() error)(); err != nil {
 		s.Reason = cannot(err)
 	}
 }
@@ -176,16 +176,16 @@ func (s *step) look(ctx context.Context, v host.View) {
 }
 
 // to returns the desired state. It takes gpuadm's changes out of the found state first, so that a changed spec ends as on a new machine.
-// Where others changed the thing, and the spec still asks for just what gpuadm made of it, the found state stays.
+// Where another process has changed the thing, and the found state still meets the unchanged spec, the found state stays.
 func (s *step) to(v host.View, found State) (State, error) {
 	s.base = found
-	if len(s.mine) == 0 || s.want.AsFound {
+	if len(s.makes) == 0 || s.want.AsFound {
 		return s.want.To(found)
 	}
-	if found != "" && slices.Contains(s.older, found) && !knows(s.mine, found) {
+	if found != "" && slices.Contains(s.older, found) && !knows(s.makes, found) {
 		return found, nil // an undo of more runs, cut short or failed, has taken them out already
 	}
-	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
+	base, left, err := takeOut(v, s.want.Thing, found, s.makes)
 	if err != nil {
 		if s.strict {
 			return "", err
@@ -193,14 +193,14 @@ func (s *step) to(v host.View, found State) (State, error) {
 		s.Left = []string{err.Error()} // To gets the state found
 		base = found
 	}
-	makes := func(of, want State) bool {
-		to, err := s.want.To(of)
+	leadsTo := func(from, want State) bool {
+		to, err := s.want.To(from)
 		return err == nil && to == want
 	}
-	last := s.mine[len(s.mine)-1].After
-	if !s.strict && !knows(s.mine, found) {
-		if without, _, err := takeOut(v, s.want.Thing, last, s.mine); err == nil &&
-			load(v, s.want.Thing, without) == nil && makes(without, last) && makes(found, found) {
+	last := s.makes[len(s.makes)-1].After
+	if !s.strict && !knows(s.makes, found) {
+		if without, _, err := takeOut(v, s.want.Thing, last, s.makes); err == nil &&
+			load(v, s.want.Thing, without) == nil && leadsTo(without, last) && leadsTo(found, found) {
 			s.Left = nil
 			return found, nil
 		}
@@ -219,7 +219,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 	if s.strict {
 		s.Left = left
 	} else if err == nil && len(left) > 0 { // what the spec overwrites is not left
-		if _, still, err := takeOut(v, s.want.Thing, after, s.mine); err == nil {
+		if _, still, err := takeOut(v, s.want.Thing, after, s.makes); err == nil {
 			s.Left = still
 		}
 	}

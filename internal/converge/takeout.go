@@ -27,24 +27,24 @@ func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, lef
 	return rest, left, nil
 }
 
-// strip is takeOut that does not name what earlier runs left. Where found is a Before or After in makes, strip takes out the changes up
-// to that one, and asks no Merger. Any other state was changed outside gpuadm since: a Merger takes gpuadm's part out of it.
+// strip is takeOut without the parts that earlier runs left. If found is the Before or After of one of the makes, strip takes out the
+// changes up to that one without a Merger. Any other state was changed outside gpuadm: a Merger takes gpuadm's part out of it.
 func strip(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
 	last := makes[len(makes)-1]
 	for i, c := range slices.Backward(makes) {
 		if found == c.After || found == c.Before {
-			rest, err = without(v, t, makes[:i+1])
+			rest, err = beforeAll(v, t, makes[:i+1])
 			return rest, nil, err
 		}
 		if found == "" && i > 0 && makes[i-1].After != c.Before {
-			break // between these two it was made outside gpuadm: it is not missing for the reason it was missing before
+			break // another process made it between these two changes: so it is not missing for the same reason as before them
 		}
 	}
 	m, merges := t.(Merger)
-	if found == "" && (merges || !last.Unsure) { // else a make that was cut short may have left nothing
+	if found == "" && (merges || !last.Unsure) { // else: a make that was cut short may have removed it
 		return "", nil, nil
 	}
-	base, err := without(v, t, makes)
+	base, err := beforeAll(v, t, makes)
 	switch {
 	case err != nil, found == "":
 		return base, nil, err
@@ -56,7 +56,8 @@ func strip(v host.View, t Thing, found State, makes []Change) (rest State, left 
 	return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", t.Ref(), last.After, found)
 }
 
-// merged takes what gpuadm made of base out of found. Where the last change may not have been made, it takes out the one before it too.
+// merged has a Merger take the change from base to last.After out of found. If last may not have been made, found may have last.Before in
+// place of last.After: then merged takes out both.
 func merged(v host.View, m Merger, found, base State, last Change) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, last.After)
 	if err != nil || !last.Unsure || last.Before == base {
@@ -73,8 +74,8 @@ func merged(v host.View, m Merger, found, base State, last Change) (rest State, 
 	return rest, left, err
 }
 
-// without is the Before of the last change, without the changes before that.
-func without(v host.View, t Thing, makes []Change) (State, error) {
+// beforeAll returns the state before all makes: the Before of the last one, without the changes of the earlier ones.
+func beforeAll(v host.View, t Thing, makes []Change) (State, error) {
 	n := len(makes) - 1
 	if n == 0 {
 		return makes[0].Before, nil

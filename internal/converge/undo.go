@@ -41,10 +41,10 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 	return p, err
 }
 
-// Undo reverts what runs have changed: the last one that left something to restore (to = ""), all since and with one (to = its id), or "all". Per thing, the
-// oldest Before of the range is restored. Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part alone, and names
-// the parts that stay. Where it cannot separate gpuadm's part, it touches nothing at all, unless leave names the thing.
-// Afterwards unattended applies are held until an apply by hand.
+// Undo reverts the last run that left something to restore (to = ""), one run and all later ones (to = its id), or all runs ("all"). It
+// restores each thing to its oldest Before in these runs. Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part
+// alone, and names the parts that stay. Where it cannot tell gpuadm's part apart, it touches nothing at all, unless leave names the thing.
+// Afterwards unattended applies are held until an operator applies.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
-		return r.end(r.rollBack(ctx, p.overHalf(err, leave), func(string) bool { return true }))
+		return r.end(r.rollBack(ctx, p.explainHalf(err, leave), func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
 	case r.newProcess():
@@ -176,7 +176,7 @@ func (j Journal) undoes(to string) ([]string, error) {
 	return ids, nil
 }
 
-// noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
+// noRun says that there is no such run to undo, and which there are; ids come oldest first. Status lists them too, but needs a spec.
 func noRun(to string, ids []string) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run that left something to restore is undone"}}
 	if len(ids) == 0 {
@@ -188,7 +188,7 @@ func noRun(to string, ids []string) error {
 	return t
 }
 
-// ErrHalfUndone reports that an interrupted undo of more runs keeps one from being undone alone: it may have reverted its changes.
+// ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and other runs may have reverted a part of it.
 var ErrHalfUndone = errors.New("half undone")
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
@@ -213,7 +213,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	if p.steps, err = e.lookAll(ctx, v, steps, nil); err != nil {
 		return p, err
 	}
-	if of.cut { // it was about to load another driver, and what the loaded one held is gone with that one
+	if of.cut { // the interrupted undo was changing the driver; what the old driver knew is gone with it
 		p.steps = slices.DeleteFunc(p.steps, func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) })
 	}
 	if err := e.lacks(ctx, v, p.steps); err != nil {
@@ -222,10 +222,10 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	for i := range p.steps {
 		p.remains(&p.steps[i], of.runs)
 	}
-	return p, p.overHalf(obstacles(p.steps, to, of.leave), of.leave, nothingTouched)
+	return p, p.explainHalf(obstacles(p.steps, to, of.leave), of.leave, nothingTouched)
 }
 
-// stays puts aside what this undo leaves as it is: what the operator names, and what no undo reverts.
+// stays moves a step to Left or Kept if this undo does not revert it: the operator named it, or no undo can.
 func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []string) bool {
 	switch {
 	case s.Follows:
@@ -244,8 +244,8 @@ func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []stri
 	return true
 }
 
-// lacks asks a Resolver for the changes of its kind, where one could not be reverted when it was made: it may be possible by now. Where
-// what supplies it changes too, it cannot be asked yet.
+// lacks asks each Resolver again about changes that could not have been reverted when they were made: that may be possible by now. It asks
+// nothing if a Supplier changes too, since the Resolver's answer would change with it.
 func (e *Engine) lacks(ctx context.Context, v host.View, steps []step) error {
 	if slices.ContainsFunc(steps, func(s step) bool { return s.supplies && !s.converged() }) {
 		return nil
@@ -291,7 +291,7 @@ func (p *UndoPlan) remains(s *step, runs []Run) {
 	}
 }
 
-// statesOf are the states that some runs found of a thing, or made.
+// statesOf are the states in which runs found a thing, or left it.
 func statesOf(runs []Run, is key) (all []State) {
 	for _, c := range makesOf(fold(runs), is) {
 		all = append(all, c.Before, c.After)
@@ -299,8 +299,8 @@ func statesOf(runs []Run, is key) (all []State) {
 	return all
 }
 
-// overHalf gives an error the reason that an interrupted undo of more runs may have reverted what this one needs.
-func (p UndoPlan) overHalf(err error, leave []string, because ...string) error {
+// explainHalf wraps the error of an undo, if an interrupted undo of these and earlier runs may be its cause.
+func (p UndoPlan) explainHalf(err error, leave []string, because ...string) error {
 	if err == nil || p.half == nil {
 		return err
 	}
@@ -344,7 +344,7 @@ func suppliersFirst(steps []step) []step {
 	return steps
 }
 
-// broke is what a Follower interrupted when the runs made it: it does so again.
+// broke is what a Follower interrupted when one of the runs made it: its undo interrupts the same.
 func broke(runs []Run, c Change) []string {
 	for _, run := range slices.Backward(runs) {
 		for _, m := range run.Makes {

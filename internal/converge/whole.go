@@ -13,15 +13,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// open names the first stage that is not converged.
-type open struct {
+// unconverged names the first stage that is not converged.
+type unconverged struct {
 	stage string
 	first Change // its first pending or deferred change
 }
 
-// note keeps the first stage that is not converged. A stage that can be made comes before one that is deferred: the other may
-// be deferred until the first is made.
-func (o *open) note(stage string, steps []step) {
+// note keeps the first stage that is not converged. A stage that can be made now counts before a deferred one, which may wait for it.
+func (o *unconverged) note(stage string, steps []step) {
 	for _, s := range steps {
 		if !s.converged() && (o.stage == "" || s.now() && !o.first.now()) {
 			o.stage, o.first = stage, s.Change
@@ -30,7 +29,7 @@ func (o *open) note(stage string, steps []step) {
 }
 
 // before plans the stages of the sequence before st, except those in but, and returns the first that is not converged.
-func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o open, err error) {
+func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o unconverged, err error) {
 	all := e.Before
 	if all == nil {
 		all = e.Stages
@@ -51,8 +50,8 @@ func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Fact
 	return o, nil
 }
 
-// trouble says that a stage cannot speak for the machine; nil if it can.
-func (o *open) trouble(stage string) error {
+// trouble says that a stage cannot be made while an earlier one is not converged; nil if it can.
+func (o *unconverged) trouble(stage string) error {
 	if o.stage == "" {
 		return nil
 	}
@@ -68,19 +67,19 @@ func (o *open) trouble(stage string) error {
 	return t
 }
 
-// allDeferred says that all changes of a stage wait for an event that it names itself, which is better than a general reason.
+// allDeferred says that each change of a stage names the event that it waits for, which tells more than an unconverged earlier stage.
 func allDeferred(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool { return s.Deferred == "" || s.Waits != "" })
 }
 
-// cannotItself says that a stage has a change of its own that cannot be made: its reason is nearer to the cause than an earlier stage.
-func cannotItself(steps []step) bool {
+// cannotBeMade says that a stage has a change that cannot be made: its reason tells more than an unconverged earlier stage.
+func cannotBeMade(steps []step) bool {
 	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
 }
 
-// wholly plans a stage that is Whole. The stage is deferred while an earlier stage of the same apply is not
+// planWhole plans a stage that is Whole. The stage is deferred while an earlier stage of the same apply is not
 // converged; it cannot be made while any other stage is not converged.
-func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked open) ([]step, error) {
+func (e *Engine) planWhole(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked unconverged) ([]step, error) {
 	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
 	if err != nil || allDeferred(steps) {
 		return steps, err
@@ -96,10 +95,10 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 		}
 		return left, nil
 	}
-	if cannotItself(steps) {
+	if cannotBeMade(steps) {
 		return steps, nil
 	}
-	for _, o := range []open{asked, rest} {
+	for _, o := range []unconverged{asked, rest} {
 		if err := o.trouble(st.Name); err != nil {
 			return []step{standIn(st.Name, err)}, nil
 		}
