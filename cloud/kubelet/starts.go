@@ -31,8 +31,13 @@ type Refusal struct {
 
 // Refusals are what kubelet refuses at its start, by the files and the state that it reads then. A kubelet that runs goes on.
 func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
-	if !k.Expired.IsZero() && !k.Expired.After(v.Now()) {
-		what := fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.UTC().Format(time.DateTime))
+	what, now := "", v.Now()
+	if !k.Expired.IsZero() && !k.Expired.After(now) {
+		what = fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.Format(time.DateTime))
+	} else if k.Begins.After(now) {
+		what = fmt.Sprintf("the certificate of %s is valid from %s on, and the clock says %s", k.Kubeconfig, k.Begins.Format(time.DateTime), now.UTC().Format(time.DateTime))
+	}
+	if what != "" {
 		list = append(list, Refusal{Code: "KUB-005", Object: k.Kubeconfig, What: what})
 	}
 	swaps, _ := v.ReadFile("/proc/swaps")
@@ -54,12 +59,20 @@ func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
 		}
 	}
 	for _, f := range k.Files {
+		if k.Joined && f.Data == nil && f.Path == k.Config && slices.Contains(k.Args, "--config="+k.Config) && host.NotExist(stat(v, f.Path)) {
+			list = append(list, Refusal{"KUB-015", f.Path, f.Path + ", which kubelet's command line names, is not there", "ls -l " + path.Dir(f.Path)})
+		}
 		var settings map[string]any
 		if err := yaml.Unmarshal(f.Data, &settings); err != nil && (f.Path == k.Config || path.Ext(f.Path) == ".conf") {
 			list = append(list, Refusal{"KUB-015", f.Path, f.Path + " is no YAML: " + strings.Join(strings.Fields(err.Error()), " "), "sudo less " + f.Path})
 		}
 	}
 	return list
+}
+
+func stat(v host.View, name string) error {
+	_, err := v.Stat(name)
+	return err
 }
 
 // What a key of the configuration or a flag says, and the policy in a state file. A state of another policy than the

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/devices"
@@ -291,6 +292,10 @@ func noDeviceFile(m *Machine) (found []Finding) {
 			wanted[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = fmt.Sprintf("nvidia-modprobe -c %d", g.Minor)
 		}
 	}
+	asks := m.access()
+	if asks != nil && asks.mode&6 != 6 {
+		found = append(found, Finding{Object: driverParams, Note: true, What: "only root and the group of the device files may open a GPU, as the module's options ask: pods of other users cannot (" + asks.String() + ")"})
+	}
 	for name, command := range wanted {
 		i, err := m.View.Stat(name)
 		switch {
@@ -298,9 +303,47 @@ func noDeviceFile(m *Machine) (found []Finding) {
 			found = append(found, Finding{Object: name, What: name + " is not there", Command: command})
 		case i.Mode&fs.ModeCharDevice == 0:
 			found = append(found, Finding{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + command})
+		case asks != nil && accessOf(i) != *asks:
+			found = append(found, Finding{
+				Object: name, What: fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(i), asks),
+				Command: fmt.Sprintf("sudo chown %d:%d %s && sudo chmod %04o %s", asks.uid, asks.gid, name, asks.mode, name),
+			})
 		}
 	}
 	return found
+}
+
+// access is the mode and the owner of the driver's device files.
+type access struct {
+	mode     fs.FileMode
+	uid, gid int
+}
+
+func (a access) String() string {
+	return fmt.Sprintf("mode %04o and owner %d:%d", uint32(a.mode), a.uid, a.gid)
+}
+
+func accessOf(i host.Info) access { return access{i.Mode.Perm(), i.UID, i.GID} }
+
+// driverParams has the options of the module nvidia that is loaded: NVreg_DeviceFileMode and others, in decimal digits.
+const driverParams = "/proc/driver/nvidia/params"
+
+// access is what the module asks for, nil where an operator makes the files or the module does not say.
+// Sources: nv-procfs.c and nv-reg.h in https://github.com/NVIDIA/open-gpu-kernel-modules; nvidia-modprobe-utils.c in
+// https://github.com/NVIDIA/nvidia-modprobe.
+func (m *Machine) access() *access {
+	text, _ := m.text(driverParams)
+	is := map[string]int{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		if n, err := strconv.Atoi(strings.TrimSpace(value)); err == nil {
+			is[key] = n
+		}
+	}
+	if is["ModifyDeviceFiles"] != 1 || is["DeviceFileMode"] == 0 {
+		return nil
+	}
+	return &access{fs.FileMode(is["DeviceFileMode"]), is["DeviceFileUID"], is["DeviceFileGID"]}
 }
 
 func noUVMFile(m *Machine) []Finding {

@@ -80,9 +80,10 @@ func edges() []Edge {
 		{By: "RUN-003", Explains: "KUB-001"}, // kubelet ends where the engine serves no pods: https://github.com/containerd/containerd/issues/4581
 		{By: "RUN-001", Explains: "RUN-002"}, // adding the handler restarts it
 		{By: "RUN-005", Explains: "KUB-001"},
-		{By: "RUN-008", Explains: "RUN-007"},         // while no container starts, none lacks a device
-		{By: "RUN-004 RUN-001", Explains: "KUB-004"}, // the device plugin's pod needs the handler
-		{By: "RUN-009", Explains: "KUB-004 KUB-009"}, // its log shows that no taint kept it away
+		{By: "RUN-008", Explains: "RUN-007"},                         // while no container starts, none lacks a device
+		{By: "RUN-004 RUN-004/default RUN-001", Explains: "KUB-004"}, // the device plugin's pod needs the handler
+		{By: "RUN-004/default", Explains: "KUB-013 KUB-016"},         // the pod of the network add-on does not start either
+		{By: "RUN-009", Explains: "KUB-004 KUB-009 KUB-010"},         // its log shows that no taint kept it away
 
 		{By: "KUB-002", Explains: "KUB-001 KUB-007"},                 // its fix restarts kubelet
 		{By: "RUN-002", Explains: "KUB-007", Of: sameObject},         // of K3s and RKE2 kubelet and engine are one unit
@@ -94,13 +95,14 @@ func edges() []Edge {
 		{By: "RUN-003 RUN-005 RUN-013 KUB-001 KUB-005 KUB-013 SYS-001 SYS-002 SYS-006", Explains: "KUB-016"},
 		{By: "RUN-003 RUN-005", Explains: "RUN-013"},
 		{By: "RUN-013", Explains: "KUB-001 KUB-004 KUB-013 RUN-002"}, // a restart ends what still serves
-		{By: "KUB-016", Explains: "KUB-004 KUB-009 KUB-010"},
+		{By: "KUB-016", Explains: "KUB-004 KUB-009"},
 		{By: "GPU-001 GPU-011/bus DRV-019", Explains: "CDI-001"},
-		{By: "CDI-001", Explains: "RUN-012"},                 // the runtime has no spec to inject by
-		{By: "SYS-003", Explains: "KUB-001 KUB-005 KUB-016"}, // by a wrong clock a certificate is not yet valid, or no longer
+		{By: "CDI-001", Explains: "RUN-012"},                                                 // the runtime has no spec to inject by
+		{By: "SYS-003 SYS-007", Explains: "SYS-004 KUB-001 KUB-005 KUB-016 KUB-017 KUB-018"}, // by a wrong clock a certificate is not yet valid, or no longer
+		{By: "KUB-017 KUB-018", Explains: "KUB-001 KUB-004 KUB-008 KUB-016"},
 		// The plugin does not offer what does not work, but for an Xid of a program's.
 		{By: "GPU-001 GPU-002 GPU-003 GPU-005 GPU-006 GPU-007 GPU-011/recovery " + brokenGPU, Explains: "KUB-010"},
-		{By: "RUN-001 RUN-002 RUN-004 FAB-001 FAB-002 FAB-003 MIG-001 MIG-002 MIG-003 KUB-003", Explains: "KUB-010"},
+		{By: "RUN-001 RUN-002 RUN-004 RUN-004/default FAB-001 FAB-002 FAB-003 MIG-001 MIG-002 MIG-003 KUB-003", Explains: "KUB-010"},
 	}
 }
 

@@ -5,6 +5,7 @@ package doctor
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"path"
@@ -44,7 +45,11 @@ func unseen(m *Machine) (found []Finding) {
 	}
 	for _, p := range m.GPUs() {
 		if _, there := gpus[p.Address]; !there && (p.Driver == "" || p.Driver == "nvidia") {
-			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s (%s) is on the PCI bus, and the driver does not list it", p.Address, p.Model)})
+			what := fmt.Sprintf("GPU %s (%s) is on the PCI bus, and the driver does not list it", p.Address, p.Model)
+			if line := said(m.sinceLoad(), "NVRM: The NVIDIA GPU "+p.Address); line != "" {
+				what += ": " + line
+			}
+			found = append(found, Finding{Object: p.Address, What: what})
 		}
 	}
 	return found
@@ -84,12 +89,39 @@ func lost(g host.GPU) string {
 	return "does not answer: " + g.Lost
 }
 
-// linksDown leaves out GPUs that Xids or a broken peer explain: edges.go.
-func linksDown(g host.GPU) string {
-	if len(g.LinksDown) == 0 {
-		return ""
+// down are the NVLinks of a GPU that carry nothing, and should: all that are down where the machine's switches join the GPUs. Elsewhere a
+// board may have more links than its bridges, so that one is down if it is up on another GPU of this kind:
+// https://github.com/Azure/azurehpc-health-checks/issues/162, https://github.com/leptonai/gpud/issues/1085.
+func (m *Machine) down(g host.GPU) (links []int) {
+	for _, link := range g.LinksDown {
+		if m.fabric() == drivers.FabricSwitch || slices.ContainsFunc(m.answering(), func(o host.GPU) bool {
+			return o.Name == g.Name && !slices.Contains(o.LinksDown, link)
+		}) {
+			links = append(links, link)
+		}
 	}
-	return fmt.Sprintf("has NVLinks that carry nothing: %v", g.LinksDown)
+	return links
+}
+
+// linksDown leaves out GPUs that Xids or a broken peer explain: edges.go.
+func linksDown(m *Machine) []Finding {
+	return ofGPUs(func(g host.GPU) string {
+		links := m.down(g)
+		if len(links) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("has NVLinks that carry nothing: %v", links)
+	}, nil)(m)
+}
+
+// withoutECC finds GPUs that are another than those of their kind: which of both is wanted, only an operator knows.
+func withoutECC(m *Machine) []Finding {
+	return ofGPUs(func(g host.GPU) string {
+		if g.ECC != "off" || !slices.ContainsFunc(m.answering(), func(o host.GPU) bool { return o.Name == g.Name && o.ECC == "on" }) {
+			return ""
+		}
+		return "has ECC off, and others of its kind have it on"
+	}, func(address string) string { return "sudo nvidia-smi -i " + address + " --ecc-config=1" })(m)
 }
 
 func limited(g host.GPU) string {
@@ -118,10 +150,49 @@ func slowed(why, what string) func(*Machine) []Finding {
 	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }
 
-// narrow compares the link's width with what both ends support. It skips virtual machines, whose links the hypervisor invents, and
-// does not compare speed, which falls while a GPU is idle.
+// narrow compares the link with what both ends support. It skips virtual machines, whose links the hypervisor invents. Speed falls while a GPU
+// is idle: it counts only while a program computes.
 func narrow(m *Machine) (found []Finding) {
 	if m.Facts().Virt != "" {
+		return nil
+	}
+	gpus, _ := m.NVML()
+	for _, p := range m.GPUs() {
+		dev, err := m.View.Resolve(pci.Bus + "/" + p.Address)
+		if err != nil {
+			continue
+		}
+		best := func(of string) (now, both float64) {
+			return m.link(dev + "/current_link_" + of), min(m.link(dev+"/max_link_"+of), m.link(path.Dir(dev)+"/max_link_"+of))
+		}
+		if now, both := best("width"); now > 0 && now < both {
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s has %v of %v PCIe lanes", p.Address, now, both)})
+		}
+		if now, both := best("speed"); now > 0 && now < both && len(gpus[p.Address].Clients) > 0 {
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s computes, and its PCIe link has %v of %v GT/s", p.Address, now, both)})
+		}
+	}
+	return found
+}
+
+// link is a number of lanes, or of GT/s; 0 where none is known: 63 and 255 lanes are what a link that is down reads as, and no
+// link has 128 GT/s.
+func (m *Machine) link(name string) float64 {
+	text, _ := m.text(name)
+	number, _, _ := strings.Cut(text, " ") // 16.0 GT/s PCIe
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || strings.HasSuffix(name, "width") && n > 32 {
+		return 0
+	}
+	return n
+}
+
+// noDirect finds what keeps a network card from a GPU's memory, where a module asks for that way: an IOMMU that translates, and a switch
+// whose ACS sends what is for a neighbour up to the processor. Sources: https://docs.nvidia.com/cuda/gpudirect-rdma/ ("Supported
+// Systems"); https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (ACS);
+// Documentation/ABI/testing/sysfs-kernel-iommu_groups in the kernel's tree (type).
+func noDirect(m *Machine) (found []Finding) {
+	if m.Facts().Virt != "" || !m.has("/sys/module/nvidia_peermem") && !m.has("/sys/module/gdrdrv") {
 		return nil
 	}
 	for _, p := range m.GPUs() {
@@ -129,22 +200,36 @@ func narrow(m *Machine) (found []Finding) {
 		if err != nil {
 			continue
 		}
-		now, can, port := m.width(dev+"/current_link_width"), m.width(dev+"/max_link_width"), m.width(path.Dir(dev)+"/max_link_width")
-		if best := min(can, port); now > 0 && now < best {
-			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s has %d of %d PCIe lanes", p.Address, now, best)})
+		if kind, _ := m.text(dev + "/iommu_group/type"); strings.HasPrefix(kind, "DMA") {
+			found = append(found, Finding{
+				Object: p.Address, What: fmt.Sprintf("the IOMMU translates what reaches GPU %s (%s)", p.Address, kind), Part: "iommu",
+				Fix: "boot the kernel with iommu=pt", Command: "cat /proc/cmdline",
+			})
+		}
+		port := path.Dir(dev)
+		if !strings.HasPrefix(path.Base(path.Dir(port)), "pci") && m.redirects(port+"/config") { // no root port, which joins nothing
+			address := path.Base(port)
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("the PCIe switch's port %s above GPU %s redirects by ACS", address, p.Address), Command: "sudo lspci -vvv -s " + address})
 		}
 	}
 	return found
 }
 
-// width is a number of lanes; 0 where none is known: 63 and 255 are what a link that is down reads as.
-func (m *Machine) width(name string) int {
-	text, _ := m.text(name)
-	n, err := strconv.Atoi(text)
-	if err != nil || n > 32 {
-		return 0
+// redirects reads the ACS control register of a port: among the extended capabilities (id, then the next one's place) that of id 13, at 6
+// the bits for requests (4) and completions (8). Source: pci_regs.h in the kernel's tree, PCI_EXT_CAP_ID_ACS.
+func (m *Machine) redirects(config string) bool {
+	for at, tries := int64(0x100), 0; at >= 0x100 && tries < 48; tries++ {
+		var head [8]byte
+		if n, _ := m.View.ReadAt(config, head[:], at); n < len(head) {
+			return false // only root reads so far
+		}
+		word := binary.LittleEndian.Uint32(head[:])
+		if word&0xffff == 0x000d {
+			return binary.LittleEndian.Uint16(head[6:])&0xc != 0
+		}
+		at = int64(word >> 20)
 	}
-	return n
+	return false
 }
 
 func noPersistence(m *Machine) []Finding {
@@ -214,6 +299,16 @@ func noFabricManager(m *Machine) []Finding {
 		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: planDriver()}}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
+}
+
+// nothingToManage finds a fabric manager on a machine without switches: it ends at once. Images for many kinds of machines have it so.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/610; https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/.
+func nothingToManage(m *Machine) []Finding {
+	u, ok := m.Unit(drivers.FabricManagerUnit)
+	if !ok || !m.loaded() || m.fabric() != "" || u.Enabled != "enabled" || u.Active != "failed" {
+		return nil
+	}
+	return []Finding{{What: drivers.FabricManagerUnit + " has failed, and no switch that it could manage is on the PCI bus: sudo systemctl disable " + drivers.FabricManagerUnit, Note: true}}
 }
 
 // notRegistered leaves out GPUs in MIG mode, which do not register with the fabric, and a machine that has just booted.
@@ -332,7 +427,7 @@ const drainFirst = "drain the node (kubectl drain NODE --ignore-daemonsets --del
 func sxids(m *Machine) (found []Finding) {
 	gpus, answers := m.NVML()
 	for _, g := range gpus {
-		answers = answers && g.Lost == "" && g.Recovery == "none" && len(g.LinksDown) == 0 && g.Fabric.Faults == ""
+		answers = answers && g.Lost == "" && g.Recovery == "none" && len(m.down(g)) == 0 && g.Fabric.Faults == ""
 	}
 	at := map[string]int{}
 	for _, line := range m.sinceLoad() {

@@ -153,19 +153,34 @@ func twoPlugins(m *Machine) []Finding {
 	return []Finding{{What: strings.Join(list, " and ") + " run side by side"}}
 }
 
+// pluginSocket is where NVIDIA's device plugin listens, once it has found a GPU. Kubelet's --root-dir need not move its folder:
+// https://github.com/kubernetes/kubernetes/issues/120626.
+func (m *Machine) pluginSocket() string {
+	folder := path.Join(m.Facts().Kubelet.Folder(), "device-plugins")
+	if !m.has(folder) {
+		folder = "/var/lib/kubelet/device-plugins"
+	}
+	return folder + "/nvidia-gpu.sock"
+}
+
 // deadPlugin finds the socket of a plugin that was killed: kubelet removes sockets only when it starts itself.
 // Source: pluginapi.DevicePluginPath and its manager in kubernetes, pkg/kubelet/cm/devicemanager.
 func deadPlugin(m *Machine) []Finding {
-	const folder = "/var/lib/kubelet/device-plugins"
-	names, err := m.View.ReadDir(folder)
-	if err != nil || len(m.plugins()) > 0 {
+	folder := path.Dir(m.pluginSocket())
+	names, _ := m.View.ReadDir(folder)
+	if len(m.plugins()) > 0 {
 		return nil
 	}
 	for _, name := range names {
 		if socket := path.Join(folder, name); strings.HasPrefix(name, "nvidia") && strings.HasSuffix(name, ".sock") {
 			if _, err := m.View.Call(m.ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err != nil {
-				return []Finding{{Object: socket, What: fmt.Sprintf("%s is there, and no device plugin answers or runs", socket)}}
+				return []Finding{{Object: socket, What: fmt.Sprintf("%s is there, and no device plugin answers or runs", socket), Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=" + m.Facts().Kubelet.NodeName}}
 			}
+		}
+	}
+	if r, ok := m.Registration(); ok && r.node != nil && r.pluginPod() != "" && r.node.Status.Capacity["nvidia.com/gpu"].Count() == 0 && m.whole() > 0 && len(r.node.Status.Allocatable) > 0 {
+		if _, had := r.node.Status.Capacity["nvidia.com/gpu"]; had {
+			return []Finding{{Object: r.pluginPod(), What: fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", r.name, r.pluginPod()), Command: r.logs()}}
 		}
 	}
 	return nil
@@ -176,6 +191,9 @@ func refused(code string) func(*Machine) []Finding {
 	return func(m *Machine) (list []Finding) {
 		k := m.Facts().Kubelet
 		for _, r := range kubelet.Refusals(m.View, k) {
+			if t, ok := m.clock(); r.Code == "KUB-005" && ok && !t.least && k.Begins.Before(t.server) && k.Expired.After(t.server) {
+				continue // the clock is wrong, and the certificate is not
+			}
 			if r.Code == code && (m.stopped(k) || code == "KUB-005" || code == "KUB-015") {
 				list = append(list, Finding{Object: r.Object, What: r.What, Command: r.Fix})
 			}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -32,6 +33,7 @@ type Machine struct {
 	packages   domain[inventory]
 	joined     domain[string] // what joins the GPUs over NVLink
 	registered domain[registration]
+	times      domain[times]
 
 	mu     sync.Mutex
 	unread []Unread
@@ -249,13 +251,31 @@ func said(lines []string, texts ...string) string {
 	return ""
 }
 
+// daemons are the driver's own daemons that hold a GPU, the last to stop first.
+func (m *Machine) daemons() (units []string) {
+	holders, _ := devices.Holders(m.ctx, m.View)
+	for _, unit := range slices.Backward(devices.Daemons()) {
+		if slices.ContainsFunc(holders, func(h devices.Holder) bool { return h.Unit == unit }) {
+			units = append(units, unit)
+		}
+	}
+	return units
+}
+
 // drainFirst puts the drain of the Node before commands that end what runs on a GPU.
 func (m *Machine) drainFirst(causes []Cause) {
 	k := m.Facts().Kubelet
 	for i, c := range causes {
-		interrupts := slices.ContainsFunc(c.Commands, func(command string) bool {
-			return strings.HasSuffix(command, "reboot") || strings.Contains(command, "poweroff") || strings.Contains(command, "--gpu-reset") || strings.Contains(command, "nvidia-fabricmanager")
+		resets := slices.ContainsFunc(c.Commands, func(command string) bool { return strings.Contains(command, "--gpu-reset") })
+		interrupts := resets || slices.ContainsFunc(c.Commands, func(command string) bool {
+			return strings.HasSuffix(command, "reboot") || strings.Contains(command, "poweroff")
 		})
+		if resets { // the driver's own daemons hold the GPUs: nvidia-smi(1), --gpu-reset
+			for _, unit := range m.daemons() {
+				c.Commands = slices.Concat([]string{"sudo systemctl stop " + unit}, c.Commands, []string{"sudo systemctl start " + unit})
+			}
+			causes[i].Commands = c.Commands
+		}
 		if k.Joined && interrupts {
 			name := k.NodeName
 			if r, ok := m.Registration(); ok {

@@ -5,12 +5,16 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
@@ -23,45 +27,158 @@ type registration struct {
 	node *kube.Node // nil where the cluster has none
 	pods []kube.Pod // on it
 	seen bool       // whether kubelet may list them
+
+	refused error // why the server or kubelet refuses the other
+	drips   error // the server's answer does not end
 }
 
-// Registration asks the API server with kubelet's own identity. ok is false where kubelet does not run, or where the server does not
-// answer in time.
-func (m *Machine) Registration() (registration, bool) {
+// runs says whether a kubelet runs that has joined, with credentials that may hold.
+func (m *Machine) runs() bool {
 	k := m.Facts().Kubelet
-	if !k.Joined || k.Kubeconfig == "" || k.Active != "active" || !k.Expired.IsZero() && k.Expired.Before(m.View.Now()) {
+	return k.Joined && k.Kubeconfig != "" && k.Active == "active" && (k.Expired.IsZero() || !k.Expired.Before(m.View.Now()) && !k.Begins.After(m.View.Now()))
+}
+
+// Registration is what the API server has of this machine. ok is false where kubelet does not run, or where the server does not answer
+// in time, or refuses.
+func (m *Machine) Registration() (registration, bool) {
+	r, ok := m.asked()
+	return r, ok && r.refused == nil && r.drips == nil
+}
+
+// asked asks the API server with kubelet's own identity.
+func (m *Machine) asked() (registration, bool) {
+	if !m.runs() {
 		return registration{}, false
 	}
+	k := m.Facts().Kubelet
 	return m.registered.read(m, "this machine's Node in the cluster", func() (registration, error) {
-		ctx, end := context.WithTimeoutCause(kube.Within(m.ctx, 0), nodePatience, fmt.Errorf("no answer within %v", nodePatience))
-		defer end()
-		r := registration{name: k.NodeName}
-		c, err := new(kube.Clients).Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
-		if err != nil {
-			return r, err
+		r, err := m.register(k)
+		switch {
+		case errors.Is(err, kube.Unauthorized), errors.Is(err, kube.Untrusted):
+			return registration{refused: err}, nil
+		case errors.Is(err, kube.Slow):
+			return registration{drips: err}, nil
 		}
-		r.node, err = c.CachedNode(ctx, r.name)
-		if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
-			// The command line does not say how a cloud names the Node; the server knows it. Where it knows no such question
-			// (before Kubernetes 1.28), the name stays unproven, and the fault is not named.
-			is, whoErr := c.Whoami(ctx)
-			name, proven := strings.CutPrefix(is.Username, "system:node:")
-			if whoErr != nil || !proven {
-				return r, err
-			}
-			r.name = name
-			r.node, err = c.Node(ctx, name)
-		}
-		if errors.Is(err, kube.Missing) {
-			return registration{name: r.name}, nil
-		} else if err != nil {
-			return r, err
-		}
-		r.pods, err = c.Pods(ctx, r.name)
-		r.seen = err == nil
-		return r, nil
+		return r, err
 	})
 }
+
+func (m *Machine) register(k facts.Kubelet) (registration, error) {
+	ctx, end := m.soon()
+	defer end()
+	r := registration{name: k.NodeName}
+	c, err := new(kube.Clients).Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
+	if err != nil {
+		return r, err
+	}
+	r.node, err = c.CachedNode(ctx, r.name)
+	if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
+		// The command line does not say how a cloud names the Node; the server knows it. Where it knows no such question
+		// (before Kubernetes 1.28), the name stays unproven, and the fault is not named.
+		is, whoErr := c.Whoami(ctx)
+		name, proven := strings.CutPrefix(is.Username, nodeUser)
+		if whoErr != nil || !proven {
+			return r, err
+		}
+		r.name = name
+		r.node, err = c.Node(ctx, name)
+	}
+	if errors.Is(err, kube.Missing) {
+		return registration{name: r.name}, nil
+	} else if err != nil {
+		return r, err
+	}
+	r.pods, err = c.Pods(ctx, r.name)
+	r.seen = err == nil
+	return r, nil
+}
+
+// soon bounds what waits for the API server.
+func (m *Machine) soon() (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(kube.Within(m.ctx, 0), nodePatience, fmt.Errorf("no answer within %v", nodePatience))
+}
+
+// times is what the API server's clock says, and this machine's. By a certificate of the server's that does not hold here and now, the
+// distance is only known to be no smaller.
+type times struct {
+	server, here time.Time
+	least        bool
+}
+
+// clock asks the API server for its time. ok is false where it does not answer.
+func (m *Machine) clock() (t times, ok bool) {
+	k := m.Facts().Kubelet
+	if !k.Joined || k.Kubeconfig == "" {
+		return t, false
+	}
+	t, ok = m.times.read(m, "the clock, against the API server's", func() (t times, err error) {
+		ctx, end := m.soon()
+		defer end()
+		t.server, t.here, err = kube.Clock(ctx, m.View, k.Kubeconfig)
+		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired && bad.Cert != nil {
+			t = times{bad.Cert.NotAfter, m.View.Now(), true}
+			if t.here.Before(bad.Cert.NotBefore) {
+				t.server = bad.Cert.NotBefore
+			}
+			return t, nil
+		}
+		if m.runs() {
+			return t, nil // what keeps the server from answering is noted of the Node
+		}
+		return t, err
+	})
+	return t, ok && !t.server.IsZero()
+}
+
+// skew is how far the clock is ahead of the API server's; 0 where that is not known, or less than what a certificate is dated back.
+// Sources: https://github.com/kubernetes/kubernetes/pull/119115 (5 minutes, for clocks that differ);
+// https://github.com/vmware/pinniped/pull/849 (as kube-controller-manager does for kubelets).
+func (m *Machine) skew() time.Duration {
+	t, ok := m.clock()
+	if by := t.here.Sub(t.server).Round(time.Second); ok && by.Abs() > 5*time.Minute {
+		return by
+	}
+	return 0
+}
+
+// refusedByServer finds a kubelet and an API server one of which takes the other for a stranger.
+func refusedByServer(m *Machine) []Finding {
+	r, ok := m.asked()
+	if !ok || r.refused == nil {
+		return nil
+	}
+	k := m.Facts().Kubelet
+	return []Finding{{Object: k.Kubeconfig, What: "kubelet's credentials: " + r.refused.Error(), Command: "sudo journalctl -u " + k.Unit + " -n 20"}}
+}
+
+func drips(m *Machine) []Finding {
+	r, ok := m.asked()
+	if !ok || r.drips == nil {
+		return nil
+	}
+	return []Finding{{What: r.drips.Error(), Note: true}}
+}
+
+// otherName compares whom kubelet's certificate is of with the Node that kubelet registers. A cloud provider in kubelet (none since
+// Kubernetes 1.31) names the Node.
+func otherName(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	provider := facts.Options(append([]string{"kubelet"}, k.Args...), "cloud-provider")
+	if !k.Joined || k.Identity == "" || k.NodeName == "" || k.Identity == nodeUser+k.NodeName || len(provider) > 0 && provider[0] != "external" && provider[0] != "" {
+		return nil
+	}
+	r, ok := m.Registration()
+	if ok && r.node != nil && slices.ContainsFunc(r.node.Status.Conditions, func(c kube.Condition) bool { return c.Type == "Ready" && c.Status == "True" }) {
+		return nil // kubelet was started with the name of the certificate
+	}
+	return []Finding{{
+		Object: k.Kubeconfig, What: fmt.Sprintf("the certificate of %s is of %s, and kubelet registers the Node %s", k.Kubeconfig, k.Identity, k.NodeName),
+		Command: "hostname; sudo kubectl --kubeconfig " + k.Kubeconfig + " auth whoami",
+	}}
+}
+
+// nodeUser begins the user that a kubelet is: https://kubernetes.io/docs/reference/access-authn-authz/node/
+const nodeUser = "system:node:"
 
 func noNode(m *Machine) []Finding {
 	r, ok := m.Registration()
@@ -70,7 +187,7 @@ func noNode(m *Machine) []Finding {
 	}
 	return []Finding{{
 		Object: r.name, What: fmt.Sprintf("kubelet runs, and the cluster has no Node %s", r.name),
-		Command: "sudo systemctl restart " + m.Facts().Kubelet.Unit,
+		Command: "kubectl get events -A --field-selector involvedObject.kind=Node,involvedObject.name=" + r.name,
 	}}
 }
 
@@ -110,6 +227,12 @@ func (r registration) pluginPod() string {
 	return r.pods[i].Namespace + "/" + r.pods[i].Name
 }
 
+// logs shows what the device plugin says.
+func (r registration) logs() string {
+	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
+	return "kubectl -n " + namespace + " logs " + pod
+}
+
 // whole are the GPUs that a device plugin offers as such.
 func (m *Machine) whole() (n int) {
 	for _, g := range m.answering() {
@@ -136,25 +259,59 @@ func repelled(m *Machine) []Finding {
 	}}
 }
 
+// offers are the devices that the cluster can give to pods, by resource: as the Node says it, or else kubelet, which leaves out what its plugin
+// calls unhealthy. AllocatableResourcesResponse has devices (1) with resource_name (1) and device_ids (2): kubernetes,
+// staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; https://github.com/kubernetes/enhancements (KEP 2403).
+func (m *Machine) offers(r registration) (all map[string]int64, known bool) {
+	all = map[string]int64{}
+	if r.node != nil {
+		for name, n := range r.node.Status.Allocatable {
+			all[name] = n.Count()
+		}
+		return all, true
+	}
+	answer, err := m.View.Call(m.ctx, path.Join(m.Facts().Kubelet.Folder(), "pod-resources", "kubelet.sock"), "/v1.PodResourcesLister/GetAllocatableResources", nil)
+	if err != nil {
+		return nil, false
+	}
+	err = host.ProtoFields(answer, func(n int, devices []byte) error {
+		name := ""
+		return host.ProtoFields(devices, func(of int, value []byte) error {
+			switch {
+			case n == 1 && of == 1:
+				name = string(value)
+			case n == 1 && of == 2:
+				all[name]++
+			}
+			return nil
+		})
+	})
+	return all, err == nil
+}
+
 // offersFewer leaves alone what a plugin's configuration can rename or multiply: partitions and shares have other names.
 func offersFewer(m *Machine) []Finding {
-	r, ok := m.Registration()
-	if !ok || r.node == nil || len(m.plugins()) == 0 {
+	r, _ := m.Registration()
+	offers, known := m.offers(r)
+	if !known || len(m.plugins()) == 0 {
 		return nil
 	}
-	for name, n := range r.node.Status.Allocatable {
-		if strings.HasPrefix(name, "nvidia.com/") && name != "nvidia.com/gpu" && n.Count() > 0 {
+	for name, n := range offers {
+		if strings.HasPrefix(name, "nvidia.com/") && name != "nvidia.com/gpu" && n > 0 {
 			return nil
 		}
 	}
-	offered, has := r.node.Status.Allocatable["nvidia.com/gpu"].Count(), m.whole()
-	if offered >= int64(has) || offered > 0 && offered >= r.node.Status.Capacity["nvidia.com/gpu"].Count() {
+	offered, has := offers["nvidia.com/gpu"], int64(m.whole())
+	if offered >= has || offered > 0 && (r.node == nil || offered >= r.node.Status.Capacity["nvidia.com/gpu"].Count()) {
 		return nil // allocatable are the healthy ones of those that the plugin names: others are withheld on purpose
 	}
-	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
+	name, why := cmp.Or(r.name, m.Facts().Kubelet.NodeName), ""
+	if socket := m.pluginSocket(); offered == 0 && !m.has(socket) {
+		why = ", which has not made " + socket
+	}
 	return []Finding{{
-		Object: r.name, What: fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs", r.name, offered, has),
-		Command: fmt.Sprintf("kubectl -n %s logs %s; kubectl -n %s delete pod %s", namespace, pod, namespace, pod),
+		Object: name, What: fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs%s", name, offered, has, why),
+		Command: r.logs() + "; " + strings.Replace(r.logs(), " logs ", " delete pod ", 1),
 	}}
 }
 

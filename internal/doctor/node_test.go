@@ -3,7 +3,9 @@
 package doctor
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,55 +14,31 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/incident"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// joined is the working machine in a cluster: its kubelet's name there is another one than the machine's, as in clouds.
-func joined(t *testing.T, breaks func(*recorded)) (*simhost.Node, *kubesim.Server) {
+// joined is the working machine in a cluster, without a device plugin.
+func joined(t *testing.T, breaks func(*incident.Machine)) (*simhost.Node, *incident.World) {
 	t.Helper()
-	r := working(t)
-	r.put("proc/sys/kernel/hostname", "gpu-1\n")
-	r.put("etc/kubernetes/kubelet.conf mode=0600", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{name: u, user: {token: "planted-kubelet"}}]}
-`)
+	w := incident.Joined(t, false)
 	if breaks != nil {
-		breaks(r)
+		breaks(w.Machine)
 	}
-	n, s := r.node(), kubesim.New(kubesim.User{})
-	s.Token("planted-kubelet", kubesim.Node("gpu-1.internal"))
-	s.AddNode("gpu-1.internal", map[string]string{"kubernetes.io/os": "linux"})
-	offers(s, "8")
-	s.AddPod(pod("kube-proxy-4x7qp"))
-	n.Serve("api.example:6443", s)
-	return n, s
+	return w.Node(), w
 }
 
-func pod(name string) kubesim.Object {
-	return kubesim.Object{"metadata": kubesim.Object{"name": name, "namespace": "kube-system"}, "spec": kubesim.Object{"nodeName": "gpu-1.internal"}}
+func condition(kind, status, message string) func(*incident.World) {
+	return func(w *incident.World) { w.Condition(kind, status, message) }
 }
 
-func offers(s *kubesim.Server, gpus string) {
-	s.EditNode("gpu-1.internal", func(n kubesim.Object) {
-		n["status"] = kubesim.Object{"allocatable": kubesim.Object{"cpu": "96", "nvidia.com/gpu": gpus}, "capacity": kubesim.Object{"nvidia.com/gpu": "8"}}
-	})
+func taints(w *incident.World, list ...any) {
+	w.Server.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"taints": list} })
 }
 
-func condition(kind, status, message string) func(*kubesim.Server) {
-	return func(s *kubesim.Server) {
-		s.EditNode("gpu-1.internal", func(n kubesim.Object) {
-			of := kubesim.Object{"type": kind, "status": status, "message": message}
-			n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "8"}, "conditions": []any{of}}
-		})
-	}
-}
-
-func taints(s *kubesim.Server, list ...any) {
-	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"taints": list} })
-}
-
-func plugin(r *recorded) { r.put("proc/4711/comm", "nvidia-device-p\n") }
+func plugin(r *incident.Machine) { r.Put("proc/4711/comm", "nvidia-device-p\n") }
 
 // TestNode asks a simulated API server: what it says of this machine's Node is found, and nothing else.
 func TestNode(t *testing.T) {
@@ -68,27 +46,27 @@ func TestNode(t *testing.T) {
 	gpu := kubesim.Object{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 	for _, c := range []struct {
 		name   string
-		breaks func(*recorded)
-		says   func(*kubesim.Server)
+		breaks func(*incident.Machine)
+		says   func(*incident.World)
 		want   string // root causes
 		what   string // of one of them
 	}{
-		{name: "well", breaks: plugin, says: func(s *kubesim.Server) { taints(s, custom) }},
-		{name: "no plugin is installed, no taint", says: func(s *kubesim.Server) { offers(s, "0") }},
-		{"deleted", nil, func(s *kubesim.Server) { s.DeleteNode("gpu-1.internal") }, "KUB-008", "kubelet runs, and the cluster has no Node gpu-1.internal"},
-		{"deleted, kubelet does not run", func(r *recorded) { r.fails("kubelet") }, func(s *kubesim.Server) { s.DeleteNode("gpu-1.internal") }, "KUB-001", ""},
-		{"taint", nil, func(s *kubesim.Server) { taints(s, gpu, custom) }, "KUB-009", "the Node gpu-1.internal has the taint dedicated=training:NoSchedule, and no pod of a device plugin"},
-		{name: "taints that a plugin tolerates", says: func(s *kubesim.Server) {
+		{name: "well", breaks: plugin, says: func(s *incident.World) { taints(s, custom) }},
+		{name: "no plugin is installed, no taint", says: func(s *incident.World) { s.Offers(0, 8) }},
+		{"deleted", nil, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-008", "kubelet runs, and the cluster has no Node gpu-1.internal"},
+		{"deleted, kubelet does not run", func(r *incident.Machine) { r.Fails("kubelet") }, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-001", ""},
+		{"taint", nil, func(s *incident.World) { taints(s, gpu, custom) }, "KUB-009", "the Node gpu-1.internal has the taint dedicated=training:NoSchedule, and no pod of a device plugin"},
+		{name: "taints that a plugin tolerates", says: func(s *incident.World) {
 			taints(s, gpu, kubesim.Object{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}, kubesim.Object{"key": "a", "effect": "PreferNoSchedule"})
 		}},
-		{name: "taint, and a plugin of another name", says: func(s *kubesim.Server) {
+		{name: "taint, and a plugin of another name", says: func(s *incident.World) {
 			taints(s, custom)
-			s.AddPod(pod("nvidia-device-plugin-daemonset-abcde"))
+			s.Server.AddPod(incident.Pod("nvidia-device-plugin-daemonset-abcde"))
 		}},
-		{"plugin offers none", plugin, func(s *kubesim.Server) { offers(s, "0") }, "KUB-010", "the Node gpu-1.internal offers 0 of the driver's 8 GPUs, and a device plugin runs"},
-		{"plugin has one unhealthy", plugin, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", "offers 7 of the driver's 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
-		{name: "one is withheld on purpose", breaks: plugin, says: func(s *kubesim.Server) {
-			s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+		{"plugin offers none", plugin, func(s *incident.World) { s.Offers(0, 8) }, "KUB-010", "the Node gpu-1.internal offers 0 of the driver's 8 GPUs, and a device plugin runs"},
+		{"plugin has one unhealthy", plugin, func(s *incident.World) { s.Offers(7, 8) }, "KUB-010", "offers 7 of the driver's 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
+		{name: "one is withheld on purpose", breaks: plugin, says: func(s *incident.World) {
+			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
 				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "7"}, "capacity": kubesim.Object{"nvidia.com/gpu": "7"}}
 			})
 		}},
@@ -96,19 +74,19 @@ func TestNode(t *testing.T) {
 		{"runtime is down, https://github.com/kubernetes/kubernetes/issues/72533", nil, condition("Ready", "Unknown", "Kubelet stopped posting node status."), "KUB-016", "Ready=Unknown: Kubelet stopped posting"},
 		{"disk pressure", plugin, condition("DiskPressure", "True", "kubelet has disk pressure"), "KUB-016", "DiskPressure=True"},
 		{name: "no pressure", breaks: plugin, says: condition("MemoryPressure", "False", "kubelet has sufficient memory available")},
-		{name: "shared", breaks: plugin, says: func(s *kubesim.Server) {
-			s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+		{name: "shared", breaks: plugin, says: func(s *incident.World) {
+			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
 				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "16"}}
 			})
 		}},
-		{"one less, for a GPU is broken", func(r *recorded) {
+		{"one less, for a GPU is broken", func(r *incident.Machine) {
 			plugin(r)
-			r.gpu(1, "remapfails = true")
-		}, func(s *kubesim.Server) { offers(s, "7") }, "GPU-007", ""},
-		{"one less, and a program failed", func(r *recorded) {
+			r.GPU(1, "remapfails = true")
+		}, func(s *incident.World) { s.Offers(7, 8) }, "GPU-007", ""},
+		{"one less, and a program failed", func(r *incident.Machine) {
 			plugin(r)
-			r.says("NVRM: Xid (PCI:0000:5d:00): 13, pid=1, name=python, words")
-		}, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", ""},
+			r.Says("NVRM: Xid (PCI:0000:5d:00): 13, pid=1, name=python, words")
+		}, func(s *incident.World) { s.Offers(7, 8) }, "KUB-010", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, s := joined(t, c.breaks)
@@ -127,7 +105,7 @@ func TestNode(t *testing.T) {
 // TestCordoned: an operator cordons on purpose, so that it is a note.
 func TestCordoned(t *testing.T) {
 	n, s := joined(t, nil)
-	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
+	s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
 	report := examine(t, n)
 	check.That(t, codes(report) == "" && slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }), "%v %v", report.Causes, report.Notes)
 }
@@ -136,26 +114,46 @@ func TestCordoned(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	for name, f := range map[string]kubesim.Fault{
 		"hangs": {Hang: true, Times: -1}, "busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1},
-		"refuses the credentials": {Status: 401, Times: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, s := joined(t, nil)
-			s.Fail(f)
+			s.Server.Fail(f)
 			report := examine(t, n)
 			check.That(t, codes(report) == "" && len(report.Unread) == 1, "%v %v", report.Causes, report.Unread)
 		})
 	}
 }
 
+// dripping is a machine whose API server begins each answer, and does not end it.
+type dripping struct{ host.View }
+
+func (d dripping) AskWeb(host.Web) (http.RoundTripper, error) { return d, nil }
+
+func (d dripping) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
+}
+
+type endless struct{ ctx context.Context }
+
+func (d endless) Read([]byte) (int, error) { <-d.ctx.Done(); return 0, d.ctx.Err() }
+func (d endless) Close() error             { return nil }
+
+// TestDrips: an API server that drips is noted, and holds nothing up.
+func TestDrips(t *testing.T) {
+	n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
+	r := examine(t, dripping{n})
+	check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
+}
+
 // TestNestedPlugin: the plugins of a kubelet in a container are not the machine's.
 func TestNestedPlugin(t *testing.T) {
 	for ids, want := range map[string]string{"4711\t400\t1": "", "4711\t1": "KUB-003", "4711": "KUB-003"} {
-		r := working(t)
-		r.put("proc/4242/comm", "nvidia-device-p\n")
-		r.put("proc/4242/status", "Name:\tnvidia-device-p\nNSpid:\t4242\t1\n")
+		r := incident.Working(t)
+		r.Put("proc/4242/comm", "nvidia-device-p\n")
+		r.Put("proc/4242/status", "Name:\tnvidia-device-p\nNSpid:\t4242\t1\n")
 		plugin(r)
-		r.put("proc/4711/status", "Name:\tnvidia-device-p\nNSpid:\t"+ids+"\n")
-		check.Equal(t, codes(examine(t, r.node())), want, "%q: root causes", ids)
+		r.Put("proc/4711/status", "Name:\tnvidia-device-p\nNSpid:\t"+ids+"\n")
+		check.Equal(t, codes(examine(t, r.Node())), want, "%q: root causes", ids)
 	}
 }
 
@@ -171,7 +169,7 @@ func TestRelabelled(t *testing.T) {
 			return n.WriteFile(config, []byte("kind: KubeletConfiguration\n"), host.Attr{Mode: 0o644})
 		}, "KUB-007"},
 	} {
-		n := working(t).node()
+		n := incident.Working(t).Node()
 		n.Advance(time.Hour)
 		must.OK(t, c.change(n))
 		n.Advance(time.Hour)
@@ -187,24 +185,10 @@ func TestPartitionsOfSpec(t *testing.T) {
 		"format = 1\n[[mig.gpu]]\nenabled = false\n":            "",
 	} {
 		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}))(t)
-		n := working(t).node()
+		n := incident.Working(t).Node()
 		report := Examine(t.Context(), n, s)
 		check.That(t, codes(report) == want && n.Touches() == 0, "%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
 	}
-}
-
-// criStatus is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what containerd says before it has found a
-// network configuration: https://github.com/containerd/containerd/issues/8419; internal/cri/server/status.go there.
-func criStatus(runtime, network byte) []byte {
-	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
-	of := func(kind string, ready byte, reason, words string) string {
-		text := field(1, kind) + "\x10" + string(ready)
-		if ready == 0 {
-			text += field(3, reason) + field(4, words)
-		}
-		return field(1, text)
-	}
-	return []byte(field(1, of("RuntimeReady", runtime, "NotReady", "broken")+of("NetworkReady", network, "NetworkPluginNotReady", "Network plugin returns error: cni plugin not initialized")))
 }
 
 // TestEngineSays is of what an engine that runs answers, or does not, on a machine where no add-on for networks ever made /etc/cni/net.d.
@@ -213,9 +197,9 @@ func TestEngineSays(t *testing.T) {
 		says func(method string, _ []byte) ([]byte, error)
 		want string
 	}{
-		"no network":        {func(string, []byte) ([]byte, error) { return criStatus(1, 0), nil }, "KUB-013"},
-		"ready":             {func(string, []byte) ([]byte, error) { return criStatus(1, 1), nil }, ""},
-		"not ready":         {func(string, []byte) ([]byte, error) { return criStatus(0, 0), nil }, "RUN-013"},
+		"no network":        {func(string, []byte) ([]byte, error) { return incident.Status(1, 0), nil }, "KUB-013"},
+		"ready":             {func(string, []byte) ([]byte, error) { return incident.Status(1, 1), nil }, ""},
+		"not ready":         {func(string, []byte) ([]byte, error) { return incident.Status(0, 0), nil }, "RUN-013"},
 		"stopped":           {func(string, []byte) ([]byte, error) { return nil, errors.New("no answer within 2s") }, "RUN-013"},
 		"no such condition": {func(string, []byte) ([]byte, error) { return nil, nil }, ""},
 	} {

@@ -85,13 +85,20 @@ func unreadable(m *Machine) []Finding {
 	if err == nil || errors.Is(err, engine.NoProgram) { // RUN-004 names that
 		return nil
 	}
-	return []Finding{{Object: e.Config, What: err.Error()}}
+	return []Finding{{Object: e.Config, What: err.Error(), Command: shows(e)}}
+}
+
+// shows is what prints an engine's configuration as its program reads it, or says why it cannot.
+func shows(e facts.Engine) string {
+	return map[string]string{
+		"containerd": "sudo containerd --config " + e.Config + " config dump", "crio": "sudo crio config", "docker": "sudo dockerd --validate --config-file " + e.Config,
+	}[e.Name]
 }
 
 func unreadSettings(m *Machine) (list []Finding) {
 	e, c, _ := m.engine()
 	for _, what := range c.Unread {
-		list = append(list, Finding{Object: e.Config, What: what, Command: "sudo " + e.Name + " config" + map[string]string{"containerd": " dump"}[e.Name]})
+		list = append(list, Finding{Object: e.Config, What: what, Command: shows(e)})
 	}
 	return list
 }
@@ -107,10 +114,11 @@ func noProgram(m *Machine) (list []Finding) {
 			continue
 		}
 		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, decides(e, program), program)
+		f := Finding{Object: name, What: what, Command: "ls -l " + program}
 		if name == c.Default {
-			what += ", and it is the default"
+			f.What, f.Part = what+", and it is the default", "default"
 		}
-		list = append(list, Finding{Object: name, What: what})
+		list = append(list, f)
 	}
 	return list
 }

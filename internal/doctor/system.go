@@ -81,9 +81,37 @@ func noInodes(m *Machine) []Finding {
 	return m.eachRoom(func(_ string, r host.Room) (bool, string) { return r.Files < 64, fmt.Sprintf("%d inodes", r.Files) })
 }
 
-// clockBehind compares the clock with files that programs of this machine write: none can be from the future.
+// skewed says what the API server's clock shows of this one's, and what that does to kubelet's certificate.
+func (m *Machine) skewed(by time.Duration, way string) []Finding {
+	t, _ := m.clock()
+	what := fmt.Sprintf("the clock is %v %s the API server's", by, way)
+	if t.least {
+		what = fmt.Sprintf("by the clock the API server's certificate does not hold: the clock is at least %v %s the server's, unless its certificate was not renewed", by, way)
+	} else if k := m.Facts().Kubelet; !k.Expired.IsZero() && k.Begins.Before(t.server) && k.Expired.After(t.server) && (k.Begins.After(t.here) || k.Expired.Before(t.here)) {
+		what += ", and by it kubelet's certificate, which is good, is not valid"
+	}
+	return []Finding{{What: what}}
+}
+
+func clockAhead(m *Machine) []Finding {
+	if by := m.skew(); by > 0 {
+		return m.skewed(by, "ahead of")
+	}
+	return nil
+}
+
+// clockBehind asks the API server, or else compares the clock with what has been there before: a certificate's beginning, and files that
+// programs of this machine write.
 func clockBehind(m *Machine) []Finding {
 	now := m.View.Now()
+	if by := m.skew(); by < 0 {
+		return m.skewed(-by, "behind")
+	}
+	if k := m.Facts().Kubelet; k.Begins.After(now.Add(time.Minute)) {
+		if _, known := m.clock(); !known {
+			return []Finding{{What: fmt.Sprintf("the clock says %s, and kubelet's certificate was made %s", now.UTC().Format(time.DateTime), k.Begins.Format(time.DateTime))}}
+		}
+	}
 	for _, name := range []string{
 		packages.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
 		"/var/lib/kubelet/pki/kubelet-client-current.pem",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/incident"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -46,18 +47,18 @@ func TestXidsOfOneGPU(t *testing.T) {
 		{"a switch's that asks for nothing", "reset", []string{nvswitch + "22013, Non-fatal, Link 4 Minion"}, []string{"the driver asks for: reset | drain"}, "SXid 22013, MINION_NONFATAL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := working(t)
-			r.says(c.lines...)
-			for nth, address := range r.gpus() {
+			r := incident.Working(t)
+			r.Says(c.lines...)
+			for nth, address := range r.GPUs() {
 				is := "none"
 				if strings.Contains(strings.Join(c.lines, "")+at, strings.TrimSuffix(address, ".0")) || c.asks == "" {
 					is = c.asks
 				}
 				if is != "" {
-					r.gpu(nth, fmt.Sprintf("recovery = %q", is))
+					r.GPU(nth, fmt.Sprintf("recovery = %q", is))
 				}
 			}
-			report := examine(t, r.node())
+			report := examine(t, r.Node())
 			must.That(t, len(report.Causes) == len(c.want), "%v, want %q", report.Causes, c.want)
 			for i, want := range c.want {
 				var what []string
@@ -75,11 +76,11 @@ func TestXidsOfOneGPU(t *testing.T) {
 
 // TestXids finds each Xid of the catalogue on a GPU that answers no more, and takes those for notes that are no fault of the machine.
 func TestXids(t *testing.T) {
-	r := working(t)
+	r := incident.Working(t)
 	for _, x := range faults.Xids() {
-		r.says(fmt.Sprintf("NVRM: Xid (PCI:0000:%04x:00): %d, pid=1, name=python, words", x.Number, x.Number))
+		r.Says(fmt.Sprintf("NVRM: Xid (PCI:0000:%04x:00): %d, pid=1, name=python, words", x.Number, x.Number))
 	}
-	report, named := examine(t, r.node()), 0
+	report, named := examine(t, r.Node()), 0
 	for _, x := range faults.Xids() {
 		want := fmt.Sprintf("GPU 0000:%04x:00.0 reported Xid %d, ", x.Number, x.Number)
 		is := func(f Found) bool { return strings.HasPrefix(f.What, want) }

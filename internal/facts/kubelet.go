@@ -202,7 +202,9 @@ type Kubelet struct {
 	Kubeconfig string    `json:"kubeconfig,omitempty"` // as its command line states it
 	NodeName   string    `json:"nodeName,omitempty"`   // as its command line states it, else the host's name in lower case; a cloud may give another
 	Joined     bool      `json:"joined,omitempty"`     // the kubeconfig is there, and what it names as credentials too
+	Begins     time.Time `json:"-"`                    // from when on its client certificate is valid
 	Expired    time.Time `json:"expired,omitzero"`     // when its client certificate ends; zero if it has none
+	Identity   string    `json:"-"`                    // who its client certificate is of: system:node:NAME; "" if it has none
 
 	Labels   map[string]string `json:"labels,omitempty"` // those it registers the node with, as its command line states them
 	Taints   []Taint           `json:"taints,omitempty"` // those it registers the node with

@@ -148,8 +148,8 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 		hidden = there && cert == nil
 	}
 	if c := clientCertificate(cert); c != nil {
-		k.Expired = c.NotAfter.UTC()
-		if name, ok := strings.CutPrefix(c.Subject.CommonName, "system:node:"); ok {
+		k.Begins, k.Expired, k.Identity = c.NotBefore.UTC(), c.NotAfter.UTC(), c.Subject.CommonName
+		if name, ok := strings.CutPrefix(k.Identity, "system:node:"); ok {
 			node = name
 		}
 	}

@@ -42,7 +42,7 @@ type GPU struct {
 
 	// The answers of DriverWithin alone.
 	Recovery   string // what the driver asks for: none, reset, reboot, drain-p2p, drain-reset, imex, bus-reset; "" where it does not say (before 565)
-	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing, where others of the GPU do
+	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing
 	Prohibited bool   // its compute mode lets no program in
 	PowerLimit int    // watts; 0 where unknown
 	PowerUsual int    // the board's default, in watts

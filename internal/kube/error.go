@@ -37,6 +37,7 @@ const (
 	Conflict     Why = "conflict"     // another client changed the object meanwhile (409): look again
 	Busy         Why = "busy"         // the server answers, but not now (429, 5xx), after all tries
 	Refused      Why = "refused"      // the server takes the request for wrong (400, 422, ...), or answers what cannot be understood
+	Slow         Why = "slow"         // the server has begun its answer, and not ended it in time
 	Expired      Why = "expired"      // our client certificate has run out, or does not hold or exist yet
 )
 
@@ -64,7 +65,7 @@ func (f *fault) to(verb, what string) *trouble.Error {
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot %s %s: %v", verb, what, f.cause), Because: f.because, Try: f.try,
-		Passing: f.waits || slices.Contains([]Why{Unreachable, Busy, Conflict, Missing}, f.why),
+		Passing: f.waits || slices.Contains([]Why{Unreachable, Busy, Conflict, Missing, Slow}, f.why),
 		Err:     errors.Join(causes...),
 	}
 }

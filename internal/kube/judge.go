@@ -135,6 +135,8 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 	e := &fault{why: Unreachable, cause: worded{at + " does not answer: " + err.Error(), err}, retry: true}
 	lookup := (*net.DNSError)(nil)
 	switch {
+	case errors.Is(err, Slow):
+		e.why, e.cause, e.retry = Slow, worded{at + " has begun to answer, and not ended its answer in time", err}, ctx.Err() == nil
 	case errors.Is(context.Cause(ctx), errSilent):
 		e.cause, e.retry = worded{at + " does not answer in time", err}, true
 	case ctx.Err() != nil:

@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // Node returns the Node object.
@@ -112,6 +114,26 @@ func (u User) Node() string {
 		return names[0]
 	}
 	return ""
+}
+
+// Clock is the time of a kubeconfig's server, and the machine's at its answer. No credentials are shown: an answer that refuses the asker has
+// the time too.
+func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here time.Time, err error) {
+	s, err := settingOf(v, From{Kubeconfig: kubeconfig})
+	if err != nil {
+		return server, here, err
+	}
+	s.login = &login{view: v}
+	c, err := start(v, v.AskWeb, s)
+	if err != nil {
+		return server, here, err
+	}
+	r := call{verb: "ask", what: "the time", method: http.MethodGet, path: "/version"}
+	a, err := c.send(ctx, r, nil, "")
+	if err != nil {
+		return server, here, c.fail(r, c.judgeLine(ctx, err), 0)
+	}
+	return a.date, c.now(), nil
 }
 
 // Whoami returns the identity by which the server knows us. A server before Kubernetes 1.28 does not know the question (Missing): KEP 3325.

@@ -161,7 +161,10 @@ func (c *Client) send(ctx context.Context, r call, sent []byte, token string) (a
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err == nil && len(body) > maxAnswer {
+	switch {
+	case err != nil && ctx.Err() != nil: // the server drips
+		err = fmt.Errorf("%w: %w", Slow, err)
+	case err == nil && len(body) > maxAnswer:
 		err = errLarge
 	}
 	if err != nil {

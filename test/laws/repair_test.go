@@ -28,6 +28,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/incident"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -489,28 +490,42 @@ func TestPrintedFixesNeverServeLess(t *testing.T) {
 			if !ok {
 				continue
 			}
-			n := two.boot(t)
-			commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
-			for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}).Causes {
-				commands = append(commands, cause.Commands...)
-			}
-			for _, command := range commands {
-				before := n.Units()
-				err := typed(t, n, command)
-				tested++
-				if err != nil {
-					refused++
-				}
-				for line := range strings.Lines(before) {
-					words := strings.Fields(line)
-					if len(words) > 2 && words[2] == "active" && !strings.Contains(n.Units(), strings.Join(words[:3], " ")) {
-						t.Errorf("%s, %s: %q has ended %s (%v)", one.name, other.name, command, words[0], err)
-					}
-				}
+			t.Logf("%s, %s", one.name, other.name)
+			serves(t, two.boot(t), &tested, &refused)
+		}
+	}
+	for name, pair := range incident.Pairs(t) {
+		t.Log(name)
+		w := incident.Joined(t, true)
+		for _, i := range pair.Of {
+			w.Do(i)
+		}
+		serves(t, w.Node(), &tested, &refused)
+	}
+	check.That(t, tested >= 100 && refused >= 5, "%d commands were tested, %d refused", tested, refused)
+}
+
+// serves types what doctor prints, and wants all units that were active before to be active after it.
+func serves(t *testing.T, n *simhost.Node, tested, refused *int) {
+	t.Helper()
+	commands := []string{"gpuadm repair RUN-002", "gpuadm repair KUB-007"} // of an earlier report
+	for _, cause := range doctor.Examine(t.Context(), n, spec.Spec{}).Causes {
+		commands = append(commands, cause.Commands...)
+	}
+	for _, command := range commands {
+		before := n.Units()
+		err := typed(t, n, command)
+		*tested++
+		if err != nil {
+			*refused++
+		}
+		for line := range strings.Lines(before) {
+			words := strings.Fields(line)
+			if len(words) > 2 && words[2] == "active" && !strings.Contains(n.Units(), strings.Join(words[:3], " ")) {
+				t.Errorf("%q has ended %s (%v)", command, words[0], err)
 			}
 		}
 	}
-	check.That(t, tested >= 100 && refused >= 5, "%d commands were tested, %d refused", tested, refused)
 }
 
 // with is a machine with both faults; ok is false where they change the same text.

@@ -247,22 +247,14 @@ func (r *reading) alarms() {
 			g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
 		}
 	}
-	up, links := false, nvml.NVLINK_MAX_LINKS
+	links := nvml.NVLINK_MAX_LINKS
 	if !r.has("nvmlDeviceGetNvLinkState") {
 		links = 0
 	}
 	for link := range links {
-		state, ret := r.GetNvLinkState(link)
-		switch {
-		case ret != nvml.SUCCESS:
-		case state == nvml.FEATURE_ENABLED:
-			up = true
-		default:
+		if state, ret := r.GetNvLinkState(link); ret == nvml.SUCCESS && state != nvml.FEATURE_ENABLED {
 			g.LinksDown = append(g.LinksDown, link)
 		}
-	}
-	if !up {
-		g.LinksDown = nil // a board without bridge or switch
 	}
 	if r.has("nvmlDeviceGetComputeMode") {
 		mode, ret := r.GetComputeMode()

@@ -81,6 +81,9 @@ func (n *Node) addGPU(c gpuConfig) error {
 		made.Uncorrected, made.Slowed, made.Licence = g.Uncorrected, g.Slowed, g.Licence
 		made.Recovery, made.LinksDown, made.Prohibited = g.Recovery, g.LinksDown, g.Prohibited
 		made.PowerLimit, made.PowerUsual = g.PowerLimit, g.PowerUsual
+		if g.ECC != "" {
+			made.ECC = g.ECC
+		}
 		if g.Address != "" {
 			made.Address = g.Address
 		}
