@@ -67,12 +67,12 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	return containerd.Answers(ctx, v, containerd.Socket(e), h.Name)
 }
 
-// NotReady is what the engine says is not ready: RuntimeReady, NetworkReady.
+// NotReady is which of RuntimeReady and NetworkReady is false, in the engine's words.
 func NotReady(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
 	return containerd.NotReady(ctx, v, socketOf(e))
 }
 
-// Sandboxes are the handlers of the pods that the engine has, by the pod's name; "" is the default one.
+// Sandboxes are the handlers of the engine's pods, by the pod's name; "" is the default handler.
 func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
 	return containerd.Sandboxes(ctx, v, socketOf(e))
 }
@@ -85,7 +85,7 @@ func socketOf(e facts.Engine) string {
 }
 
 // injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no
-// handler. It leaves the configuration alone, its own earlier edits too: enable_cdi may be one of them.
+// handler. gpuadm then leaves the configuration alone, its own earlier edits included: one of them may be enable_cdi.
 // Sources: gpu-operator/cdi.rst of NVIDIA/cloud-native-docs; README of https://github.com/NVIDIA/k8s-device-plugin (cdi-cri).
 func injected(e facts.Engine) converge.Want {
 	look := func(context.Context, host.View) (string, error) {
@@ -115,14 +115,14 @@ func withoutCDI(e facts.Engine) string {
 	return ""
 }
 
-// HandlerOf is the handler of the engine that kubelet uses, and who else writes it.
+// HandlerOf is the handler of the engine that kubelet uses, and which other program writes it.
 type HandlerOf struct {
 	Engine     facts.Engine
 	Name       string // "" where no handler is needed
 	Owner, Why string // "" where the stage edits the configuration
 }
 
-// HandlerOwner says who writes the handler.
+// HandlerOwner says which program writes the handler.
 func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 	s.Runtime.Engine, s.Runtime.Handler = cmp.Or(s.Runtime.Engine, "auto"), cmp.Or(s.Runtime.Handler, "auto")
 	e, err := chosen(s.Runtime, f)
@@ -147,7 +147,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 // ForPods is the engine that pods run on.
 func ForPods(f facts.Facts) (facts.Engine, error) { return chosen(spec.Runtime{Engine: "auto"}, f) }
 
-// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device plugin they do not.
+// NeedsHandler says whether containers get the GPUs by a handler on this machine. With GKE's device plugin they need none.
 func NeedsHandler(f facts.Facts) bool {
 	h, err := HandlerOwner(spec.Spec{}, f)
 	return err == nil && h.Name != ""
@@ -166,7 +166,7 @@ func ReadConfigured(e facts.Engine) engine.Configured {
 	return engine.Configured{}
 }
 
-// Reread wants the engine that pods run on to have started after its configuration was changed. It edits nothing.
+// Reread wants the engine that pods run on to have started after the last change of its configuration. It edits nothing.
 func Reread(f facts.Facts) ([]converge.Want, error) {
 	e, err := chosen(spec.Runtime{Engine: "auto"}, f)
 	if err != nil {

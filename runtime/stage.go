@@ -60,7 +60,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// chosen returns the container engine that kubelet uses, or else the engine that the spec names.
+// chosen returns the container engine to configure: the spec's, if it names one; else kubelet's; else the first one found.
 func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if r.Config != "" {
 		return stated(r, f)
@@ -119,8 +119,8 @@ func stated(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	return f.Engines[i], nil
 }
 
-// onlyDockers says whether a containerd serves Docker alone: Docker is installed, and the CRI plugin is disabled, as in Docker's
-// package of containerd. Kubernetes cannot use it, and containers that Docker starts do not depend on its configuration.
+// onlyDockers says whether this containerd serves Docker alone: Docker is installed, and containerd's CRI plugin is disabled, as in Docker's
+// package. Then Kubernetes cannot use it, and its configuration does not matter to Docker's containers.
 func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
@@ -128,7 +128,7 @@ func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	return containerd.Disabled(e)
 }
 
-// unknownEndpoint says that kubelet talks to an engine that was not found: to edit another one would do nothing for its pods.
+// unknownEndpoint says that kubelet talks to an engine that gpuadm has not found: a handler in another engine would not serve its pods.
 func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 	var at []string
 	for _, e := range engines {
@@ -143,7 +143,7 @@ func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 	}
 }
 
-// notes say which program is missing, and what the engine does not do.
+// notes say which program is missing, and which settings of the engine have no effect.
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	list := lacksToolkit(v, s, f)
 	e, err := chosen(s.Runtime, f)

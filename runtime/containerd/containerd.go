@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd edits containerd's configuration, as bytes and by the smallest change that has exactly the wanted effect, has
-// containerd itself judge the result, and knows what to do where others write that configuration.
+// Package containerd edits containerd's configuration: it makes the smallest change with exactly the wanted effect, and has containerd
+// itself validate the result. owners.go has what it does where another program writes that configuration; ops.go which keys it sets.
 package containerd
 
 import (
@@ -36,10 +36,10 @@ type File struct {
 // ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
 type Daemon struct{ Version string }
 
-// dropIn is the name of our file in a folder that the root imports.
+// dropIn is the name of gpuadm's file in a folder that the root imports.
 const dropIn = "99-gpuadm.toml"
 
-// Target says which one file shall be edited for the handler: the root, a file it imports, or gpuadm's drop-in in a
+// Target says which file gpuadm edits for the handler: the root, a file it imports, or gpuadm's drop-in in a
 // folder that the root imports already. The answer is the same before and after gpuadm's edit.
 func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	c, err := readCRI(t, d)
@@ -61,8 +61,8 @@ func (c *criTree) targetPath(h engine.Handler) (string, error) {
 	return path, nil
 }
 
-// Edit returns the new bytes of the file at path, of which found are the present ones (nil: not there), so that the
-// whole tree has the handler. It proves that nothing else changes. Edit(Edit(x)) == Edit(x).
+// Edit changes found, the bytes of the file at path (nil: not there), so that the whole tree has the handler. It verifies that nothing else
+// changes. Edit(Edit(x)) == Edit(x).
 func Edit(t Tree, d Daemon, h engine.Handler, path string, found []byte) ([]byte, error) {
 	if err := validHandler(h); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func Edit(t Tree, d Daemon, h engine.Handler, path string, found []byte) ([]byte
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: internal error: the result would be refused: %w", path, err)
 	}
-	if err := proveEffect(before, after, h, ops); err != nil {
+	if err := verifyEffect(before, after, h, ops); err != nil {
 		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
 	}
 	return out, nil
@@ -134,7 +134,7 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 	if own != path {
 		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
 	}
-	// An empty file replaces the missing one; at counts the root, which is not among the imports.
+	// An empty file takes the place of the missing one. at counts the root too, and Imports does not have it.
 	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
 	if found == nil {
 		found = []byte{}
@@ -143,8 +143,8 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 	return t, at, nil
 }
 
-// proveEffect compares how the daemon reads the tree before and after the edit.
-func proveEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error {
+// verifyEffect compares how the daemon reads the tree before and after the edit.
+func verifyEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error {
 	if i := after.target(h); i >= 0 {
 		left, err := after.ops(i, h)
 		if err != nil {
@@ -160,8 +160,8 @@ func proveEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error 
 	return nil
 }
 
-// sideEffect is a path at which two configurations differ though the edit does not mean it; nil if there is none. The edit means the
-// version, the handler, and the keys of its ops, in any case of their letters. In the CRI plugin an empty table counts as none.
+// sideEffect returns a path at which two configurations differ, and which the edit is not meant to change; nil if there is none. The edit is
+// meant to change the version, the handler, and the keys of its ops, in any case. In the CRI plugin an empty table counts as none.
 func sideEffect(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
 	x, isTable := a.(map[string]any)
 	y, isTableToo := b.(map[string]any)
@@ -172,7 +172,7 @@ func sideEffect(h engine.Handler, ops []toml.Op, a, b any, at []string) []string
 		}
 		return slices.Clone(at)
 	}
-	at = slices.Grow(at, 1) // all keys share its array: there may be a thousand
+	at = slices.Grow(at, 1) // all keys share one array: there may be a thousand
 	differs := func(key string) []string {
 		at := append(at, key)
 		switch {
@@ -198,7 +198,7 @@ func sideEffect(h engine.Handler, ops []toml.Op, a, b any, at []string) []string
 	return nil
 }
 
-// samePlace says whether two paths in the CRI plugin's table lead to the same. Names of handlers are compared exactly, other keys in any case.
+// samePlace says whether two paths in the CRI plugin's table are the same. Only in names of handlers do upper and lower case differ.
 func samePlace(a, b []string) bool {
 	if len(a) != len(b) {
 		return false
@@ -212,7 +212,7 @@ func samePlace(a, b []string) bool {
 	return true
 }
 
-// imports are the patterns of a file, as absolute ones.
+// imports are the patterns that a file imports, made absolute.
 func (f configFile) imports() ([]string, error) {
 	key, v := toml.Field(f.tree, "imports")
 	if v == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // maxConfig bounds what is parsed. A full configuration has 15 KB.
@@ -25,7 +26,7 @@ type configFile struct {
 	tree    map[string]any
 	version int64 // as stated; 0 when it is not
 	stated  bool
-	empty   bool // holds no key at all: what we write into it begins with a version
+	empty   bool // has no key at all: gpuadm's edit begins with a version
 }
 
 func readFile(f File, t Tree) (configFile, error) {
@@ -102,7 +103,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 		return err
 	}
 	key, v := toml.Field(cri, "containerd")
-	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share its array: of a thousand handlers each would have its own
+	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share one array: there may be a thousand handlers
 	containerd, err := f.table(v, at)
 	if err != nil {
 		return err
@@ -129,7 +130,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	var wrong error
 	for name, entry := range runtimes {
 		if wrong != nil && name > first {
-			continue // to say what is wrong takes a parse
+			continue // the error message needs another parse: only the first one is worth it
 		}
 		if err := f.checkEntry(entry, append(at, name)); err != nil {
 			first, wrong = name, err
@@ -171,7 +172,7 @@ func (f configFile) table(v any, at []string) (map[string]any, error) {
 	return t, nil
 }
 
-// scalars refuses values that are not of the type of the example.
+// scalars refuses values whose type differs from that of the examples.
 func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair) error {
 	for _, p := range examples {
 		key, v := toml.Field(t, p.Key)
@@ -203,8 +204,8 @@ func (f configFile) checkDisabled(r criReader) error {
 	return nil
 }
 
-// checkVersion refuses a version that this daemon does not read, and version 1, which a root without a version has. The daemon reads an
-// imported file without a version as it reads the root, except for [plugins.cri].
+// checkVersion refuses a version that this daemon does not read, and version 1, which is that of a root without a version. The daemon reads
+// an imported file without a version by the root's version, except for [plugins.cri].
 func (f configFile) checkVersion(r criReader, root bool) error {
 	key, _ := toml.Field(f.tree, "version")
 	switch _, short := toml.Sub(f.tree, "plugins")[criV1]; {
@@ -245,3 +246,78 @@ func (f configFile) checkStart(r criReader) error {
 
 // tabInKey finds a tab after a dot, before a line's = and comment.
 var tabInKey = pattern.Of(`(?m)^[^#=\n"']*(?:(?:"[^"\n]*"|'[^'\n]*')[^#=\n"']*)*\. *\t`)
+
+// checkSpelling refuses a file with a setting that containerd 1.x ignores because of how its name is written: the daemon would ignore what
+// gpuadm writes beside it, too. 1.x reads its own field names as written or in capitals (go-toml v1), 2.x in any case (go-toml v2).
+// 1.x does not decode escapes in the names of tables either. Measured on 1.6.20, 1.7.24, 2.1.9, 2.3.4 and 2.4.2.
+func (f configFile) checkSpelling(r criReader) error {
+	if !r.known || r.merge != mergeWhole {
+		return nil
+	}
+	var found [][2]string // as it is written, and as it must be
+	read := func(table map[string]any, fields ...string) {
+		for key := range table {
+			i := slices.IndexFunc(fields, func(name string) bool { return strings.EqualFold(name, key) })
+			if i >= 0 && key != fields[i] && key != strings.ToUpper(fields[i]) {
+				found = append(found, [2]string{key, fields[i]})
+			}
+		}
+	}
+	read(f.tree, "version", "imports", "plugins", "disabled_plugins")
+	cri := f.plugin(criV2)
+	read(cri, "containerd", "enable_cdi")
+	containerd := toml.Sub(cri, "containerd")
+	read(containerd, "runtimes", "default_runtime_name", "default_runtime")
+	for _, entry := range toml.Sub(containerd, "runtimes") {
+		table, _ := entry.(map[string]any)
+		read(table, "runtime_type", "runtime_engine", "runtime_root", "options")
+	}
+	if len(found) == 0 && !bytes.ContainsRune(f.data, '\\') {
+		return nil
+	}
+	d, err := toml.Parse(f.data)
+	if err != nil {
+		return err
+	}
+	for path, raw := range d.Keys() {
+		name := path[len(path)-1]
+		if i := slices.IndexFunc(found, func(f [2]string) bool { return f[0] == name }); i >= 0 {
+			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not read %s: it minds upper and lower case", r.daemon, name), "write "+found[i][1])
+		}
+		if len(path) == 2 && name == criV2 && strings.ContainsRune(raw, '\\') {
+			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not decode the escape in %s", r.daemon, raw), fmt.Sprintf("write %q", name))
+		}
+	}
+	return nil
+}
+
+// Refused is why a configuration cannot be edited: the code of the error.
+type Refused = trouble.Code
+
+const (
+	RefusedDisabled Refused = "cri-disabled"
+	RefusedNames    Refused = "plugin-names"
+	RefusedTemplate Refused = "template"
+	RefusedSyntax   Refused = "invalid-toml"
+	RefusedVersion  Refused = "version"
+	RefusedShape    Refused = "structure"
+	RefusedSize     Refused = "too-large"
+	RefusedStart    Refused = "does-not-start"
+)
+
+// refuse says why a file cannot be edited. line is 0 if the reason has no single place.
+func refuse(code Refused, file string, line int, reason, fix string) error {
+	if line > 0 {
+		file = fmt.Sprintf("%s:%d", file, line)
+	}
+	return &trouble.Error{What: fmt.Sprintf("cannot edit %s: %s", file, reason), Try: []string{fix}, Err: code}
+}
+
+// refuse names the line of the key at path.
+func (f configFile) refuse(code Refused, path []string, reason, fix string) error {
+	line := 0
+	if d, err := toml.Parse(f.data); err == nil && len(path) > 0 {
+		line = d.LineOf(path)
+	}
+	return refuse(code, f.path, line, reason, fix)
+}

@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// The CRI plugin has had three names, the first in files of version 1 alone. From 3 on it is split, and its runtimes are under this one.
+// The names of the CRI plugin. criV1 is only in files of version 1. From version 3 on the plugin is split, and criV3 is the part with the
+// runtimes.
 const (
 	criV1 = "cri"
 	criV2 = "io.containerd.grpc.v1.cri"
@@ -78,7 +79,7 @@ func newReader(d Daemon, files []configFile) criReader {
 	return r
 }
 
-// unknownReader is for a daemon of unknown version: it assumes a version that the files were written for, and does what is right for all such.
+// unknownReader is for a daemon of unknown version: it does what is right for each version that the files may have been written for.
 func unknownReader(files []configFile) criReader {
 	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
 	v3, older := false, false

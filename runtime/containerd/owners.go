@@ -4,6 +4,8 @@ package containerd
 
 import (
 	"context"
+	"fmt"
+	"path"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -18,22 +20,22 @@ import (
 
 // An owner is a program or a cloud that writes containerd's configuration.
 type owner struct {
-	handler func(facts.Engine, []string) string // the handler that "auto" means, by the programs that are installed; "" = it needs none
+	handler func(facts.Engine, []string) string // which handler "auto" is, by the programs that are installed; "" = none is needed
 	wants   func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error)
 }
 
-// owners has what the runtime stage wants for each owner of a configuration, by the names that facts give them. Nothing else in this
-// package depends on who the owner is.
+// owners has what the runtime stage wants for each owner of a configuration, by the owner's name in facts. Nothing else in this package
+// depends on the owner.
 func owners() map[string]owner {
 	return map[string]owner{
 		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
 		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in or a template
 		"rke2":          {itsNvidia, rancher},   //
-		"k0s":           {itsNvidia, addition},  // its folder of additions has the handler, and it starts the daemon again
+		"k0s":           {itsNvidia, onK0s},     // its folder of additions has the handler, and it starts the daemon again
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":           {itsNone, none},        //
 		"nodeadm":       {itsEntry, byNodeadm},  // nodeadm writes the file after gpuadm in a boot
-		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, ours is added once its scripts have ended
+		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, gpuadm's is added once its scripts have ended
 		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
 		"bottlerocket":  {itsEntry, verifyOnly}, //
 		"talos":         {itsEntry, verifyOnly}, //
@@ -112,8 +114,8 @@ func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([
 // AKSHandler is what AKS calls the handler in its own file (see itsEntry).
 const AKSHandler = "nvidia-container-runtime"
 
-// entryOfAKS is AKS's own handler where its file has it with a program that is there, whatever is the default: ours may be, and so may
-// an entry of any other name.
+// entryOfAKS is AKS's own handler, if its file has the entry and its program is installed. Which handler is the default does not matter:
+// it may be gpuadm's, or another one.
 func entryOfAKS(e facts.Engine, programs []string) string {
 	if c, err := asRead(e); err == nil {
 		entry, _ := toml.Sub(c.cri, "containerd", "runtimes")[AKSHandler].(map[string]any)
@@ -124,8 +126,8 @@ func entryOfAKS(e facts.Engine, programs []string) string {
 	return "nvidia"
 }
 
-// onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. A handler of its own is right as
-// it is; in pools made with --gpu-driver none there is none.
+// onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. AKS's own handler stays as it is; pools
+// made with --gpu-driver none have none.
 // Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_main.sh (what comes after provision.complete) and
 // cse_config.sh (ensureContainerd); pkg/agent/baker.go (containerdV1NoGPUConfigTemplate).
 func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
@@ -155,4 +157,61 @@ func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]
 		w.Why = "nodeadm writes it when it runs next, and the handler into it"
 	}
 	return []converge.Want{w}, nil
+}
+
+// onK0s wants the handler in a file of the folder whose files k0s merges into the configuration that it makes. k0s watches the folder, and
+// starts containerd again when a file in it changes. gpuadm's file names the CRI plugin as the daemon does, since k0s refuses the older name
+// with containerd 2. It states no version: then k0s assumes the daemon's. Sources: configurer.go and component.go in
+// pkg/component/worker/containerd of https://github.com/k0sproject/k0s; https://docs.k0sproject.io/stable/runtime.
+func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+	c, err := asRead(e)
+	if err != nil {
+		return nil, err
+	}
+	own := path.Join(e.Folder, dropIn)
+	there := slices.ContainsFunc(e.Templates, func(f facts.File) bool { return f.Path == own })
+	major, _, known := engine.ParseVersion(e.Version)
+	switch {
+	case !there && c.lacks(h) == "":
+		w := engine.Verify(e, h, "")
+		w.Why = "another file in " + e.Folder + " has the handler"
+		return []converge.Want{w}, nil
+	case !known:
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot add the handler %s: gpuadm does not know the version of k0s's containerd, which k0s unpacks at its first start", h.Name),
+			Try:  []string{"systemctl start " + e.Unit, "then run the same command again"},
+		}
+	}
+	h, wants := asDefault(s, f, c, h)
+	plugin := criV2
+	if major >= 2 {
+		plugin = criV3
+	}
+	edit := func([]byte) ([]byte, error) { return k0sText(h, plugin, c.inherit(h, plugin)) }
+	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
+	wants = append(wants, things.Edited(things.NewFile(own, nil), edit, h.Why()))
+	return append(wants, converge.Want{
+		Thing: NewSupervised(e.Socket, []string{own}), Why: "k0s starts containerd again when a file in " + e.Folder + " changes", Breaks: []string{"restart-runtime"},
+		To: func(found converge.State) (converge.State, error) {
+			return NewSupervised(e.Socket, nil).Current(found), nil
+		},
+	}), nil
+}
+
+// k0sText is the text of gpuadm's file: the handler, and nothing else of the plugin.
+func k0sText(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) {
+	at := []string{"plugins", plugin, "containerd"}
+	var ops []toml.Op
+	if h.Default {
+		ops = append(ops, toml.Set(append(slices.Clone(at), "default_runtime_name"), h.Name))
+	}
+	return toml.Edit(nil, append(ops, toml.Set(append(at, "runtimes", h.Name), entry)))
+}
+
+// NewSupervised is a containerd that its supervisor restarts when its files change. containerd creates its socket at each start,
+// so the age of the socket is the daemon's: sys.GetLocalListener in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
+func NewSupervised(socket string, files []string) converge.Follower {
+	return things.NewSupervised(socket, files, func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return Answers(ctx, v, socket, "")
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -16,14 +15,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// K3s and RKE2 generate containerd's configuration at each start, with a handler for each NVIDIA program that they find. So what is
-// left to do is, in this order: nothing; a restart of their unit; a drop-in where the generated file imports a folder (since pull
-// 13680 of k3s-io/k3s, 2026); else a template beside it. The generated file itself is never edited. Sources: k3s-io/k3s,
+// rancher wants the handler in the configuration that K3s and RKE2 generate at each start, with a handler for each NVIDIA program that they
+// find. gpuadm takes the first that suffices: nothing; a restart of their unit; a drop-in, if the generated file imports a folder (since
+// pull 13680 of k3s-io/k3s, 2026); a template beside that file. It never edits the generated file. Sources: k3s-io/k3s,
 // pkg/agent/containerd/config.go and runtimes.go, pkg/agent/templates/templates.go; https://docs.k3s.io/advanced. RKE2 has the same
 // code as a module: rancher/rke2, go.mod.
 func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
@@ -44,7 +42,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]co
 		w.Why = e.Owner + " has written the handler"
 		return []converge.Want{w}, nil
 	case !there:
-		return nil, nil // and a note says so: the program comes later, and with it the handler
+		return nil, nil // lacksToolkit notes it: K3s writes the handler once the program is installed
 	case finds(e, h):
 		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
 	case dropIn != "":
@@ -58,14 +56,14 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]co
 	return templated(f, e, h)
 }
 
-// finds says whether its next start writes the handler: it looks along PATH, as systemd has it by default, and in the GPU Operator's
-// folder, the latter not in all versions with containerd 1.x (issues 10761 and 11001 of k3s-io/k3s).
+// finds says whether K3s or RKE2 writes the handler at its next start. It looks for the program along systemd's default PATH, and in the
+// GPU Operator's folder; not all versions with containerd 1.x look there (issues 10761 and 11001 of k3s-io/k3s).
 func finds(e facts.Engine, h engine.Handler) bool {
 	major, _, _ := engine.ParseVersion(e.Version)
 	return h.Name == "nvidia" && !h.Default && (path.Dir(h.Binary) != path.Dir(facts.RuntimeOfOperator) || major >= 2)
 }
 
-// rancherDropIn is the path of our file in the folder that the generated file imports, "" if it imports none.
+// rancherDropIn is the path of gpuadm's file in the folder that the generated file imports, "" if it imports none.
 func rancherDropIn(e facts.Engine, h engine.Handler) string {
 	c, err := asRead(e)
 	if err != nil {
@@ -81,16 +79,16 @@ func lessFile(e facts.Engine, name string) facts.Engine {
 	return e
 }
 
-// rancherRestart wants the unit to have started after the last change of a file, and to serve the handler then. The file is never the
-// generated one, which is younger than the unit's process.
+// rancherRestart wants the unit to have started after the last change of a file, and to serve the handler then. The file must not be the
+// generated one, which is always newer than the unit's process.
 func rancherRestart(f facts.Facts, e facts.Engine, h engine.Handler, file string) converge.Want {
 	w := restarted(f, e, h, []string{file}, file, func(found []byte) ([]byte, error) { return found, nil })
 	w.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
 	return w
 }
 
-// wroteHandler finds a problem where the unit has started with the program there, and has written no handler: another restart would
-// not bring it.
+// wroteHandler finds a problem if the unit has started since the program was installed, and has not written the handler: another restart
+// would not help.
 func wroteHandler(e facts.Engine, h engine.Handler) converge.Want {
 	restart := things.NewRestart(e.Unit, []string{h.Binary}, nil)
 	look := func(ctx context.Context, v host.View) (string, error) {
@@ -136,7 +134,7 @@ func template(e facts.Engine) facts.File {
 	return e.Templates[max(i, 0)]
 }
 
-// templated wants a template that adds the handler to what they generate.
+// templated wants a template that adds the handler to what K3s or RKE2 generates.
 func templated(f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	if h.Default {
 		return nil, &trouble.Error{
@@ -171,128 +169,4 @@ func templated(f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want
 	}
 	file := things.Edited(things.NewFile(name, nil), edit, e.Owner+" generates the configuration from it")
 	return append(things.Folders(path.Dir(name), ""), file, rancherRestart(f, e, h, name)), nil
-}
-
-// addition wants the handler in a file of the folder whose content k0s merges into the configuration that it makes. k0s watches the
-// folder, and starts containerd again when a file in it changes. The file names the CRI plugin as the daemon does, since k0s refuses the
-// older name with containerd 2, and states no version, which k0s takes for the daemon's. Sources: configurer.go and component.go in
-// pkg/component/worker/containerd of https://github.com/k0sproject/k0s; https://docs.k0sproject.io/stable/runtime.
-func addition(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
-	c, err := asRead(e)
-	if err != nil {
-		return nil, err
-	}
-	own := path.Join(e.Folder, dropIn)
-	there := slices.ContainsFunc(e.Templates, func(f facts.File) bool { return f.Path == own })
-	major, _, known := engine.ParseVersion(e.Version)
-	switch {
-	case !there && c.lacks(h) == "":
-		w := engine.Verify(e, h, "")
-		w.Why = "another file in " + e.Folder + " has the handler"
-		return []converge.Want{w}, nil
-	case !known:
-		return nil, &trouble.Error{
-			What: fmt.Sprintf("cannot add the handler %s: gpuadm does not know the version of k0s's containerd, which k0s unpacks at its first start", h.Name),
-			Try:  []string{"systemctl start " + e.Unit, "then run the same command again"},
-		}
-	}
-	h, wants := asDefault(s, f, c, h)
-	plugin := criV2
-	if major >= 2 {
-		plugin = criV3
-	}
-	edit := func([]byte) ([]byte, error) { return additionOf(h, plugin, c.inherit(h, plugin)) }
-	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
-	wants = append(wants, things.Edited(things.NewFile(own, nil), edit, h.Why()))
-	return append(wants, converge.Want{
-		Thing: NewSupervised(e.Socket, []string{own}), Why: "k0s starts containerd again when a file in " + e.Folder + " changes", Breaks: []string{"restart-runtime"},
-		To: func(found converge.State) (converge.State, error) {
-			return NewSupervised(e.Socket, nil).Current(found), nil
-		},
-	}), nil
-}
-
-// additionOf is the text of gpuadm's file: the handler, and nothing else of the plugin.
-func additionOf(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) {
-	at := []string{"plugins", plugin, "containerd"}
-	var ops []toml.Op
-	if h.Default {
-		ops = append(ops, toml.Set(append(slices.Clone(at), "default_runtime_name"), h.Name))
-	}
-	return toml.Edit(nil, append(ops, toml.Set(append(at, "runtimes", h.Name), entry)))
-}
-
-// NewSupervised is a containerd that its supervisor restarts when its files change. containerd creates its socket at each start,
-// so the age of the socket is the daemon's: sys.GetLocalListener in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
-func NewSupervised(socket string, files []string) converge.Follower {
-	return things.NewSupervised(socket, files, func(ctx context.Context, v host.View, _ string, _ []string) error {
-		return Answers(ctx, v, socket, "")
-	})
-}
-
-// inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
-// annotations stay the same and only the binary differs.
-func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
-	like := c.template(h)
-	kind := toml.String(like, "runtime_type")
-	options := toml.Table{}.With("BinaryName", h.Binary)
-	entry := toml.Table{}.With("runtime_type", runcV2)
-	for _, p := range toml.Sorted(like) {
-		if inheritable(p.Key, kind) && !isZero(p.Value) {
-			if plugin != criV3 && p.Key == "sandboxer" && like["sandbox_mode"] == nil {
-				p.Key = "sandbox_mode" // as files of version 2 call it, and migration has renamed it
-			}
-			entry = append(entry, p)
-		}
-	}
-	if isRunc(kind) {
-		for _, p := range toml.Sorted(toml.Sub(like, "options")) {
-			// What is empty is the daemon's default; SystemdCgroup is worth seeing even so.
-			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
-				options = append(options, p)
-			}
-		}
-	}
-	if h.Systemd && !slices.ContainsFunc(options, func(p toml.Pair) bool { return strings.EqualFold(p.Key, "SystemdCgroup") }) {
-		options = options.With("SystemdCgroup", true)
-	}
-	return entry.With("options", options)
-}
-
-// template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options.
-// Only if there is none, it is a foreign default such as kata.
-func (c *criTree) template(h engine.Handler) map[string]any {
-	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
-	fits := func(name string) bool {
-		entry, ok := runtimes[name].(map[string]any)
-		return ok && name != h.Name && isRunc(toml.String(entry, "runtime_type"))
-	}
-	names := []string{c.defaultName(), "runc", "crun"}
-	if i := slices.IndexFunc(names, fits); i >= 0 {
-		entry, _ := runtimes[names[i]].(map[string]any)
-		return entry
-	}
-	if others := slices.DeleteFunc(slices.Collect(maps.Keys(runtimes)), func(name string) bool { return !fits(name) }); len(others) > 0 {
-		entry, _ := runtimes[slices.Min(others)].(map[string]any)
-		return entry
-	}
-	foreign, _ := runtimes[c.defaultName()].(map[string]any)
-	return foreign
-}
-
-// isRunc says that the options are those of runc. A missing type is runc's on 2.x, which fills it in.
-func isRunc(kind string) bool { return kind == runcV2 || kind == runcV1 || kind == "" }
-
-// inheritable are the keys that mean the same for the new handler. A foreign type's own settings do not: kata's
-// privileged_without_host_devices would take the GPUs from privileged pods.
-func inheritable(key, kind string) bool {
-	switch strings.ToLower(key) {
-	case "runtime_type", "runtime_engine", "runtime_root", "options":
-		return false
-	case "runtime_path":
-		return kind == runcV2
-	case "cni_conf_dir", "cni_max_conf_num", "base_runtime_spec":
-		return true
-	}
-	return isRunc(kind)
 }

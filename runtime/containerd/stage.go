@@ -20,15 +20,15 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Wants wants what the owner of containerd's configuration leaves to gpuadm.
+// Wants is what the runtime stage wants of containerd, by the owner of its configuration (owners.go).
 func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	return ownerOf(s, e).wants(s, f, e, HandlerFor(s, f, e))
 }
 
-// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler there and in the running daemon.
+// edits chooses the file for the handler, one of the tree or a drop-in, and wants the handler in that file and in the running daemon.
 func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
-		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // both are missing: to replace the operator's by gpuadm's gains nothing
+		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // an entry for the operator's program may stay: neither program is installed
 	}
 	c, err := asRead(e)
 	if err != nil {
@@ -42,15 +42,15 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 	return append(works, editWants(f, e, h, target, Reads(e))...), nil
 }
 
-// editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
+// editWants wants the handler in the file target, and a daemon that has started after the last change of the files that it reads.
 func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) []converge.Want {
 	tree, daemon := treeOf(e), Daemon{Version: e.Version}
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
 	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
-	prove := func(ctx context.Context, v host.View, before, after []byte) error {
+	validate := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Validate(ctx, v, e.Binary, tree, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(prove), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate), edit, h.Why()))
 	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e)))
 }
 
@@ -69,14 +69,14 @@ func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, 
 	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
 }
 
-// Reads lists what the daemon reads when it starts: the root file, and each file that a file of the tree imports; of a pattern the folder.
+// Reads lists what the daemon reads when it starts: the root file, and each file that the tree imports; for a pattern, its folder.
 func Reads(e facts.Engine) []string {
 	t := treeOf(e)
 	names := []string{t.Root.Path}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
 		tree, err := t.Texts.Values(f.Data)
 		if err != nil {
-			continue // what cannot be read imports nothing
+			continue // a file that cannot be read imports nothing
 		}
 		patterns, _ := configFile{path: f.Path, globs: t.Globs, tree: tree}.imports()
 		for _, p := range patterns {

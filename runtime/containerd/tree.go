@@ -57,7 +57,7 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	return files, r, nil
 }
 
-// dangling is a file that this one imports by its name and that is not there, "" if none.
+// dangling is a missing file that this one imports by its name; "" if none is missing.
 func (f configFile) dangling(files []configFile) string {
 	patterns, _ := f.imports()
 	for _, name := range patterns {
@@ -151,7 +151,7 @@ func (c *criTree) checkNames() error {
 			if slices.Contains(names, name) {
 				return nil
 			}
-			// In version 3, the old name is still that of the plugin's server part; its runtimes would be lost.
+			// In version 3 the old name is the plugin's server part: the daemon ignores runtimes there.
 			if _, runtimes := toml.Field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
 				continue
 			}
@@ -200,8 +200,8 @@ func (c *criTree) index(path string) int {
 	return slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
 }
 
-// target is the index of the file to be edited, -1 for a drop-in that does not exist yet. It depends on where the settings are, and
-// not on their values: so the edit does not change which file it is.
+// target is the index of the file to edit, -1 for a drop-in that does not exist yet. It depends on which file has which settings, and not
+// on their values: so the target is the same after the edit.
 func (c *criTree) target(h engine.Handler) int {
 	at := -1
 	for i, f := range c.files {
@@ -229,9 +229,9 @@ func (c *criTree) target(h engine.Handler) int {
 	return max(at, 0)
 }
 
-// dropInPath is where gpuadm's drop-in belongs, and its place in the order of reading: in the last folder of which the root imports
-// all files. "" where there is none, since no version reads conf.d unless the root imports it, and where the daemon does not merge key
-// by key (before 2.0, measured).
+// dropInPath is the path of gpuadm's drop-in, in the last folder of which the root imports all files, and its place in the order of
+// reading. "" where the root imports no folder, since no version reads conf.d by default; and where the daemon does not merge key by key
+// (before 2.0, measured).
 func (c *criTree) dropInPath() (path string, place int) {
 	root := c.files[0]
 	if c.reader.merge == mergeWhole || !c.reader.known || root.empty {

@@ -20,12 +20,12 @@ import (
 )
 
 // Validate asks the machine's own daemon for the configuration that it would have with the edited file, and judges the answer.
-// That the daemon accepts the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
-// then the CRI plugin does not load and the node is down.
+// Its exit code is not enough: `config dump` exits with 0 even if the default runtime is not configured, and then the CRI plugin does not
+// load and the node is down.
 func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
 	was, err := dump(ctx, v, binary, t.with(target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
-		return nil // no daemon answers here: what gpuadm knows of it decides
+		return nil // no daemon answers here: gpuadm's own reader (Edit) has to do
 	} else if err != nil && binary == "" { // its unit may still run what was removed
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
@@ -93,7 +93,7 @@ func there(v host.View, name string) bool {
 	return err == nil
 }
 
-// errUnread is why a daemon does not have what a file says: it passes over the part of the file that the handler is in.
+// errUnread reports that a daemon ignores the part of the file that has the handler.
 var errUnread = errors.New("the daemon does not read its part of the file")
 
 // dump asks the daemon for the configuration that it would have with the files of a tree.
@@ -113,8 +113,8 @@ func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]a
 	return toml.Values(out)
 }
 
-// relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
-// daemons of 1.x want a file, and an empty one means the same.
+// relocate makes a file's imports lead into the copy of the tree. The copy has an empty file for a missing root: with --config containerd
+// 1.x needs a file, and reads an empty one like none.
 func relocate(f File, t Tree) ([]byte, error) {
 	if f.Data == nil {
 		return []byte{}, nil
@@ -201,7 +201,7 @@ func serves(cri map[string]any) bool {
 	return toml.Sub(containerd, "runtimes", toml.String(containerd, "default_runtime_name")) != nil
 }
 
-// meant says whether the edit means a difference between the dumps.
+// meant says whether the edit is meant to cause this difference between the dumps.
 func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
 	if c.Path[0] == "imports" {
 		return true // they name the copy's own files
@@ -215,7 +215,7 @@ func meant(c toml.Change, plugin string, h engine.Handler, served bool) bool {
 	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
 		return true
 	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
-		return true // config dump prints the zeros of runc differently once a file states it; or the change fixes a node that was down
+		return true // config dump prints runc's zero values differently once a file has an entry for it; or the edit fixes a node that was down
 	case in == "containerd/default_runtime_name":
 		return h.Default && c.New == h.Name
 	case in == "enable_cdi":

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// dropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there by name, whatever they end in.
+// dropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there, ordered by name, whatever their suffix.
 const dropIn = "99-gpuadm.conf"
 
 // config is what CRI-O makes of its files: the file, then the drop-ins, in their order. A later default_runtime counts; a later
@@ -28,7 +28,7 @@ type config struct {
 	runtimes  map[string]map[string]any
 	from      map[string]string // the file that a runtime's entry is in; "" is CRI-O's own
 	builtin   string            // the runtime that CRI-O brings
-	forgets   string            // the file by whose default CRI-O forgets that one; "" if it does not
+	forgets   string            // the file whose default_runtime makes CRI-O forget builtin; "" if none does
 }
 
 // readFiles reads the files as a CRI-O of this version does; an unknown version counts as the newest.
@@ -86,16 +86,16 @@ func readFiles(files []facts.File, version string) (config, error) {
 	return c, nil
 }
 
-// owners is the entry of a handler that others wrote, and its file; nil if there is none.
-func (c config) owners(name, own string) (entry map[string]any, file string) {
+// foreign is a handler's entry in a file that is not gpuadm's, and that file; nil if there is none.
+func (c config) foreign(name, own string) (entry map[string]any, file string) {
 	if file = c.from[name]; file == "" || file == own {
 		return nil, ""
 	}
 	return c.runtimes[name], file
 }
 
-// editFile returns the new bytes of gpuadm's drop-in, of which found are the present ones (nil: not there), so that CRI-O has the
-// handler. It proves that CRI-O loses no runtime. An entry that others wrote is right as it is.
+// editFile changes found, the bytes of gpuadm's drop-in (nil: not there), so that CRI-O has the handler. It verifies that CRI-O loses no
+// runtime. It leaves an entry that is in another file.
 func editFile(files []facts.File, version string, h engine.Handler, target string, found []byte) ([]byte, error) {
 	before, err := readFiles(withFile(files, target, found), version)
 	if err != nil {
@@ -109,7 +109,7 @@ func editFile(files []facts.File, version string, h engine.Handler, target strin
 	}
 	var ops []toml.Op
 	at := []string{"crio", "runtime", "runtimes", h.Name}
-	theirs, _ := before.owners(h.Name, target)
+	theirs, _ := before.foreign(h.Name, target)
 	switch entry := before.runtimes[h.Name]; {
 	case theirs != nil:
 	case before.from[h.Name] != target: // CRI-O's own has no file
@@ -136,17 +136,17 @@ func editFile(files []facts.File, version string, h engine.Handler, target strin
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: internal error: the result would be refused: %w", target, err)
 	}
-	return out, before.proven(after, h, target, version)
+	return out, before.verifyEffect(after, h, target, version)
 }
 
-// inherits has CRI-O take path, root and type of the default runtime in place of those of the entry: a handler with it runs the
-// default's program, and not NVIDIA's. So gpuadm writes out what the default has, in all versions.
+// inherits is a key by which an entry takes path, root and type from the default runtime: such a handler runs the default's program, and
+// not NVIDIA's. So gpuadm does not use it, and copies what the default has, for all versions.
 // Sources: ValidateRuntimes in pkg/config/config.go of https://github.com/cri-o/cri-o at v1.32.0, which has it first, and v1.36.3;
 // "override the runtime path, runtime config path, runtime root and runtime type" in its docs/crio.conf.5.md.
 const inherits = "inherit_default_runtime"
 
-// entry is what a handler needs beside its program, taken from the default runtime; from crun or runc where that one runs no
-// containers of the OCI's kind.
+// entry is a new handler's table: its program, and the other keys of the default runtime; those of crun or runc if the default runs
+// virtual machines.
 func (c config) entry(h engine.Handler) toml.Table {
 	base := c.runtimes[c.byDefault]
 	for _, name := range []string{"crun", "runc", c.builtin} {
@@ -162,8 +162,8 @@ func (c config) entry(h engine.Handler) toml.Table {
 	return append(toml.Table{}.With("runtime_path", h.Binary), toml.Sorted(all)...)
 }
 
-// proven compares what CRI-O made of the files with what it will make of them.
-func (c config) proven(after config, h engine.Handler, target, version string) error {
+// verifyEffect compares CRI-O's configuration before the edit with the one after it.
+func (c config) verifyEffect(after config, h engine.Handler, target, version string) error {
 	for name, entry := range c.runtimes {
 		is, there := after.runtimes[name]
 		if !there {
@@ -185,13 +185,13 @@ func (c config) proven(after config, h engine.Handler, target, version string) e
 	return nil
 }
 
-// withFile puts data in place of the file at target, where CRI-O reads it.
+// withFile gives the file at target these bytes, at its place in the order of reading.
 func withFile(files []facts.File, target string, data []byte) []facts.File {
 	files = slices.DeleteFunc(slices.Clone(files), func(f facts.File) bool { return f.Path == target })
 	if data == nil {
 		return files
 	}
-	// The file comes first; the drop-ins are read by name, and those of a folder where its name is.
+	// CRI-O reads its main file first, then the drop-ins by name; the files of a subfolder come where the subfolder's name does.
 	at := slices.IndexFunc(files, func(f facts.File) bool {
 		return inOrder(target, f.Path) && strings.HasPrefix(f.Path, path.Dir(target)+"/")
 	})
@@ -201,7 +201,7 @@ func withFile(files []facts.File, target string, data []byte) []facts.File {
 	return slices.Insert(files, at, facts.File{Path: target, Data: data})
 }
 
-// inOrder says whether a walk through a folder comes to the first name before the second: name by name of their paths.
+// inOrder says whether a walk through a folder comes to a before b: it compares their paths element by element.
 func inOrder(a, b string) bool {
 	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/")) < 0
 }
@@ -224,13 +224,13 @@ func lacks(e facts.Engine, h engine.Handler) string {
 	return ""
 }
 
-// judgeDump compares what `crio config` says before and after the edit: the handler is there, and nothing else may differ. It prints
-// no table of runtimes as long as that is CRI-O's own, so a runtime may come to sight.
+// judgeDump compares what `crio config` prints before and after the edit: the handler must be there, and nothing else may differ. `crio
+// config` prints the table of runtimes only once a file has one, so runtimes that it did not print before may appear.
 func judgeDump(was, is []byte, h engine.Handler) error {
 	a, err1 := toml.Values(was)
 	b, err2 := toml.Values(is)
 	if err1 != nil || err2 != nil {
-		return nil // CRI-O takes it, and what it prints is for people: its exit status has to do
+		return nil // its exit code says that the files are valid; its output is meant for people
 	}
 	runtimes := []string{"crio", "runtime", "runtimes"}
 	for _, c := range toml.Diff(a, b, nil) {

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// Wants writes one drop-in, and wants CRI-O to run with it. CRI-O reads CDI specs in all its versions that gpuadm knows, so there
-// is nothing to switch on: cdi_spec_dirs in docs/crio.conf.5.md of https://github.com/cri-o/cri-o at v1.23.0.
+// Wants wants one drop-in, and CRI-O to run with it. All versions of CRI-O that gpuadm knows read CDI specs, so there is nothing to switch
+// on: cdi_spec_dirs in docs/crio.conf.5.md of https://github.com/cri-o/cri-o at v1.23.0.
 func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := engine.PlainHandler(sp.Runtime)
 	if engine.OthersWrite(sp.Runtime, e) {
@@ -35,7 +35,7 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 	}
 	var wants []converge.Want
 	program := h.Binary
-	if entry, file := state.owners(h.Name, target); entry != nil {
+	if entry, file := state.foreign(h.Name, target); entry != nil {
 		program = toml.String(entry, "runtime_path")
 		wrong := ""
 		if entry[inherits] == true {
@@ -52,7 +52,7 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 		wants = append(wants, things.Folders(e.Folder, "holds the engine's configuration")...)
 	}
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
-		return prove(ctx, v, e, h, target, before, after)
+		return validate(ctx, v, e, h, target, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOut).Formed(engine.FormTOML).Validated(judge), edit, h.Why()))
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
@@ -70,16 +70,16 @@ func Socket(e facts.Engine) string {
 	return e.Socket
 }
 
-// prove asks CRI-O what it would make of its files with the candidate among them: `crio config` reads them, judges them, and
-// prints the result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
+// validate has CRI-O itself validate its files with the edited one among them: `crio config` reads them, validates them, and prints the
+// result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
 // docs/crio.8.md there, "config".
-func prove(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, target string, before, after []byte) error {
+func validate(ctx context.Context, v host.View, e facts.Engine, h engine.Handler, target string, before, after []byte) error {
 	if e.Binary == "" {
 		return nil // not installed yet; the image's package brings it
 	}
 	was, err := dump(ctx, v, e, withFile(e.Files, target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
-		return nil // what gpuadm knows of CRI-O has to do
+		return nil // CRI-O does not answer here: gpuadm's own reader (editFile) has to do
 	} else if err != nil {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: CRI-O rejects its configuration before the edit: %v", target, err),
@@ -110,7 +110,7 @@ func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([
 	return v.AskAbout(ctx, files, e.Binary, "--config", host.Scratch+e.Config, "--config-dir", host.Scratch+e.Folder, "config")
 }
 
-// Loads has CRI-O judge its present files as its next start would read them.
+// Loads has CRI-O validate its present files as its next start would read them.
 func Loads(e facts.Engine) things.JudgeFunc {
 	return func(ctx context.Context, v host.View) error {
 		_, err := dump(ctx, v, e, e.Files)
@@ -146,7 +146,7 @@ type wanted struct {
 	byDefault string
 }
 
-// wantedBy is what gpuadm's drop-in asks for. One that is not there asks for nothing: the files from before gpuadm are back.
+// wantedBy is what gpuadm's drop-in asks for: nothing if it is missing, since an undo has removed it then.
 func wantedBy(v host.View, file string) (m wanted) {
 	data, err := v.ReadFile(file)
 	if err != nil {
@@ -157,7 +157,7 @@ func wantedBy(v host.View, file string) (m wanted) {
 	return wanted{slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))), toml.String(settings, "default_runtime")}
 }
 
-// waitFor waits until CRI-O answers CRI, then has it say what it has loaded.
+// waitFor waits until CRI-O answers CRI, and then asks what it has loaded.
 func waitFor(ctx context.Context, v host.View, socket string, must wanted) error {
 	var loaded []byte
 	err := engine.UntilDone(ctx, func(ctx context.Context) error {
@@ -175,8 +175,8 @@ func waitFor(ctx context.Context, v host.View, socket string, must wanted) error
 	return judgeLoaded(loaded, must)
 }
 
-// judgeLoaded judges what CRI-O has loaded, as TOML: what `crio status config` prints, which asks the same socket for the same path in
-// all versions. CRI-O drops a handler whose program is missing, and says so in its log only.
+// judgeLoaded judges the TOML of what CRI-O has loaded. `crio status config` prints the same: it asks the same socket for the same path in
+// all versions. CRI-O drops a handler whose program is missing, and reports that only in its log.
 // Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go of https://github.com/cri-o/cri-o at
 // v1.23.0 and v1.36.3; ValidateRuntimes in pkg/config/config.go there.
 func judgeLoaded(loaded []byte, must wanted) error {

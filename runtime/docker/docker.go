@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docker edits Docker's daemon.json, has Docker itself judge the result, and reloads Docker where a restart is not needed.
+// Package docker edits Docker's daemon.json, has Docker itself validate the result, and reloads Docker where a restart is not needed.
 package docker
 
 import (
@@ -33,21 +33,21 @@ const (
 	featuresKey = "features"
 )
 
-// takesCDI says how a Docker takes CDI: not at all before 25.0; where features.cdi is true; from 28.2 on, where it is not false.
+// takesCDI says whether this Docker has CDI (25.0 and later), and whether CDI is on unless features.cdi is false (28.2 and later).
 // Sources: commits 7ec9561a, d22c775e (v25.0.0) and 4cecce03 (v28.2.0) of https://github.com/moby/moby;
 // https://docs.docker.com/engine/release-notes/.
 func takesCDI(version string) (has, byDefault bool) {
 	return since(version, 25, 0), since(version, 28, 2)
 }
 
-// since says whether a Docker is of a version, or newer. An unknown version is older.
+// since says whether a Docker has this version or a newer one. An unknown version counts as older.
 func since(version string, major, minor int) bool {
 	is, andMinor, known := engine.ParseVersion(version)
 	return known && (is > major || is == major && andMinor >= minor)
 }
 
-// Edit returns the new bytes of daemon.json, of which found are the present ones (nil: not there), so that Docker has the
-// runtime. A runtime of this name that others wrote is right as it is, and so is a features.cdi of others.
+// Edit changes found, the bytes of daemon.json (nil: not there), so that Docker has the runtime. A runtime of this name, or a features.cdi,
+// that is in the file already stays.
 func Edit(file, version string, h engine.Handler, found []byte) ([]byte, error) {
 	d, err := jsonedit.Parse(found)
 	if err != nil {
@@ -106,8 +106,8 @@ func programOf(d *jsonedit.Doc, name string) (program string, shim bool) {
 }
 
 // TakeOut takes gpuadm's edit of daemon.json (before → after) out of found, which was changed outside gpuadm since, key by key.
-// A runtime of gpuadm's that has keys of others by now stays whole, since half a runtime is worse than one too many; and so does one
-// that is the default by what others wrote: Docker would not start without it.
+// A runtime that gpuadm added stays as a whole if another process has added keys to it, since half a runtime is worse than one too many;
+// and if another process has made it the default: Docker does not start without it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	became, err := jsonedit.Parse(after)
 	if err != nil {
@@ -168,7 +168,7 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	wants = append(wants, things.Folders(path.Dir(e.Config), "holds the engine's configuration")...)
 	edit := func(found []byte) ([]byte, error) { return Edit(e.Config, e.Version, h, found) }
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
-		return prove(ctx, v, e, before, after)
+		return validateEdit(ctx, v, e, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOut).Formed(Form).Validated(judge), edit, h.Why()))
 	restart := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, "Docker runs with its configuration")
@@ -176,12 +176,12 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 	return append(wants, restart), nil
 }
 
-// prove has dockerd judge the file beside the options that its unit gives it: dockerd refuses a key that is in both, and would not start
-// again. It runs nothing.
+// validateEdit has dockerd validate the file together with the options of its unit: dockerd does not start with a key that is in both. The
+// validation starts nothing.
 // Source: --validate in https://docs.docker.com/reference/cli/dockerd/; commit 8f80e551 of https://github.com/moby/moby (v23.0.0), start
-// in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Before 23.0 gpuadm's own parser has to do, and
-// Docker itself when it reads the file.
-func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
+// in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Docker before 23.0
+// cannot validate: there gpuadm's own parser has to do.
+func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
 	if t := inUnit(ctx, v, e, after); t != nil {
 		return t
 	}
@@ -205,7 +205,7 @@ func prove(ctx context.Context, v host.View, e facts.Engine, before, after []byt
 	return t
 }
 
-// inUnit finds a default runtime in the unit's options and in the file: Docker refuses a key that both have, but for runtimes.
+// inUnit refuses a default runtime that is in the file and in the unit's options: Docker refuses a key that both have, except runtimes.
 // Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby (v20.10.24 and v28.5.2);
 // https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between the daemon.json and startup scripts.
 func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) error {
@@ -216,7 +216,7 @@ func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) erro
 	const option = "--" + defaultKey
 	from := "systemctl cat " + e.Unit + " shows where"
 	u, _ := v.Unit(ctx, e.Unit)
-	var files []string // those of the environment first: what the unit's own say wins
+	var files []string // the environment's first: the unit's own files win
 	for _, name := range u.Files {
 		text, _ := v.ReadFile(name)
 		for line := range strings.Lines(string(text)) {
@@ -237,7 +237,7 @@ func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) erro
 	}
 }
 
-// Loads has Docker judge its present daemon.json as its next start would read it.
+// Loads has Docker validate its present daemon.json as its next start would read it.
 func Loads(e facts.Engine) things.JudgeFunc {
 	return func(ctx context.Context, v host.View) error {
 		err := Configured(e).Unreadable
@@ -254,7 +254,7 @@ func Loads(e facts.Engine) things.JudgeFunc {
 	}
 }
 
-// validate has dockerd judge a daemon.json beside these options; nil where it cannot be asked.
+// validate has dockerd validate a daemon.json together with these options; nil where it cannot be asked.
 func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, options []string) error {
 	if e.Binary == "" || data == nil || !since(e.Version, 23, 0) {
 		return nil
@@ -267,7 +267,7 @@ func validate(ctx context.Context, v host.View, e facts.Engine, data []byte, opt
 	return err
 }
 
-// Notes say what a person may want to know of Docker's configuration.
+// Notes say what an operator may want to know of Docker's configuration.
 func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 	if k.Endpoint != "" && !k.Uses(e) {
 		notes = append(notes,

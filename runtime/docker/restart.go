@@ -18,11 +18,11 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// restartThing is things.Restart for Docker. What Docker says that it has loaded wins over the times of file and process, and what it
-// can take by a reload is not restarted for: without live-restore a restart stops all containers.
+// restartThing is things.Restart for Docker. Docker's own answer about what it has loaded wins over the times of file and process. Where a
+// reload suffices, gpuadm does not restart Docker: without live-restore a restart stops all containers.
 // Sources: "Configuration reload behavior" in https://docs.docker.com/reference/cli/dockerd/; reloadPlatform in
-// daemon/reload_unix.go of https://github.com/moby/moby at v26.1.5: a reload takes runtimes and default-runtime that the file has,
-// and never takes one away that the file has no more; CDI is set up once at the start, in cmd/dockerd/daemon.go;
+// daemon/reload_unix.go of https://github.com/moby/moby at v26.1.5: a reload adds runtimes and sets default-runtime,
+// and removes neither; CDI is set up once at the start, in cmd/dockerd/daemon.go;
 // https://docs.docker.com/engine/daemon/live-restore/.
 type restartThing struct {
 	converge.Follower
@@ -30,7 +30,7 @@ type restartThing struct {
 	judge  things.JudgeFunc
 }
 
-// Validate has Docker judge the files that it would read.
+// Validate has Docker validate the files that it would read.
 func (f restartThing) Validate(ctx context.Context, v host.View, _, _ converge.State) error {
 	if f.judge == nil {
 		return nil
@@ -38,7 +38,7 @@ func (f restartThing) Validate(ctx context.Context, v host.View, _, _ converge.S
 	return f.judge(ctx, v)
 }
 
-// IsUnit says whether the name of a thing of kind restart is Docker's: then NewRestart builds it again.
+// IsUnit says whether a thing of kind restart with this name is Docker's: then NewRestart builds it again.
 func IsUnit(unit string) bool { return unit == "docker.service" }
 
 // NewRestart builds Docker's thing of kind restart again.
@@ -55,7 +55,7 @@ func (f restartThing) Look(ctx context.Context, v host.View) (converge.State, er
 	if err == nil && d == (notLoaded{}) {
 		return things.UpToDate, nil
 	}
-	return state, nil // also where Docker does not answer: then the times count
+	return state, nil // if Docker does not answer, the times decide
 }
 
 // Make reloads Docker if that is enough, and else restarts it.
@@ -83,8 +83,7 @@ func (f restartThing) Make(ctx context.Context, h host.Host, to converge.State) 
 	return nil
 }
 
-// Breaks says what the change interrupts. Where gpuadm does not know the file to be, it is the present one without what only a
-// restart takes away.
+// Breaks says what the change interrupts: a restart, if the file as it will be (toBe) needs one.
 func (f restartThing) Breaks(ctx context.Context, v host.View, _, after converge.State) (what []string, clients map[string][]string, err error) {
 	if after != things.UpToDate {
 		return nil, nil, nil
@@ -103,6 +102,7 @@ func (f restartThing) Breaks(ctx context.Context, v host.View, _, after converge
 	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
 }
 
+// toBe is the file as it will be. In an undo, where that is not known, it is the present file without the keys that only a restart unsets.
 func (f restartThing) toBe(file daemonFile) *jsonedit.Doc {
 	if f.edited != nil {
 		if d, err := jsonedit.Parse(f.edited); err == nil {
@@ -138,7 +138,7 @@ type daemonInfo struct {
 	}
 }
 
-// asked has Docker say what it has loaded. An error is where it does not answer, or does not run: nothing starts it for the question.
+// asked asks Docker what it has loaded. It fails if Docker does not run or does not answer: gpuadm does not start Docker to ask it.
 func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, file daemonFile, err error) {
 	u, err := v.Unit(ctx, f.Ref().Name)
 	if err != nil {
@@ -182,7 +182,7 @@ func askDocker(ctx context.Context, v host.View, socket string) (info daemonInfo
 	return info, err
 }
 
-// notLoaded is what Docker has not loaded, in a clause each: what a reload loads, and what only a restart does.
+// notLoaded says, in a clause each, what Docker would load by a reload, and what only by a restart.
 type notLoaded struct{ reload, restart string }
 
 func (f restartThing) lacks(ctx context.Context, v host.View) (notLoaded, error) {
@@ -193,8 +193,8 @@ func (f restartThing) lacks(ctx context.Context, v host.View) (notLoaded, error)
 	return info.lacks(file.version, file.Doc), nil
 }
 
-// lacks compares what Docker has loaded with a file. A runtime that the file has no more, and that Docker knows until it starts again,
-// is used by nothing.
+// lacks compares what Docker has loaded with a file. It ignores a runtime that Docker still has and that the file no longer has: nothing
+// uses it.
 func (info daemonInfo) lacks(version string, want *jsonedit.Doc) (d notLoaded) {
 	for _, name := range want.Keys(runtimesKey) {
 		program, shim := programOf(want, name)
@@ -203,7 +203,7 @@ func (info daemonInfo) lacks(version string, want *jsonedit.Doc) (d notLoaded) {
 		}
 	}
 	var named string
-	_ = json.Unmarshal(want.Text(defaultKey), &named) // Docker judges what is no text
+	_ = json.Unmarshal(want.Text(defaultKey), &named) // Docker itself refuses what is no string
 	switch {
 	case named != "" && info.DefaultRuntime != named:
 		d.reload = fmt.Sprintf("its default runtime is %s, not %s", info.DefaultRuntime, named)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine has what gpuadm does alike for all container engines: the handler that is wanted and the program that it runs, the
-// restart of a daemon and the wait until it serves again, and how gpuadm's edits of their TOML files are taken out.
+// Package engine has what all container engines share: the desired handler and its program, the restart of a daemon and the wait until it
+// serves again (handler.go), and how undo takes gpuadm's edits out of TOML files (takeout.go).
 package engine
 
 import (
@@ -41,7 +41,7 @@ type Handler struct {
 	// Systemd says that kubelet has systemd manage cgroups. A new entry follows it where no other entry says how.
 	Systemd bool
 
-	// Owned says that the handler is one of the file's owner: where its program is installed, gpuadm adds nothing.
+	// Owned says that the file's owner writes the handler: if its program is installed, gpuadm adds nothing.
 	Owned bool
 }
 
@@ -59,7 +59,7 @@ func (h Handler) Why() string {
 	return why
 }
 
-// PlainHandler is the handler that the spec asks for, of an engine whose entries have one usual name.
+// PlainHandler is the handler that the spec asks for; "auto" is nvidia.
 func PlainHandler(r spec.Runtime) Handler {
 	h := Handler{Name: r.Handler, Binary: Binary, Default: r.SetAsDefault, CDI: r.CDI}
 	if h.Name == "auto" {
@@ -122,9 +122,9 @@ type Configured struct {
 	Cgroups    map[string]string // by handler: systemd or cgroupfs, where containerd has the choice
 }
 
-// DefaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that the entry
-// is made now: then, and at boot, the program is run too. It returns the handler without the default where the packages that bring the
-// program are still to come.
+// DefaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that this apply
+// makes the entry: then, and at boot, DefaultRuns runs the program too. If the packages that bring the program are not installed yet, it
+// returns the handler without the default.
 func DefaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made bool) (Handler, []converge.Want) {
 	if !h.Default {
 		return h, nil
@@ -152,8 +152,8 @@ func DefaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made boo
 	return h, []converge.Want{w}
 }
 
-// answersVersion runs the program as far as it goes without a container: it reads its configuration, finds the runtime below it, runc
-// or crun, and has that say its version too. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
+// answersVersion runs the program as far as possible without a container: the program reads its configuration, finds the runtime that it
+// calls, runc or crun, and has that print its version too. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
 // internal/oci/runtime_low_level.go.
 func answersVersion(ctx context.Context, v host.View, handler, program string) (string, error) {
 	_, err := v.Ask(ctx, program, "--version")
@@ -165,8 +165,8 @@ func answersVersion(ctx context.Context, v host.View, handler, program string) (
 		things.OrTry("install runc where it looks for it, or see runtimes in /etc/nvidia-container-runtime/config.toml"), nil
 }
 
-// OwnersProgram wants the program there that an entry of others runs; wrong says why the entry cannot be used, "" if it can. Such an
-// entry is right as it is, whatever it is called: the GPU Operator's runs one below /usr/local/nvidia.
+// OwnersProgram wants the program of an entry that gpuadm has not written to be installed; wrong says why the entry cannot be used, "" if
+// it can. Any program will do: the GPU Operator's is below /usr/local/nvidia.
 func OwnersProgram(name, file, program, wrong string) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		cannot := fmt.Sprintf("cannot use the handler %s of %s: ", name, file)
@@ -185,7 +185,7 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
 }
 
-// ProgramAt says whether a program is there, by its path or in the folders where engines search, and more.
+// ProgramAt says whether a program is there: by its path, or by name in more and in the folders that engines search.
 func ProgramAt(v host.View, program string, more ...string) bool {
 	places := []string{program}
 	if !path.IsAbs(program) {
@@ -201,14 +201,14 @@ func ProgramAt(v host.View, program string, more ...string) bool {
 }
 
 const (
-	// patience is how long a daemon has to answer CRI after its restart. Starting takes well under a second; a node
-	// with thousands of containers to look over has been seen to take many.
+	// patience is how long a daemon has to answer CRI after its restart. Most start within a second; on nodes with thousands of containers
+	// many seconds were seen.
 	patience = 60 * time.Second
 	// AnswerPatience is how long a daemon has to answer CRI where gpuadm has not restarted it.
 	AnswerPatience = 3 * time.Second
 )
 
-// NoProgram is the code of a default handler whose program is missing: doctor's.
+// NoProgram is doctor's code for a default handler whose program is missing.
 const NoProgram trouble.Code = "RUN-004"
 
 // Restart wants an engine to have started after its files were changed. Where kubelet restarts with it, the want says so.

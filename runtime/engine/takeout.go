@@ -12,13 +12,13 @@ import (
 // FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
 const FormTOML = "toml"
 
-// TakeOut takes gpuadm's edit of an engine's TOML file (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm
-// added stays whole where others added keys to it, and where it is the default of what remains.
+// TakeOut takes gpuadm's edit of an engine's TOML file (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm added
+// stays as a whole if another process has added keys to it, or if it is the default of what remains.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	return TakeOutOf(nil)(before, after, found)
 }
 
-// TakeOutOf is TakeOut that does not parse the given texts again.
+// TakeOutOf is TakeOut with a cache of parsed texts.
 func TakeOutOf(texts *toml.Texts) func(before, after, found []byte) (rest []byte, left []string, err error) {
 	return func(before, after, found []byte) (rest []byte, left []string, err error) {
 		return texts.TakeOut(before, after, found, toml.Rules{
@@ -38,8 +38,8 @@ func addedEntries(u *toml.TakingOut) (paths [][]string) {
 	return paths
 }
 
-// changedEntries are the runtimes that gpuadm added and others have added keys to. Half a runtime is worse than one too many, so
-// such an entry stays whole.
+// changedEntries are the runtimes that gpuadm added and that another process has changed. Such an entry stays as a whole: half a runtime is
+// worse than one too many.
 func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	for _, path := range addedEntries(u) {
 		ours, _ := toml.ValueAt(u.Became, path).(map[string]any)
@@ -59,7 +59,7 @@ func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	return kept
 }
 
-// keepDefault keeps a runtime that gpuadm added and that the rest of the file makes the default: without it the CRI plugin would not load.
+// keepDefault keeps a runtime that gpuadm added if the rest of the file makes it the default: without it the CRI plugin does not load.
 func keepDefault(u *toml.TakingOut) {
 	for _, path := range addedEntries(u) {
 		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
@@ -80,8 +80,8 @@ func lacksDefault(tree map[string]any, entry []string) bool {
 	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
 }
 
-// keepVersion keeps the version that gpuadm's edit wrote while containerd reads others' content by it. Where the file has nothing
-// else of gpuadm's, another program rewrote it, and the version with it.
+// keepVersion keeps the version that gpuadm's edit wrote as long as the file has other content: containerd reads that by the version. If
+// nothing else of gpuadm's is in the file, another program has rewritten it, and the version is that program's.
 func keepVersion(u *toml.TakingOut) {
 	isVersion := func(c toml.Change) bool { return len(c.Path) == 1 && c.Path[0] == "version" && c.Old == nil }
 	if !slices.ContainsFunc(u.Due, isVersion) {

@@ -7,29 +7,11 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 )
-
-// Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links to the device nodes. It comes
-// after the partitions, which the spec names and does not follow by itself.
-var Stage = converge.Stage{
-	Name:  "toolkit",
-	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
-	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
-		return append(configWants(s), cdiWants(s)...), nil
-	},
-	Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
-		notes := append(configNotes(s), cdiNotes(v, s)...)
-		if s.Has("runtime") || s.Has("toolkit") {
-			notes = append(notes, Faults(v, f)...)
-		}
-		return notes
-	},
-}
 
 func cdiWants(s spec.Spec) []converge.Want {
 	if !s.Has("runtime") || !s.Runtime.CDI {
@@ -37,7 +19,7 @@ func cdiWants(s spec.Spec) []converge.Want {
 	}
 	wants := []converge.Want{
 		ifInstalled(things.Enabled(cdi.Unit, "writes the CDI spec at each boot")),
-		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit is another")),
+		ifInstalled(things.Running(cdi.Path, "has the CDI spec written again when the driver or the toolkit changes")),
 		cdi.DeviceLinks(),
 		cdi.Spec(),
 	}
@@ -47,7 +29,7 @@ func cdiWants(s spec.Spec) []converge.Want {
 	return wants
 }
 
-// ifInstalled leaves a unit alone that is not installed, as before toolkit 1.18, or that is masked.
+// ifInstalled leaves a unit alone that is masked or not installed, as before toolkit 1.18.
 func ifInstalled(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
@@ -73,7 +55,7 @@ func pluginUnit(v host.View) string {
 	return ""
 }
 
-// cdiNotes names specs of others for the same devices.
+// cdiNotes names other programs' CDI specs and device plugins, and what follows from them.
 func cdiNotes(v host.View, s spec.Spec) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil

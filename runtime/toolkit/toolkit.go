@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package toolkit has what containers get the GPUs by: the packages of the NVIDIA Container Toolkit and where they come from, its
+// Package toolkit has what containers get the GPUs by: the packages of the NVIDIA Container Toolkit and their repository, its
 // configuration, its CDI spec, and links to the device nodes.
 package toolkit
 
@@ -23,6 +23,23 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
+// Stage keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links to the device nodes. It comes
+// after stage mig, since the CDI spec names the partitions and nothing updates it when they change.
+var Stage = converge.Stage{
+	Name:  "toolkit",
+	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
+	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
+		return append(configWants(s), cdiWants(s)...), nil
+	},
+	Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		notes := append(configNotes(s), cdiNotes(v, s)...)
+		if s.Has("runtime") || s.Has("toolkit") {
+			notes = append(notes, Faults(v, f)...)
+		}
+		return notes
+	},
+}
+
 // signingKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
 // the same, among them https://github.com/GoogleCloudDataproc/initialization-actions.
 const signingKey = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
@@ -36,7 +53,7 @@ func Repository(t spec.Toolkit, manager, arch string) packages.Repository {
 		ID: "toolkit", About: "NVIDIA Container Toolkit",
 		URL: t.Repo.URL, Key: t.Repo.Key, Fingerprint: t.Repo.Fingerprint,
 	}
-	if manager == "dnf" { // as the .repo file that NVIDIA publishes says: the packages are not, and a mirror's are the same
+	if manager == "dnf" { // NVIDIA's own .repo file says so: the packages are not signed, nor are a mirror's
 		r.Signed = packages.SignedMetadata
 	}
 	r.Signed = packages.SignedAs(t.Repo.Signature, r.Signed)
@@ -71,7 +88,7 @@ func Packages(t spec.Toolkit) map[string]packages.State {
 	return want
 }
 
-// packageNames depend on each other in exactly one version, and are called alike for apt and dnf.
+// packageNames are the same for apt and dnf. The packages depend on each other in exactly one version.
 func packageNames() []string {
 	return []string{"nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1"}
 }
@@ -84,14 +101,14 @@ func pattern(version string) string {
 	return version
 }
 
-// Config is what nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A key that it
-// lacks has its default. Its packages make it after they are unpacked, and leave what is set in it.
+// Config is the file that nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A missing key has
+// its default. The toolkit's packages make the file after they are unpacked, and leave what is set in it.
 // Sources: api/config/v1/config.go and toml.go, and nvidia-container-toolkit-base.postinst, of
 // https://github.com/NVIDIA/nvidia-container-toolkit (v1.20.1);
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
 const Config = "/etc/nvidia-container-runtime/config.toml"
 
-// Keys of it. With the first one true, which is the default, any pod takes all GPUs by NVIDIA_VISIBLE_DEVICES=all in its image.
+// Keys of that file. With the first one true, which is the default, any pod takes all GPUs by NVIDIA_VISIBLE_DEVICES=all in its image.
 // Bottlerocket sets both as gpuadm does. Sources: README of https://github.com/NVIDIA/k8s-device-plugin on deviceListStrategy;
 // https://bottlerocket.dev/en/os/1.57.x/api/settings/nvidia-container-runtime.
 const (
@@ -99,7 +116,7 @@ const (
 	acceptMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 )
 
-// configWants has what [toolkit] says in the toolkit's file, and nothing else touched: its mode and no-cgroups are its owner's.
+// configWants wants the keys that [toolkit] sets in the toolkit's file. Other keys, such as mode and no-cgroups, belong to its owner.
 func configWants(s spec.Spec) []converge.Want {
 	set := keys(s.Toolkit)
 	if !s.Has("toolkit") || len(set) == 0 {
@@ -132,7 +149,7 @@ func keys(t spec.Toolkit) (set []toml.Op) {
 	return set
 }
 
-// editConfig sets those keys that say something else.
+// editConfig sets those keys that have another value.
 func editConfig(found []byte, set []toml.Op) ([]byte, error) {
 	tree, err := toml.Values(found)
 	if err != nil {
@@ -177,8 +194,8 @@ func configNotes(s spec.Spec) []string {
 	return []string{"with accept_envvar_unprivileged = false a device plugin that hands out GPUs by the environment, which is its default, gives pods without privileges none: give it deviceListStrategy volume-mounts or cdi-cri"}
 }
 
-// Faults say why nvidia-container-runtime starts no container with its file, as it says itself when it is asked for one: measured on
-// 1.20.1. Sources: internal/info/resolver.go, internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
+// Faults say why nvidia-container-runtime can start no container with its file. The program itself reports this only when it starts one;
+// measured on 1.20.1. Sources: internal/info/resolver.go, internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
 // https://github.com/NVIDIA/nvidia-container-toolkit; https://github.com/NVIDIA/k8s-device-plugin/issues/1400 on mode = "cdi".
 func Faults(v host.View, f facts.Facts) []string {
 	text, err := v.ReadFile(Config)

@@ -4,6 +4,7 @@ package containerd
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,8 +22,8 @@ const (
 )
 
 // ops lists what must change in file i so that the tree has the handler; none if it has it. How each version of containerd reads its
-// files is in merge.go (newReader), and which keys a new handler takes over from the default one in inheritable (rancher.go).
-// A key outside the handler's table that ops sets needs a case in meant (validate.go) as well.
+// files is in merge.go (newReader). inheritable says which keys a new handler takes over from the default one. A key that ops sets outside
+// the handler's table needs a case in meant (validate.go) as well.
 func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)
@@ -43,8 +44,8 @@ func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	return ops, nil
 }
 
-// versionFor is the version that a file without any key must begin with. A drop-in carries the root's: 2.3 refuses a
-// higher one, and on 2.0 to 2.2 the last one read counts for all (https://github.com/NVIDIA/aicr/issues/1688).
+// versionFor is the version that a file without any key must begin with. A drop-in states the root's version: 2.3 refuses a
+// higher one, and on 2.0 to 2.2 the version of the last file counts for all (https://github.com/NVIDIA/aicr/issues/1688).
 func (c *criTree) versionFor(i int) (int64, bool) {
 	root := c.files[0]
 	switch {
@@ -63,8 +64,75 @@ func (c *criTree) newEntry(f configFile, h engine.Handler) []toml.Op {
 	return []toml.Op{toml.Set(append(at, h.Name), c.inherit(h, at[1]))}
 }
 
-// builtinOps add an entry for the built-in runc on 1.x, which drops it once a file names another runtime: the CRI plugin does
-// not load without its default runtime. nvidia-ctk leaves nodes down that way
+// inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
+// annotations stay the same and only the binary differs.
+func (c *criTree) inherit(h engine.Handler, plugin string) toml.Table {
+	like := c.template(h)
+	kind := toml.String(like, "runtime_type")
+	options := toml.Table{}.With("BinaryName", h.Binary)
+	entry := toml.Table{}.With("runtime_type", runcV2)
+	for _, p := range toml.Sorted(like) {
+		if inheritable(p.Key, kind) && !isZero(p.Value) {
+			if plugin != criV3 && p.Key == "sandboxer" && like["sandbox_mode"] == nil {
+				p.Key = "sandbox_mode" // as files of version 2 call it, and migration has renamed it
+			}
+			entry = append(entry, p)
+		}
+	}
+	if isRunc(kind) {
+		for _, p := range toml.Sorted(toml.Sub(like, "options")) {
+			// An empty value is the daemon's default, and is left out; SystemdCgroup is written even so.
+			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
+				options = append(options, p)
+			}
+		}
+	}
+	if h.Systemd && !slices.ContainsFunc(options, func(p toml.Pair) bool { return strings.EqualFold(p.Key, "SystemdCgroup") }) {
+		options = options.With("SystemdCgroup", true)
+	}
+	return entry.With("options", options)
+}
+
+// template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options. If none takes them,
+// it is the default one all the same, such as kata.
+func (c *criTree) template(h engine.Handler) map[string]any {
+	runtimes := toml.Sub(c.cri, "containerd", "runtimes")
+	fits := func(name string) bool {
+		entry, ok := runtimes[name].(map[string]any)
+		return ok && name != h.Name && isRunc(toml.String(entry, "runtime_type"))
+	}
+	names := []string{c.defaultName(), "runc", "crun"}
+	if i := slices.IndexFunc(names, fits); i >= 0 {
+		entry, _ := runtimes[names[i]].(map[string]any)
+		return entry
+	}
+	if others := slices.DeleteFunc(slices.Collect(maps.Keys(runtimes)), func(name string) bool { return !fits(name) }); len(others) > 0 {
+		entry, _ := runtimes[slices.Min(others)].(map[string]any)
+		return entry
+	}
+	foreign, _ := runtimes[c.defaultName()].(map[string]any)
+	return foreign
+}
+
+// isRunc says that the options are those of runc. A missing type is runc's on 2.x, which fills it in.
+func isRunc(kind string) bool { return kind == runcV2 || kind == runcV1 || kind == "" }
+
+// inheritable are the keys that mean the same for the new handler. A foreign type's own settings do not: kata's
+// privileged_without_host_devices would take the GPUs from privileged pods.
+func inheritable(key, kind string) bool {
+	switch strings.ToLower(key) {
+	case "runtime_type", "runtime_engine", "runtime_root", "options":
+		return false
+	case "runtime_path":
+		return kind == runcV2
+	case "cni_conf_dir", "cni_max_conf_num", "base_runtime_spec":
+		return true
+	}
+	return isRunc(kind)
+}
+
+// builtinOps add an entry for the built-in runc. containerd 1.x drops its own entry once a file names another runtime, and the CRI plugin
+// does not load without its default runtime: nvidia-ctk has taken nodes down that way
 // (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
 func (c *criTree) builtinOps(f configFile, h engine.Handler) []toml.Op {
 	containerd := toml.Sub(c.cri, "containerd")
@@ -100,8 +168,8 @@ func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any)
 	return append(ops, c.binaryOps(at, stated, entry, h)...)
 }
 
-// binaryOps sets options.BinaryName. The daemon ignores the case of its letters; of several spellings its version decides which one
-// counts. So binaryOps leaves one of them where the file has them all, else it sets what counts.
+// binaryOps sets options.BinaryName. The daemon ignores upper and lower case in this key, and which of several spellings counts depends
+// on its version. If one file has all spellings, binaryOps leaves one of them; else it sets the spelling that counts.
 func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h engine.Handler) []toml.Op {
 	key, _ := toml.Field(entry, "options")
 	at = append(slices.Clone(at), key)
@@ -146,7 +214,8 @@ func (c *criTree) defaultOps(f configFile, h engine.Handler) []toml.Op {
 	return ops
 }
 
-// cdiOps enables CDI where the daemon's default disables it. Where the configuration disables it, only a spec that overrides that counts.
+// cdiOps enables CDI where the daemon's default disables it. Where the configuration disables CDI, cdiOps enables it only for a spec with
+// cdi = true.
 func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	_, v := toml.Field(c.cri, "enable_cdi")
 	if v == false && !h.Overrides {
@@ -158,7 +227,7 @@ func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
 	return nil
 }
 
-// at is the path of a setting of the CRI plugin in a file, spelt as the file spells it.
+// at is the path of a setting of the CRI plugin in a file, in the file's own spelling.
 func (c *criTree) at(f configFile, names ...string) []string {
 	path := []string{"plugins", c.nameFor(f, names)}
 	path[0], _ = toml.Field(f.tree, "plugins")
@@ -210,9 +279,9 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	return read[0]
 }
 
-// ignoresImages says whether containerd 2.x ignores settings of images under the older plugin name, and would apply them with a table of
-// runtimes beside them: a handler there would change the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
-// migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
+// ignoresImages says whether containerd 2.x ignores the image settings under the older plugin name because no table of runtimes is beside
+// them. With a handler there containerd would apply them, and change the node's snapshotter. Source: plugins/cri/images/plugin.go of
+// containerd v2.1.0 and v2.3.0, whose migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
 func ignoresImages(plugins map[string]any) bool {
 	cri, _ := plugins[criV2].(map[string]any)
 	containerd := toml.Sub(cri, "containerd")
