@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
-// refuse says what forbids a driver, and how to get one that is supported and fits all GPUs; more is what else may help.
+// refuse returns an error that says what forbids a driver, and which supported driver fits all GPUs; more lists further remedies.
 func (p *plan) refuse(what string, more ...string) error {
 	try := append(p.instead(), more...)
 	if len(try) == 0 {
@@ -19,8 +19,8 @@ func (p *plan) refuse(what string, more ...string) error {
 	return refuse(what, try...)
 }
 
-// instead is what to write in [driver] to get a driver that is supported today and fits all GPUs: from the same source, or
-// else from another one. It names no branch that has ended, and is empty if there is no such driver.
+// instead says what to write in [driver] for a driver that is supported today and fits all GPUs: from the same source, else
+// from another. It never names a branch that has ended, and is empty if there is no such driver.
 func (p *plan) instead() []string {
 	for i, r := range p.sources() {
 		q := *p
@@ -39,7 +39,7 @@ func (p *plan) instead() []string {
 	return nil
 }
 
-// sources lists where this machine can get a driver, the one that the plan has first.
+// sources lists the repositories that have drivers for this machine; the plan's own comes first.
 func (p *plan) sources() []repositoryRow {
 	list := []repositoryRow{p.repo}
 	rows, _ := p.c.repositories(p.m)
@@ -62,8 +62,8 @@ func (r repositoryRow) word() string {
 	return "distro"
 }
 
-// named is how the spec asks for a branch: a runfile is of one exact version, and the one with the newest security fixes is
-// named. "" if none is known.
+// named returns the text that asks for a branch in the spec. A runfile needs an exact version: named returns the version with
+// the newest security fixes, "" if none is known.
 func (p *plan) named(branch int) string {
 	if p.repo.Source != SourceRunfile {
 		return strconv.Itoa(branch)
@@ -72,7 +72,7 @@ func (p *plan) named(branch int) string {
 	return fix
 }
 
-// works says whether the plan would come to an end with a version of a branch.
+// works says whether the plan would succeed with a version of a branch.
 func (p *plan) works(branch int, version string) bool {
 	flavour, what, _ := p.judge(branch, version)
 	if what != "" {
@@ -84,8 +84,8 @@ func (p *plan) works(branch int, version string) bool {
 	return q.compose() == nil
 }
 
-// alive lists the branches that are chosen unasked and are supported on the machine's day: with long-term support first, then for
-// production; one for new features only where a GPU works with no older one.
+// alive lists the branches that gpuadm chooses unasked and that are supported on the machine's day: long-term support first,
+// then production; a new feature branch only where a GPU works with no older branch.
 func (p *plan) alive() []int {
 	var list []int
 	_, min := p.highest()

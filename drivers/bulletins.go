@@ -32,8 +32,8 @@ func (c Catalog) known() (day string) {
 	return day
 }
 
-// unfixed says in one line which security fixes a driver lacks, "" if none are known that it lacks. Version may be a branch:
-// then that is its newest version. Who is its name in the sentence: "driver 580.95.05".
+// unfixed says in one line which security fixes a driver lacks, "" if it lacks none that is known. version may be a branch,
+// which means its newest version. who names the driver in the sentence: "driver 580.95.05".
 func (c Catalog) unfixed(who, version, day string) string {
 	major, _, exact := strings.Cut(version, ".")
 	branch, err := strconv.Atoi(major)
@@ -55,7 +55,7 @@ func (c Catalog) unfixed(who, version, day string) string {
 	return ""
 }
 
-// endOf returns when a branch ended, "" if it has not by a day.
+// endOf returns when a branch ended, "" if it is not over on that day.
 func (c Catalog) endOf(branch int, day string) string {
 	for _, b := range c.Branches {
 		if b.Branch == branch && b.ended(day) {
@@ -67,10 +67,10 @@ func (c Catalog) endOf(branch int, day string) string {
 	return ""
 }
 
-// forgetful is how old the newest bulletin may be until a newer one is likely: NVIDIA publishes one each quarter.
+// forgetful is the age of the newest known bulletin from which gpuadm expects a newer one: NVIDIA publishes one each quarter.
 const forgetful = 120 * 24 * time.Hour
 
-// outdated says what the loaded driver lacks, unless the choice has said that of the one asked for, and when this release
+// outdated notes which security fixes the loaded driver lacks, unless the choice already warns of it, and whether this release
 // may not know the newest bulletins.
 func (d Driver) outdated(ch Choice, f facts.Facts) (notes []string) {
 	c, err := known(f)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drivers chooses the NVIDIA driver that a machine's GPUs can have, and names the packages that it is made of.
+// Package drivers chooses an NVIDIA driver for a machine's GPUs, and names its packages.
 //
-// What is known of GPUs, branches, repositories and package names is data, in the folder catalog. Choosing is pure: the
-// same catalog, machine and spec give the same driver.
+// The facts about GPUs, branches, repositories and package names are data in the folder catalog. The choice is pure: the same
+// catalog, machine and spec give the same driver.
 package drivers
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
-// Catalog is what is known of NVIDIA's GPUs and drivers. It is not changed once it is loaded.
+// Catalog has the facts about NVIDIA's GPUs and drivers. It does not change after it is loaded.
 type Catalog struct {
 	Architectures []Architecture  `toml:"architectures"`
 	Ranges        []rangeRow      `toml:"ranges"`
@@ -57,19 +57,19 @@ type Architecture struct {
 	Origin
 }
 
-// Load returns the catalog that is built in. Its tables are not written to: all who load it share them.
+// Load returns the built-in catalog. All callers share its tables and must not write to them.
 func Load() Catalog {
 	c := builtin
 	c.withMaps()
 	return c
 }
 
-// decode adds one file. Each holds tables of its own, so the next one adds to what the last one filled in.
+// decode adds the tables of one file to the catalog. No two files have a table in common.
 func (c *Catalog) decode(r io.Reader) error {
 	return toml.NewDecoder(r).DisallowUnknownFields().Decode(c)
 }
 
-// Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. Without a known one it returns what to
+// Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. For an unknown id it returns the architecture to
 // assume, unknown-newer or unknown-older, and false.
 func (c Catalog) Arch(pciID string) (Architecture, bool) {
 	r := c.rangeOf(pciID)
@@ -81,13 +81,13 @@ func (c Catalog) Arch(pciID string) (Architecture, bool) {
 	return Architecture{}, false
 }
 
-// coherent says whether the GPU of a device id and the CPU have one memory.
+// coherent says whether the GPU with a device id shares one memory with the CPU.
 func (c Catalog) coherent(pciID string) bool {
 	r := c.rangeOf(pciID)
 	return r != nil && r.Coherent
 }
 
-// rangeOf is the row that has a device id, nil for what is none.
+// rangeOf returns the row whose range has a device id, nil if the text is no device id.
 func (c Catalog) rangeOf(pciID string) *rangeRow {
 	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
 	for i, r := range c.Ranges {
@@ -105,7 +105,7 @@ func (c Catalog) KnownBad(version, kernel string) (why string) {
 	return c.knownBad(version, kernel, "")
 }
 
-// knownBad asks for one flavour of modules, or for both with "".
+// knownBad is KnownBad for one flavour of modules; "" means both.
 func (c Catalog) knownBad(version, kernel, flavour string) string {
 	for _, b := range c.Bad {
 		if flavour != "" && b.Flavour != "" && b.Flavour != flavour {
@@ -135,7 +135,7 @@ func (c Catalog) UnloadOrder() []string {
 	return names
 }
 
-// Evidence is the oldest and the newest day of what the rows say.
+// Evidence returns the oldest and the newest day on which a row's facts were checked.
 func (c Catalog) Evidence() (oldest, newest string) {
 	for _, table := range []any{c.Branches, c.GPUs, c.Exceptions, c.Repositories, c.Sets, c.Bulletins} {
 		rows := reflect.ValueOf(table)

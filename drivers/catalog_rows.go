@@ -41,17 +41,17 @@ type branchRow struct {
 	Branch      int    `toml:"branch"`
 	Designation string `toml:"designation"`
 	End         string `toml:"end"`
-	Default     string `toml:"default"` // the month since when it is chosen unasked; "" = never
-	Why         string `toml:"why"`     // it is
+	Default     string `toml:"default"` // gpuadm chooses it unasked from this month on; "" = never
+	Why         string `toml:"why"`     // the reason for that
 	VGPU        int    `toml:"vgpu"`    // the release of NVIDIA vGPU with guest drivers of it; 0 if unknown
 	Origin
 }
 
-// ended says whether the branch's end of life is past on a day. A clock that says a day before the row was written is wrong,
-// and the row's date counts. A branch without a known end has not ended.
+// ended says whether the branch's end of life is past on a day. A day before the row's own date comes from a wrong clock: the
+// row's date counts instead. A branch without a known end has not ended.
 func (b branchRow) ended(day string) bool {
 	day = max(day, b.Date)
-	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: no date of that time begins with it, and all are greater.
+	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: later dates do not begin with it, and sort after it.
 	return b.End != "" && len(day) >= len(b.End) && day[:len(b.End)] > b.End
 }
 

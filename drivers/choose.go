@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// What Choice.Source and Choice.Flavour say.
+// Values of Choice.Source and Choice.Flavour.
 const (
 	SourceNVIDIA    = "nvidia"    // NVIDIA's package repository, or a mirror of it
 	SourceAmazon    = "amazon"    // Amazon's repository of NVIDIA's packages
@@ -31,7 +31,7 @@ const (
 	FlavourProprietary = "proprietary"
 )
 
-// Choice is the driver for a machine, and the packages it is made of.
+// Choice is the driver for a machine, and its packages.
 type Choice struct {
 	Source      string
 	Owner       string // with SourceNone: the driver's owner; "" if there is no GPU
@@ -41,17 +41,17 @@ type Choice struct {
 	Version     string // 580.95.05; "" when only a branch is asked for: its newest version
 	Minimum     string // the driver version that the GPUs need at least; "" if none is known
 	Members     []Member
-	Extras      []string // parts of the driver that are asked for where the source has them in its version
+	Extras      []string // parts of the driver that are installed only where the source has them in the driver's version
 	Apart       []string // packages with a driver's name that the source gives versions of their own
 	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
 	Repo        Repository
 	Unlisted    bool              // only the source's own lists say whether it has this version
 	Precompiled bool              // the modules are built and signed by the distribution
-	Without     []string          // kernels that it has no signed modules for, and that are left without
+	Without     []string          // kernels without signed modules, for which gpuadm installs none
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
 	Fabric      string            // what joins the GPUs: FabricOf
-	Reason      string            // why the branch is taken, where none is asked for
-	Guest       bool              // the driver is a guest's, of NVIDIA vGPU
+	Reason      string            // why gpuadm chose the branch, where the spec names none
+	Guest       bool              // a guest driver of NVIDIA vGPU
 	Coherent    bool              // CPU and GPU have one memory
 	CUDA        string            // the newest CUDA major version with programs that run: 13
 	Warnings    []string
@@ -78,8 +78,8 @@ type Repository struct {
 	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
-// Choose chooses the driver for a machine. It is pure. An error is a *trouble.Error; its first sentence says which
-// GPU, or what else, forbids what.
+// Choose chooses the driver for a machine. It is pure. Each error is a *trouble.Error; its first sentence names the GPU or the
+// setting that forbids a driver.
 func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
@@ -112,7 +112,7 @@ func Choose(c Catalog, m hardware.Machine, d spec.Driver) (Choice, error) {
 	return p.choice, nil
 }
 
-// plan is a choice while it is made.
+// plan is a choice in progress.
 type plan struct {
 	c      Catalog
 	m      hardware.Machine
@@ -150,8 +150,8 @@ func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 	return ""
 }
 
-// takeOver says how a driver that has another owner becomes gpuadm's to manage. GPUCluster has no driver of its own: there
-// NVIDIADriver resources bring it, and one of them may be the default for all nodes.
+// takeOver says how gpuadm gets to manage a driver that has another owner. A GPUCluster installs no driver: NVIDIADriver
+// resources install it, and one of them may be the default for all nodes.
 // Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
 // gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
 func takeOver(owner string) string {
@@ -163,17 +163,17 @@ func takeOver(owner string) string {
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
 	case strings.HasPrefix(owner, facts.EKSImage):
-		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make it from one without"
+		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs"
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}
-	return "it cannot be taken over on this system: have its owner bring another version"
+	return "gpuadm cannot take it over on this system: have its owner install another version"
 }
 
 // otherOwner is the owner that a spec names with owner = "other".
 const otherOwner = facts.OtherOwner
 
-// remark fills in what follows from the rest, and says what a person may want to know.
+// remark fills in the fields that follow from the others, and adds the warnings.
 func (p *plan) remark() {
 	ch := &p.choice
 	asked := cmp.Or(ch.Version, ch.Branch)
@@ -203,14 +203,14 @@ func (p *plan) remark() {
 		}
 	}
 	if ch.Version != "" && slices.ContainsFunc(ch.Members, func(m Member) bool { return ch.Precompiled && m.Role == "module" && !m.Lockstep }) {
-		p.warn("the signed modules' packages have the kernel's version, not the driver's: that they are %s shows only when they are installed", ch.Version)
+		p.warn("the signed modules' packages have the kernel's version, not the driver's: whether they are %s is known only after they are installed", ch.Version)
 	}
 }
 
 func (p *plan) remarkBranch() {
 	if i := slices.IndexFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }); i >= 0 && p.d.Version == "" {
 		p.choice.Reason = p.c.Branches[i].Why
-		p.warn("no version is asked for: branch %d is taken, and its newest version: %s", p.branch, cmp.Or(p.choice.Reason, "the only one that "+p.repo.String()+" has"))
+		p.warn("no version is asked for: branch %d is taken, and its newest version: %s", p.branch, cmp.Or(p.choice.Reason, p.repo.String()+" has no other branch"))
 	}
 	asked := cmp.Or(p.choice.Version, p.choice.Branch)
 	if s := p.c.unfixed("driver "+asked, asked, p.m.Day); s != "" {

@@ -22,14 +22,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What joins the GPUs of a machine over NVLink. Which GPUs come with NVLink 5 is the column fabric of catalog/gpus.toml.
+// Kinds of NVLink fabric. The column fabric of catalog/gpus.toml names the GPUs with NVLink 5.
 const (
 	FabricSwitch  = "nvswitch" // NVSwitches on the PCI bus, up to Hopper
 	FabricNVLink5 = "nvlink5"  // Blackwell's switches on the board, managed over InfiniBand functions: HGX B200, B300
 	FabricRack    = "rack"     // switch trays of the rack, which have a fabric manager of their own: GB200, GB300
 )
 
-// FabricOf says what joins the GPUs, "" for nothing that the machine has to manage.
+// FabricOf returns the kind of the GPUs' NVLink fabric, "" if the machine has none to manage.
 func FabricOf(c Catalog, f facts.Facts) string {
 	kind := ""
 	for _, p := range f.GPUs {
@@ -46,7 +46,7 @@ func FabricOf(c Catalog, f facts.Facts) string {
 	return kind
 }
 
-// join adds to a choice what the GPUs' fabric needs of the kernel: the package of its InfiniBand modules.
+// join adds to a choice the package of the kernel's InfiniBand modules, where the GPUs' fabric needs it.
 func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
 	if c.Fabric = FabricOf(catalog, f); c.Source == SourceNone || !managed(c.Fabric, s) {
 		return
@@ -58,14 +58,14 @@ func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
 	}
 }
 
-// managed says whether a fabric manager is to reach NVLink 5's switches from here.
+// managed says whether this machine's fabric manager is to manage NVLink 5's switches.
 func managed(fabric string, s spec.Driver) bool {
 	return fabric == FabricNVLink5 && s.FabricManager != "off"
 }
 
-// modulesExtra names the package that brings a kernel's InfiniBand modules, "" if none does, or none has to. Before 26.04 Ubuntu
-// has them in linux-modules or in linux-modules-extra, which differs by kernel; so it is wanted where the kernel lacks one of
-// them, and where it is installed already. Since 26.04 all are in linux-modules.
+// modulesExtra names the package with a kernel's InfiniBand modules, "" if no package has to be installed. Before 26.04 Ubuntu
+// has them in linux-modules or in linux-modules-extra, depending on the kernel; so gpuadm wants the latter where the kernel
+// lacks one of them, or where it is installed already. Since 26.04 all are in linux-modules.
 // Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.
 func modulesExtra(f facts.Facts, kernel string) string {
 	if f.OS.ID != "ubuntu" || hardware.Compare(f.OS.Version, "26.04") >= 0 || f.Modules == nil {
@@ -78,7 +78,7 @@ func modulesExtra(f facts.Facts, kernel string) string {
 	return "linux-modules-extra-" + kernel
 }
 
-// fabricSide adds to the modules' side what the GPUs' fabric needs of it.
+// fabricSide adds the modules that the GPUs' fabric needs.
 func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *modules.KernelSide) {
 	if managed(c.Fabric, s) {
 		k.Companions = append(k.Companions, facts.InfinibandModules()...)
@@ -93,7 +93,7 @@ func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *modules.KernelSide) 
 	}
 }
 
-// switchReady looks for what NVLink 5's fabric manager needs beside the driver: the switches' management function, an
+// switchReady checks what NVLink 5's fabric manager needs beside the driver: the switches' management function, an
 // InfiniBand device with SW_MNG in its product data, and the module ib_umad to talk to it. The stage before loads the modules.
 // Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; NVIDIA/gpu-driver-container:ubuntu24.04/nvidia-driver.
 func switchReady() converge.Want {
@@ -124,13 +124,13 @@ func switchReady() converge.Want {
 	}
 	return things.Check("NVLink switches can be managed", look, "the fabric manager reaches the switches over InfiniBand",
 		"journalctl -k --grep mlx5, which says why the module mlx5_ib serves no device",
-		"in a virtual machine: hand the switches' network functions to it, which the host has",
+		"in a virtual machine: have the host pass the switches' network functions through to it",
 		`fabricmanager = "off" in [driver], if another system manages the switches`)
 }
 
-// daemonFits finds a daemon of another version than the module, which it refuses to serve. The program is asked and not the
-// package, since a package of one branch may bring the program of another. One that runs was accepted by the module; another
-// is asked only where it is installed, whether it was stopped or has failed.
+// daemonFits refuses a daemon of another version than the module: it would not serve that module. It asks the program and not
+// the package database, since a package of one branch may have the program of another. It passes a daemon that runs, since the
+// module has accepted it, and a unit that is not installed.
 func daemonFits(unit, program, about, pkg, version string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		u, err := v.Unit(ctx, unit)
@@ -147,7 +147,7 @@ func daemonFits(unit, program, about, pkg, version string) converge.Want {
 			return "", err
 		}
 		if is := spokenVersion().FindString(string(out)); is != "" && is != version {
-			return fmt.Sprintf("cannot start %s: it is of version %s and the module of %s, and it serves its own only", about, is, version), nil
+			return fmt.Sprintf("cannot start %s: its version is %s and the module's is %s, and it serves a module of its own version only", about, is, version), nil
 		}
 		return "", nil
 	}
@@ -157,7 +157,7 @@ func daemonFits(unit, program, about, pkg, version string) converge.Want {
 
 var spokenVersion = pattern.Of(`[0-9]{3}\.[0-9]+(\.[0-9]+)?`)
 
-// packageOf names the choice's package of a role, "" if it has none.
+// packageOf returns the choice's package with a role, "" if it has none.
 func (c Choice) packageOf(role string) string {
 	i := slices.IndexFunc(c.Members, func(m Member) bool { return m.Role == role })
 	if i < 0 {

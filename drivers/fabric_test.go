@@ -91,7 +91,7 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
 	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
 	p := drivertest.Problems(t, wants, drivertest.Node(t, "-- sim.toml --\n"+stale+loaded+umad))
-	check.That(t, strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") && strings.Contains(p, "there is no InfiniBand device"), "%v", p)
+	check.That(t, strings.Contains(p, "its version is 580.82.07 and the module's is 580.95.05") && strings.Contains(p, "there is no InfiniBand device"), "%v", p)
 	running := "-- sim.toml --\n" + strings.Replace(stale, "failed", "active", 1) + loaded + umad
 	if p = drivertest.Problems(t, wants, drivertest.Node(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx\n")); !strings.Contains(p, "none says SW_MNG") {
 		t.Error(p)

@@ -10,10 +10,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// ofBranch is a package of kernel modules that Ubuntu's archive builds for a branch and a kernel, and versions as the kernel.
+// ofBranch matches the packages of kernel modules that Ubuntu builds for a branch and a kernel; their version is the kernel's.
 var ofBranch = pattern.Of(`^linux-(?:modules|objects|signatures)-nvidia-([0-9]{3})-`)
 
-// Family are the packages that have to be of the driver's version: its parts, whichever package draws them in.
+// Family returns the packages that must have the driver's version: its parts, whichever package depends on them.
 func (c Choice) Family() *packages.Family {
 	if c.Source == SourceNone || c.Source == SourceRunfile {
 		return nil
@@ -40,8 +40,8 @@ func (c Choice) Family() *packages.Family {
 	return f
 }
 
-// Systems are the operating systems that the catalog knows, as os-release says them: ubuntu-24.04, rocky-9; of those with a driver
-// of their own, and of those of which every version will do, the ID alone.
+// Systems lists the operating systems in the catalog by os-release's ID and VERSION_ID: ubuntu-24.04, rocky-9. A system that
+// has its own driver, or whose every version is supported, is listed by its ID alone.
 func (c Catalog) Systems() []string {
 	var all []string
 	for _, r := range c.Repositories {
@@ -59,7 +59,7 @@ func (c Catalog) Systems() []string {
 	return slices.Compact(all)
 }
 
-// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. Where it is not, like are those of the same name, or all.
+// Knows says whether a system is among Systems, or a minor release of one: rhel-9.6. If not, like lists the systems of that name, or all.
 func (c Catalog) Knows(system string) (known bool, like []string) {
 	all := c.Systems()
 	id, version, _ := strings.Cut(system, "-")

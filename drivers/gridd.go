@@ -17,17 +17,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nvidia-gridd has the licence of a guest of NVIDIA vGPU: without it CUDA fails after a day, or at once. NVIDIA's License System hands it out
-// for a token; the installers of Azure and AWS bring it themselves. Sources: NVIDIA/cloud-native-docs
+// nvidia-gridd gets the licence of a guest of NVIDIA vGPU; without a licence CUDA fails after a day, or at once. NVIDIA's License
+// System issues it for a token; the installers of Azure and AWS include it. Sources: NVIDIA/cloud-native-docs
 // gpu-operator/install-gpu-operator-vgpu.rst; NVIDIA/gpu-driver-container; https://github.com/awslabs/amazon-eks-ami/issues/2450.
 const (
 	GriddUnit   = "nvidia-gridd.service"
 	griddConfig = "/etc/nvidia/gridd.conf"
 )
 
-// griddSets are the keys of gridd.conf that a spec and a cloud ask for; "" takes a key out. The token stays where the operator put it: a
-// copy of a secret is one more. Azure's: MicrosoftDocs/azure-compute-docs linux/n-series-driver-setup.md; Azure/azhpc-images
-// install_nvidiagriddriver.sh.
+// griddSets returns the keys of gridd.conf that a spec and a cloud ask for; "" removes a key. The token stays where the
+// operator put it: gpuadm copies no secret. Azure's keys: MicrosoftDocs/azure-compute-docs linux/n-series-driver-setup.md;
+// Azure/azhpc-images install_nvidiagriddriver.sh.
 func griddSets(s spec.Grid, cloud string) (keys map[string]string) {
 	keys = map[string]string{}
 	if cloud == "azure" {
@@ -42,7 +42,7 @@ func griddSets(s spec.Grid, cloud string) (keys map[string]string) {
 	return keys
 }
 
-// griddWants are of the guest's licence.
+// griddWants returns the wants for the guest's licence.
 func griddWants(s spec.Grid, f facts.Facts) []converge.Want {
 	const why = "has the licence without which CUDA fails on a vGPU"
 	keys, reads := griddSets(s, f.Cloud.Name), []string{griddConfig}
@@ -59,7 +59,7 @@ func griddWants(s spec.Grid, f facts.Facts) []converge.Want {
 	}
 }
 
-// griddThere refuses an installer that brought no daemon: some of R550 do not. Source: https://github.com/Azure/AKS/issues/4880.
+// griddThere refuses an installer without the daemon: some of R550 have none. Source: https://github.com/Azure/AKS/issues/4880.
 func griddThere() converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		is, err := ByInstaller(v)
@@ -71,12 +71,12 @@ func griddThere() converge.Want {
 	return things.Check("the licence's daemon is installed", look, "without a licence CUDA fails on a vGPU", "write the version of another guest driver in [driver]")
 }
 
-// licensed waits until NVML says that each GPU has a licence. It holds nothing else back: the server may come later than the node.
+// licensed waits until NVML says that each GPU has a licence. It blocks no other want: the licence server may start after the node.
 func licensed(f facts.Facts) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		d, err := v.Driver(ctx)
 		if err != nil || !v.Live() {
-			return "", nil // the stage of the modules says it
+			return "", nil // the stage of the modules reports it
 		}
 		for _, g := range d.GPUs {
 			if why := g.Unlicensed(); why != "" {
@@ -88,7 +88,7 @@ func licensed(f facts.Facts) converge.Want {
 	return things.Check("GPUs are licensed", look, "without a licence CUDA fails on a vGPU")
 }
 
-// licence refuses what the guest's daemon would not read.
+// licence refuses settings that nvidia-gridd would not read.
 func (p *plan) licence() error {
 	switch g := p.d.Grid; {
 	case g == spec.Grid{}:

@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// guest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves, and a guest driver that does not go with
-// the host's. A guest driver is of the host's release of vGPU or of the one before.
+// guest refuses a data-centre driver for a GPU that only a guest driver of NVIDIA vGPU serves, and a guest driver that does not
+// match the host's. A guest driver must be of the host's vGPU release or of the release before it.
 // Sources: https://github.com/awslabs/amazon-eks-ami/issues/2808; Azure/AgentBaker pkg/agent/datamodel/gpu_components.go;
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-release-notes-generic-linux-kvm/, "Requirements for using vGPU".
 func (p *plan) guest() error {
@@ -53,7 +53,7 @@ func (p *plan) guest() error {
 	return nil
 }
 
-// vgpuRelease is the release of NVIDIA vGPU with guest drivers of a branch, 0 if unknown.
+// vgpuRelease returns the release of NVIDIA vGPU whose guest drivers are of a branch, 0 if unknown.
 func (c Catalog) vgpuRelease(branch string) int {
 	for _, b := range c.Branches {
 		if strconv.Itoa(b.Branch) == branch {
@@ -63,7 +63,7 @@ func (c Catalog) vgpuRelease(branch string) int {
 	return 0
 }
 
-// guestFiles says where a cloud has its guest drivers, which may not be handed on. Sources: GoogleCloudPlatform/compute-gpu-installation
+// guestFiles says where a cloud publishes its guest drivers, which may not be redistributed. Sources: GoogleCloudPlatform/compute-gpu-installation
 // linux/sync_drivers.py; Azure/azhpc-extensions NvidiaGPU/resources.json; awslabs/amazon-eks-ami install-nvidia-driver.sh.
 func guestFiles(cloud string) string {
 	switch cloud {

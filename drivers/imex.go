@@ -19,14 +19,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. One process of a node may be it: under the DRA driver's
-// ComputeDomains that is a pod's, and a unit of the host that runs keeps the pod's from starting (NV_ERR_IN_USE).
+// NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. Only one may run on a node: under the DRA driver's
+// ComputeDomains a pod runs it, and an IMEX that runs on the host keeps the pod's from starting (NV_ERR_IN_USE).
 // Sources: kubernetes-sigs/dra-driver-nvidia-gpu:site/content/docs/prerequisites.md;
 // NVIDIA/cloud-native-docs:gpu-operator/dra-intro-install.rst; https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/.
 const (
 	IMEXUnit   = "nvidia-imex.service"
 	IMEXConfig = "/etc/nvidia-imex/config.cfg"
-	FormKeys   = "keys"                              // what the journal calls the form of IMEXConfig and gridd.conf: TakeOutKeys takes edits out of it
+	FormKeys   = "keys"                              // the journal's name for the form of IMEXConfig and gridd.conf; TakeOutKeys takes edits out of it
 	IMEXNodes  = "/etc/nvidia-imex/nodes_config.cfg" // one address a line, the same on all nodes: imex-guide/config.html
 
 	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the host's IMEX whether it is ready:
@@ -49,8 +49,8 @@ const (
 	imexNodesFile = "IMEX_NODE_CONFIG_FILE"
 )
 
-// imexWants are of the host's IMEX on machines of a rack. What cannot be seen from here is who is to run it: nothing on the
-// host differs between the DRA driver's two modes. So auto is right for its default, and the spec says the other.
+// imexWants returns the wants for the host's IMEX on machines of a rack. The host does not show whether it or a pod is to run IMEX:
+// nothing on it differs between the DRA driver's two modes. So auto assumes that driver's default, and the spec states the other mode.
 func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	switch {
 	case s.IMEX == "host" && s.Fabric != FabricRack && f.Live:
@@ -82,7 +82,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	return append(wants,
 		things.Exact(imexDropIn+"/gpuadm.conf", []byte(imexDropInText), 0o644, "IMEX makes its command socket below /etc"),
 		things.UnitFilesRead("systemd starts units as it has read them", IMEXUnit),
-		things.Unmasked(things.Running(IMEXUnit, why)), // a mask is what ComputeDomains ask for, and the spec asks for the other
+		things.Unmasked(things.Running(IMEXUnit, why)), // ComputeDomains require a masked unit, and the spec asks for the host's IMEX
 		imexAnswers(s.IMEXNodes),
 		imexFresh(),
 	), nil
@@ -90,7 +90,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 
 func imexNodesText(nodes []string) string { return strings.Join(nodes, "\n") + "\n" }
 
-// imexNodesKnown refuses a host's IMEX that has no list of its nodes.
+// imexNodesKnown refuses to run the host's IMEX without a list of its nodes.
 func imexNodesKnown(named bool) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		if named {
@@ -113,13 +113,13 @@ func imexNodesKnown(named bool) converge.Want {
 		"or write them to "+IMEXNodes+", one a line")
 }
 
-// imexNotes says who runs IMEX on a machine of a rack.
+// imexNotes notes whether the host or a pod runs IMEX on a machine of a rack.
 func (d Driver) imexNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source == SourceNone || c.Fabric != FabricRack || s.Driver.IMEX == "off" {
 		return nil
 	}
-	config, _ := v.ReadFile(IMEXConfig) // none before the package comes
+	config, _ := v.ReadFile(IMEXConfig) // missing until the package is installed
 	socket := imexValues(config)[imexPath]
 	if s.Driver.IMEX == "host" {
 		if socket == "" {
@@ -150,11 +150,11 @@ func imexLine(line string) (key, value string, is bool) {
 	return strings.TrimSpace(key), strings.TrimSpace(value), is && !strings.HasPrefix(key, "#")
 }
 
-// editIMEX enables the command service, on a socket where none is set, and names our file of nodes where we write one.
+// editIMEX enables the command service, sets its socket where none is set, and names gpuadm's file of nodes where gpuadm writes one.
 func editIMEX(nodes bool) func([]byte) ([]byte, error) {
 	return func(found []byte) ([]byte, error) {
 		if found == nil {
-			return nil, nil // the package brings it
+			return nil, nil // the package installs it
 		}
 		out := setKey(found, imexEnabled, "1")
 		if imexValues(out)[imexPath] == "" {
@@ -189,7 +189,7 @@ func setKey(config []byte, key, value string) []byte {
 	return []byte(out.String())
 }
 
-// setKeys sets keys; "" takes one out.
+// setKeys sets keys; "" removes a key.
 func setKeys(config []byte, keys map[string]string) []byte {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if keys[key] == "" {

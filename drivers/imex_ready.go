@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// imexPatience is how long IMEX may take from its start until it is ready; with its peers there it takes seconds.
+	// imexPatience is how long IMEX may take to become ready; when its peers run, it takes seconds.
 	imexPatience = time.Minute
 	imexPause    = time.Second
 )
@@ -35,26 +35,26 @@ func imexFresh() converge.Want {
 	return w
 }
 
-// IsIMEX says whether the name of a thing of kind restart is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
-// be ready: what it restores may be a configuration under which it does not answer.
+// IsIMEX says by its name whether a thing of kind restart is IMEX's: undo then builds it by NewIMEX. Undo does not wait for
+// IMEX to be ready: it may restore a configuration under which IMEX does not answer.
 func IsIMEX(name string) bool { return name == IMEXUnit }
 
-// NewIMEX builds IMEX's thing of kind restart again.
+// NewIMEX builds IMEX's thing of kind restart for undo.
 func NewIMEX(files []string) converge.Thing {
 	return freshIMEX{things.NewRestart(IMEXUnit, files, nil)}
 }
 
 func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Follower.Look(ctx, v)
-	state = things.DaemonState(state) // a mask is for the want of the unit, which comes before this one
+	state = things.DaemonState(state) // the want of the unit, which comes before this one, handles a mask
 	if err == nil && (state == "inactive" || state == "") {
 		return "", host.Later{Until: "its start"}
 	}
 	return state, err
 }
 
-// imexAnswers wants this node's IMEX ready. One that does not run, or that runs with other files than wanted, is judged
-// when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for their administrator.
+// imexAnswers wants this node's IMEX ready. While IMEX does not run, or runs with other files than wanted, it waits: the
+// restart checks that. An IMEX that is not ready blocks no other want: it may wait for other nodes, or for their administrator.
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		state, err := NewIMEX([]string{IMEXConfig, IMEXNodes}).Look(ctx, v)
@@ -90,15 +90,15 @@ func imexTry() []string {
 	}
 }
 
-// imexReady waits until nvidia-imex-ctl says that this node's IMEX is ready, for as long as one that was just started may take.
-// It prints one word: READY, INITIALIZING, STARTING_AUTH_SERVER, WAITING_FOR_PEERS, WAITING_FOR_RECOVERY, INIT_GPU, SHUTTING_DOWN
-// or UNAVAILABLE. Nodes that wait for each other are not turned back: each would take itself away from the others.
+// imexReady waits until nvidia-imex-ctl reports this node's IMEX as ready, for as long as a start may take. The tool prints one
+// word: READY, INITIALIZING, STARTING_AUTH_SERVER, WAITING_FOR_PEERS, WAITING_FOR_RECOVERY, INIT_GPU, SHUTTING_DOWN or
+// UNAVAILABLE. gpuadm does not roll back nodes that wait for each other: each rollback would take a node away from the others.
 // Sources: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/cmdservice.html; DCGM_FI_IMEX_DAEMON_STATUS in
 // dcgmlib/dcgm_fields.h of https://github.com/NVIDIA/DCGM; cmd/compute-domain-daemon/main.go in
 // https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, which takes "READY\n" for ready and nothing else.
 func imexReady(ctx context.Context, v host.View) error {
 	if config, err := v.ReadFile(IMEXConfig); err != nil || imexValues(config)[imexEnabled] != "1" {
-		return nil // as it was before us, to which a restart that failed goes back: it does not answer
+		return nil // the file from before gpuadm, which a rollback restores: IMEX does not answer under it
 	}
 	u, err := v.Unit(ctx, IMEXUnit)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NextKernel warns before a reboot: boot loaders start the newest installed kernel, and one that has no module nvidia, or
-// a module of another version than the rest, comes up without the GPUs. version is what the module must be, "" for any;
-// c says what a kernel without a module needs. "" if the next kernel has what it needs.
+// NextKernel warns before a reboot: boot loaders start the newest installed kernel, and a kernel without a module nvidia, or
+// with a module of another version than the rest, boots without the GPUs. version is the version that the module must have, ""
+// for any; c says what a kernel without a module needs. The result is "" if the next kernel has what it needs.
 func NextKernel(version string, m facts.Modules, c Choice) string {
 	if len(m.Kernels) == 0 {
 		return ""
@@ -22,7 +22,7 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	switch {
 	case next.Problem != "":
 		problem = next.Problem
-	case next.Nvidia == nil && c.Owner != "": // who may bring it when the kernel has started, as on Container-Optimized OS
+	case next.Nvidia == nil && c.Owner != "": // the owner may install it after the boot, as on Container-Optimized OS
 		return ""
 	case next.Nvidia == nil && len(next.Unlisted) > 0:
 		problem = fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
@@ -44,8 +44,8 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	return fmt.Sprintf("the next boot starts kernel %s, without the GPUs: %s", next.Kernel, problem)
 }
 
-// brings names the package that a kernel gets its module with: the distribution's signed modules, or the headers that DKMS
-// builds against; both in words where the choice names none for that kernel.
+// brings names the package that gives a kernel its module: the distribution's signed modules, or the headers that DKMS builds
+// against. Where the choice names no package for that kernel, it describes both.
 func (c Choice) brings(kernel string) string {
 	role := "headers"
 	if c.Precompiled {
@@ -73,7 +73,7 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []strin
 		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: reload it or reboot", m.Version, v))
 	}
 	if otherKernel(f) && m.Version == "" {
-		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(f.Kernel.Targets(f.Live), ", ")))
+		sentences = append(sentences, fmt.Sprintf("kernel %s runs and is not installed: the driver is for %s, and works after that kernel is booted", f.Kernel.Running, strings.Join(f.Kernel.Targets(f.Live), ", ")))
 	}
 	if len(m.Nouveau) > 0 {
 		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))

@@ -12,15 +12,15 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
-// limit is what one GPU asks of a driver.
+// limit says which drivers one GPU works with.
 type limit struct {
 	gpu   hardware.Device
 	arch  Architecture
-	known bool // the architecture is
+	known bool // the catalog knows the architecture
 	row   gpuRow
 }
 
-// limits returns what each GPU asks, in the order of their addresses, so that the same one is blamed each time.
+// limits returns the limit of each GPU, ordered by address, so that errors always name the same GPU.
 func (c Catalog) limits(m hardware.Machine) []limit {
 	var all []limit
 	for _, g := range m.GPUs {
@@ -66,7 +66,7 @@ func below(asked, min string) bool {
 	return hardware.Compare(asked, min) < 0
 }
 
-// first returns the first GPU with an architecture that says this of open kernel modules.
+// first returns the first GPU whose architecture has this value for open kernel modules: must, may or no.
 func (p *plan) first(open string) (limit, bool) {
 	i := slices.IndexFunc(p.limits, func(l limit) bool { return l.arch.Open == open })
 	if i < 0 {
@@ -75,7 +75,7 @@ func (p *plan) first(open string) (limit, bool) {
 	return p.limits[i], true
 }
 
-// mixed refuses GPUs that no driver has in common, and kernel modules that the GPUs forbid.
+// mixed refuses GPUs that no single driver serves, and kernel modules that the GPUs do not work with.
 func (p *plan) mixed() error {
 	for _, l := range p.limits {
 		if l.arch.Name == "" {
@@ -128,7 +128,7 @@ func (p *plan) settle(branch int, flavour string) {
 	p.branch, p.choice.Branch, p.choice.Flavour = branch, strconv.Itoa(branch), flavour
 }
 
-// careful takes the first branch of those that may be chosen unasked that fits, or the branch of the archive.
+// careful chooses the first of the supported branches that fits.
 func (p *plan) careful() error {
 	supported := p.supported()
 	old, last := p.oldest()
@@ -153,14 +153,14 @@ func (p *plan) careful() error {
 			return nil
 		}
 		if last > 0 && b > last && b > slices.Min(supported) {
-			continue // an older one is meant for this GPU, and what forbids that one is the reason
+			continue // an older branch is meant for this GPU: the error says what forbids that branch
 		}
 		why = append(why, err)
 	}
 	return why[0]
 }
 
-// supported lists the branches that may be chosen unasked, the most careful first. An archive that has one branch has no other choice.
+// supported lists the branches that gpuadm may choose unasked, the safest first; for an archive with one branch, that branch.
 func (p *plan) supported() []int {
 	if p.repo.First > 0 && p.repo.First == p.repo.Last {
 		return []int{p.repo.First}
@@ -168,7 +168,7 @@ func (p *plan) supported() []int {
 	return p.alive()
 }
 
-// fits returns the kernel modules to take with a branch, or why something forbids it. Asked is the branch or a version.
+// fits returns the flavour of kernel modules for a branch, or an error that says what forbids the branch. asked is the branch or a version.
 func (p *plan) fits(branch int, asked string) (flavour string, err error) {
 	flavour, what, more := p.judge(branch, asked)
 	if what != "" {
@@ -198,7 +198,7 @@ func (p *plan) judge(branch int, asked string) (flavour, what string, more []str
 	return flavour, what, more
 }
 
-// highest returns the GPU that needs the newest driver, and which.
+// highest returns the GPU that needs the newest driver, and that driver's version.
 func (p *plan) highest() (of limit, min string) {
 	for _, l := range p.limits {
 		if m := l.min(); m != "" && (min == "" || hardware.Compare(m, min) > 0) {
@@ -218,7 +218,7 @@ func (p *plan) oldest() (of limit, last int) {
 	return of, last
 }
 
-// flavour picks the kernel modules for a branch; whether they exist is asked by possible.
+// flavour picks the kernel modules for a branch; possible checks whether they exist.
 func (p *plan) flavour(branch int) string {
 	_, must := p.first("must")
 	_, no := p.first("no")
@@ -230,7 +230,7 @@ func (p *plan) flavour(branch int) string {
 	case p.d.Modules == FlavourOpen || p.d.Modules == FlavourProprietary:
 		return p.d.Modules
 	case p.repo.Streams && p.d.Build == "precompiled":
-		return FlavourProprietary // the streams have signed modules of that kind alone
+		return FlavourProprietary // the streams have signed modules of that flavour only
 	case p.repo.OpenOnly, p.d.GDS && p.repo.Source == SourceNVIDIA:
 		return FlavourOpen
 	}
@@ -245,7 +245,7 @@ func (p *plan) flavour(branch int) string {
 	return FlavourProprietary
 }
 
-// proprietaryLast is the last branch of which the repository has proprietary kernel modules.
+// proprietaryLast returns the last branch with proprietary kernel modules in the repository.
 func (p *plan) proprietaryLast() int {
 	return cmp.Or(p.repo.ProprietaryLast, p.c.rule("proprietary-last"))
 }

@@ -53,7 +53,7 @@ func (p *plan) compose() error {
 	return p.ownNames()
 }
 
-// built settles whether the distribution's signed modules are taken.
+// built decides whether to install the distribution's signed modules.
 func (p *plan) built() error {
 	if p.d.Build == "precompiled" && !p.repo.Precompiled {
 		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
@@ -88,7 +88,7 @@ func (p *plan) built() error {
 		case p.d.Build == "precompiled":
 			return refuse(fmt.Sprintf("cannot take precompiled kernel modules for kernel %s: %s has no %s", kernel, p.repo, name),
 				`write build = "auto" in [driver], by which DKMS builds them, or run a kernel that has them`,
-				"apt-get update, if the archive has them since")
+				"apt-get update, if the archive has them by now")
 		default:
 			without, lacking = append(without, kernel), append(lacking, name)
 		}
@@ -98,7 +98,7 @@ func (p *plan) built() error {
 	case p.signedStay(has):
 		p.m.Kernels, p.choice.Without = has, without
 		for i, kernel := range without {
-			p.warn("%s has no signed modules for kernel %s (%s): it is left without, since what DKMS builds would come before those of kernel %s too; it has no GPUs until there are some", p.repo, kernel, lacking[i], p.m.Running)
+			p.warn("%s has no signed modules for kernel %s (%s): gpuadm installs none for it, since modules built by DKMS would replace those of kernel %s too; that kernel has no GPUs until signed modules are published", p.repo, kernel, lacking[i], p.m.Running)
 		}
 	default:
 		p.choice.Precompiled = false
@@ -107,16 +107,16 @@ func (p *plan) built() error {
 	return nil
 }
 
-// signedStay says whether signed modules are kept to though some kernels have none: where the kernel that runs has them in
-// place, or would load no others. DKMS's package builds for every kernel with headers, and depmod takes updates/dkms before
-// kernel/ (Ubuntu's /etc/depmod.d/ubuntu.conf), so that both cannot lie beside each other.
+// signedStay says whether to stay with signed modules though some kernels have none: where the running kernel has them
+// installed, or would load no others. DKMS builds for every kernel with headers, and depmod prefers updates/dkms to kernel/
+// (Ubuntu's /etc/depmod.d/ubuntu.conf), so the two cannot coexist.
 func (p *plan) signedStay(has []string) bool {
 	m, there := p.m.OnDisk[p.m.Running]
 	return slices.Contains(has, p.m.Running) && (there && !m.DKMS || p.m.RefusesBuilds)
 }
 
-// unsigned names the package of signed modules that a kernel would need and that is not available. A kernel that has modules
-// of the branch has shown already which they are, and stays with them. Where that is not known, apt decides.
+// unsigned names the package of signed modules that a kernel would need and that is not available. A kernel that has modules of
+// the branch keeps them, signed or built. Where the available packages are not known, apt decides.
 func (p *plan) unsigned(kernel string) (name string, lacks bool) {
 	if name = p.rendered(p.signedModule().Name, kernel); name == "" {
 		return "", false
@@ -138,7 +138,7 @@ func (p *plan) signedModule() memberRow {
 	return memberRow{}
 }
 
-// wants says which conditions of members hold.
+// wants returns the conditions of members that are met.
 func (p *plan) wants() map[string]bool {
 	has := map[string]bool{}
 	for _, l := range p.limits {
@@ -163,13 +163,13 @@ func (p *plan) wants() map[string]bool {
 	}
 }
 
-// lacks refuses a source without a companion that the GPUs cannot do without: taking it from another one would mix
-// packages that do not fit together. Others are missed, and said so.
+// lacks refuses a source without a companion that the GPUs need: a companion from another source would mix packages that do not
+// fit together. It only warns of a missing companion that the GPUs do not need.
 func (p *plan) lacks(want map[string]bool, set setRow) error {
 	const without = `fabricmanager = "off"`
 	for _, c := range []struct {
 		when, name string
-		without    string // how the spec does without it; "" where it is only missed
+		without    string // the setting that does without it; "" for a warning only
 	}{
 		{"fabric", "the fabric manager", without},
 		{"nvlsm", "the NVLink subnet manager (nvlsm)", without},
@@ -193,7 +193,7 @@ func (p *plan) lacks(want map[string]bool, set setRow) error {
 	return nil
 }
 
-// set returns the names for the repository and the branch.
+// set returns the package names for the repository and the branch.
 func (p *plan) set() (setRow, bool) {
 	for _, s := range p.c.Sets {
 		if slices.Contains(s.Sources, p.repo.Source) && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
@@ -203,7 +203,7 @@ func (p *plan) set() (setRow, bool) {
 	return setRow{}, false
 }
 
-// member adds a row's packages, one for each kernel where the name has one in it.
+// member adds a row's packages, one for each kernel if the name has a kernel in it.
 func (p *plan) member(row memberRow, want map[string]bool) {
 	if !row.in(p.branch) || row.Arch != "" && row.Arch != p.m.Arch || strings.Contains(row.Name, "{v}") && p.choice.Version == "" {
 		return
@@ -229,7 +229,7 @@ func (p *plan) member(row memberRow, want map[string]bool) {
 	}
 }
 
-// rendered is a member's name with branch, version and kernel put in.
+// rendered returns a member's name with branch, version and kernel filled in.
 func (p *plan) rendered(name, kernel string) string {
 	pages := ""
 	if strings.HasSuffix(kernel, "+64k") {
@@ -291,7 +291,7 @@ func (p *plan) add(m Member) {
 	}
 }
 
-// tools adds what builds modules: DKMS, a compiler and the headers of exactly the target kernels.
+// tools adds the packages that build modules: DKMS, a compiler and the headers of exactly the target kernels.
 func (p *plan) tools() {
 	if p.repo.Family == "" {
 		p.warn("what builds kernel modules on %s is not known: DKMS, a compiler and each kernel's headers must be there", p.system())
@@ -328,7 +328,7 @@ func (h headerRow) fits(family, id, kernel string) bool {
 		strings.HasPrefix(kernel, h.Prefix) && strings.Contains(kernel, h.Contains) && strings.HasSuffix(kernel, h.Suffix)
 }
 
-// exceptions returns the rows that are for the machine, one of its GPUs, and the version or branch asked for.
+// exceptions returns the rows that apply to the machine, to one of its GPUs, and to the version or branch asked for.
 func (p *plan) exceptions(asked string) []exceptionRow {
 	family, _, _ := strings.Cut(p.m.Instance, ".")
 	var rows []exceptionRow
@@ -351,7 +351,7 @@ func (p *plan) exceptions(asked string) []exceptionRow {
 	return rows
 }
 
-// parameters takes over the exceptions' module parameters that the spec does not set.
+// parameters adds the exceptions' module parameters that the spec does not set.
 func (p *plan) parameters() {
 	for _, e := range p.exceptions(cmp.Or(p.choice.Version, p.choice.Branch)) {
 		if cmp.Or(e.Flavour, p.choice.Flavour) != p.choice.Flavour {

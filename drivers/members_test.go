@@ -132,7 +132,7 @@ func TestWarnings(t *testing.T) {
 		{aws, with(driver("580"), "modules", "open"), []string{"AWS runs these instances on the proprietary modules without GPU firmware; open kernel modules were chosen nevertheless"}},
 		{machine("ubuntu", "24.04", "amd64", "4000"), driver("595"), []string{"GPU 0000:01:00.0 (device 4000) is newer than this release knows: open kernel modules are taken, and it may need a newer driver"}},
 		{machine("ubuntu", "24.04", "amd64", "1900"), driver("580"), []string{"GPU 0000:01:00.0 (device 1900) is not known to this release, and older than Turing by its id: proprietary kernel modules are taken"}},
-		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.178.04"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: that they are 580.178.04 shows only when they are installed"}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.178.04"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: whether they are 580.178.04 is known only after they are installed"}},
 		{suse, with(driver("580.178.04"), "source", "runfile"), []string{"what builds kernel modules on sles 15.6 is not known: DKMS, a compiler and each kernel's headers must be there"}},
 	} {
 		check.None(t, cmp.Diff(x.want, choose(t, x.m, x.d).Warnings), "%s %s:", x.m.ID, x.d.Version)
@@ -381,7 +381,7 @@ func TestSignedStay(t *testing.T) {
 			continue
 		}
 		message := strings.Join(ch.Warnings, "\n")
-		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(message, "DKMS builds them") {
+		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+" ("+signed(newer)+"): gpuadm installs none for it") || strings.Contains(message, "DKMS builds them") {
 			t.Errorf("%s: without %v\n%s", x.name, ch.Without, message)
 		}
 		for _, member := range ch.Members {

@@ -12,29 +12,29 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// overlay is the machine's own catalog. Its rows come before those of this release: the first that fits counts, so that a
-// package that a repository has renamed needs no new release.
+// overlay is the machine's own catalog. Its rows come before those of this release, and the first row that fits counts: a
+// package that a repository renames needs no new release.
 const overlay = "/etc/gpuadm/catalog.toml"
 
-// maxOverlay is the size of the largest overlay in bytes, as much as the catalog itself has: the strict reader's time grows with the
-// square of the keys that it does not know.
+// maxOverlay is the largest size of an overlay in bytes, about that of the catalog: the strict reader's time grows with the
+// square of the number of unknown keys.
 const maxOverlay = 64 << 10
 
-// overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column, and quotes nothing of
-// a private file, which not every user can read.
+// overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column; it quotes
+// nothing of a private file, which not every user may read.
 func (c Catalog) overlaid(text []byte, private bool) (Catalog, error) {
 	if len(text) == 0 {
 		return c, nil
 	}
 	if len(text) > maxOverlay {
-		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: it has %d bytes, and at most %d are read", overlay, len(text), maxOverlay), "leave the rows that this machine needs")
+		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: it has %d bytes, and at most %d are read", overlay, len(text), maxOverlay), "keep only the rows that this machine needs")
 	}
 	var over Catalog
 	if err := over.decode(bytes.NewReader(text)); err != nil {
 		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err, private)),
 			"fix the line; its tables and keys are those of drivers/catalog in gpuadm's source", "or remove the file: this release's catalog is used then")
 	}
-	// Of keys and branches there is one row each: those of the overlay replace ours.
+	// Keys and branches have one row each: a row of the overlay replaces the catalog's.
 	c.Keys = slices.DeleteFunc(slices.Clone(c.Keys), func(k keyRow) bool {
 		return slices.ContainsFunc(over.Keys, func(o keyRow) bool { return o.Name == k.Name })
 	})
@@ -48,7 +48,7 @@ func (c Catalog) overlaid(text []byte, private bool) (Catalog, error) {
 	return over, nil
 }
 
-// where is what is wrong in a TOML file, and in which line and column.
+// where says what is wrong in a TOML file, with line and column.
 func where(err error, private bool) string {
 	wrong, unknown := (*toml.DecodeError)(nil), (*toml.StrictMissingError)(nil)
 	switch {

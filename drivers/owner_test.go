@@ -46,10 +46,10 @@ func TestOwners(t *testing.T) {
 		{"operator, and we", release("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"", []string{"left to NVIDIA's GPU Operator", "driver.enabled=false"}},
 		{"spec", release("ubuntu"), "version = \"570\"\nowner = \"other\"", []string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"}},
 		{"ostree", release("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
-		{"cos", release("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot be taken over"}},
-		{"flatcar", release("flatcar"), `version = "590"`, []string{"Flatcar", "cannot be taken over"}},
+		{"cos", release("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot take it over on this system"}},
+		{"flatcar", release("flatcar"), `version = "590"`, []string{"Flatcar", "cannot take it over on this system"}},
 		{"bottlerocket", release("bottlerocket"), `version = "580.95.05"`, []string{"cannot prepare a node of Bottlerocket"}},
-		{"talos", release("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
+		{"talos", release("talos"), `version = "590"`, []string{"Talos", "cannot take it over on this system"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := must.Get(simhost.New([]byte(ownedNode + test.files)))(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
-// Reload wants the module nvidia loaded as it lies on disk, whichever version that is, and its initial file system made after
-// modprobe's settings.
+// Reload wants the loaded module nvidia to be the module on disk, whichever version that is, and the initial file system
+// rebuilt after changes of modprobe's settings.
 func Reload(f facts.Facts) []converge.Want {
 	return []converge.Want{modules.Loaded(f, modules.KernelSide{}), things.Resumed()}
 }
@@ -30,7 +30,7 @@ func NoNouveau(f facts.Facts) ([]converge.Want, error) {
 	return append(wants, Reload(f)...), nil
 }
 
-// Serving wants a daemon of the driver's to run: PersistencedUnit or FabricManagerUnit.
+// Serving wants one of the driver's daemons to run: PersistencedUnit or FabricManagerUnit.
 func Serving(unit string) []converge.Want {
 	wants := []converge.Want{things.Running(unit, "the driver needs it")}
 	if unit == FabricManagerUnit {

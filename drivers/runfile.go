@@ -18,10 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// runfile is a driver that NVIDIA's own installer has put on the machine. There is one at most, so it has one name, and
-// its state says which: "580.95.05 open", and after a comma what is wrong with it. What was installed is read from what
-// the installer wrote about itself, and from its files; the .run file of each version we install is kept, so that undo can
-// go back to it.
+// runfile is a driver that NVIDIA's own installer has installed. A machine has at most one, so the thing has one name, and its
+// state is the version: "580.95.05 open", and after a comma a fault. gpuadm reads the state from the installer's log and from
+// the installed files. It keeps the .run file of each version that it installs, so that undo can reinstall that version.
 type runfile struct {
 	version, flavour string
 	url, sha256      string
@@ -29,9 +28,9 @@ type runfile struct {
 }
 
 const (
-	// Runfiles is the folder where the installers lie: VERSION-SHA256.run.
+	// Runfiles is the folder of the kept installers: VERSION-SHA256.run.
 	Runfiles = converge.Home + "/runfiles"
-	// installerLog is where the installer says what it has installed, for its own uninstaller: BACKUP_LOG in backup.c of
+	// installerLog is where the installer records what it has installed, for its uninstaller: BACKUP_LOG in backup.c of
 	// https://github.com/NVIDIA/nvidia-installer.
 	installerLog = "/var/lib/nvidia/log"
 	uninstaller  = "/usr/bin/nvidia-uninstall"
@@ -48,14 +47,15 @@ func RunfileWant(c Choice, sha256 string, via host.Via) converge.Want {
 	}
 }
 
-// NewRunfile builds the thing again for undo, which takes the installers that were kept.
+// NewRunfile builds the thing for undo, which uses the kept installers.
 func NewRunfile(string) converge.Thing { return runfile{} }
 
 func (r runfile) wanted() converge.State { return converge.State(r.version + " " + r.flavour) }
 
 func (r runfile) Ref() converge.Ref { return converge.Ref{Kind: "runfile", Name: "nvidia"} }
 
-// Look reads what is installed. In an image the installer runs as in any chroot: it is given the image's kernel, and then loads no module.
+// Look reads what is installed. In an image gpuadm names the image's kernel to the installer, which then loads no module, as in
+// any chroot.
 // Sources: get_kernel_name in kernel.c of nvidia-installer 580.65.06, and test_kernel_modules in 470.256.02;
 // tools/osbuilder/rootfs-builder/nvidia/nvidia_chroot.sh of https://github.com/kata-containers/kata-containers, which runs it so.
 func (r runfile) Look(_ context.Context, v host.View) (converge.State, error) {
@@ -71,7 +71,7 @@ var (
 	sourceLicense = pattern.Of(`MODULE_LICENSE\("([^"]*)"\)`)
 )
 
-// ByInstaller says which driver NVIDIA's installer has put here; "" if none. The first line of its log says the version,
+// ByInstaller says which driver NVIDIA's installer has installed; "" if none. The first line of its log has the version,
 // as "1.0-5809505 (580.95.05)": create_backwards_compatible_version_string in backup.c.
 func ByInstaller(v host.View) (converge.State, error) {
 	log, err := v.ReadFile(installerLog)
@@ -99,8 +99,8 @@ func ByInstaller(v host.View) (converge.State, error) {
 	return converge.State(state), nil
 }
 
-// libraryProblem checks whether the library by which all others talk to the driver is the one that was installed: a package
-// may have taken its place. A line "1: PATH" is a file that was installed.
+// libraryProblem checks that the library by which all others talk to the driver is still the installer's: a package may have
+// replaced it. A line "1: PATH" of the log names an installed file.
 func libraryProblem(v host.View, version, files string) (string, error) {
 	for line := range strings.Lines(files) {
 		number, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -113,7 +113,7 @@ func libraryProblem(v host.View, version, files string) (string, error) {
 			return "", err
 		}
 		link := path.Dir(name) + "/libnvidia-ml.so.1"
-		is, err := v.Resolve(link) // of a link that is not there it says the name
+		is, err := v.Resolve(link) // for a missing link it returns the name
 		switch {
 		case err != nil || is == link:
 			return link + " is gone", nil
@@ -134,7 +134,7 @@ func uninstallerProblem(v host.View, _, _ string) (string, error) {
 	return "", nil
 }
 
-// sourceFlavour is that of the modules' source, by the licence that it declares: the file was nv-frontend.c, and is nv.c.
+// sourceFlavour returns the flavour of the modules' source, by the licence that nv.c declares, or nv-frontend.c in older versions.
 // Source: kernel-open/nvidia of https://github.com/NVIDIA/open-gpu-kernel-modules.
 func sourceFlavour(v host.View, version string) (string, error) {
 	for _, name := range []string{"nv-frontend.c", "nv.c"} {
@@ -151,7 +151,7 @@ func sourceFlavour(v host.View, version string) (string, error) {
 	return "", nil
 }
 
-// runfileOf is where a version's installer is kept; "" if it is not.
+// runfileOf returns the path of a version's kept installer; "" if there is none.
 func runfileOf(v host.View, version string) (string, error) {
 	names, err := v.ReadDir(Runfiles)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +170,7 @@ func versionIn(state converge.State) string {
 	return strings.TrimSuffix(version, ",")
 }
 
-// Validate refuses what would end in a mix of two drivers, what has no way back, and what has no room.
+// Validate refuses a change that would mix two drivers, that gpuadm could not roll back, or that does not fit on the disk.
 func (r runfile) Validate(ctx context.Context, v host.View, before, after converge.State) error {
 	if after == "" {
 		return nil
@@ -213,7 +213,7 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	}
 	out, err := v.Ask(ctx, argv...)
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) && ce.Code == 1 {
-		err = nil // dpkg-query: for one of the patterns there is none
+		err = nil // dpkg-query fails if one of the patterns matches no package
 	}
 	if errors.As(err, new(host.Later)) {
 		return nil, nil
@@ -228,8 +228,8 @@ func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	return names, err
 }
 
-// besideDriver says whether a package with the driver's words in its name brings none of its files: the container
-// toolkit, and Debian's tools that tell which driver a GPU needs and that remove the installer's leftovers.
+// besideDriver says whether a package is named like the driver's but has none of its files: the container toolkit, and Debian's
+// tools that name the driver for a GPU and that remove the installer's leftovers.
 func besideDriver(name string) bool {
 	for _, part := range []string{"container", "nvidia-detect", "nvidia-support", "nvidia-installer-cleanup", "nvidia-gds", "nvidia-fs"} {
 		if strings.Contains(name, part) {

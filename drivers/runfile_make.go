@@ -27,11 +27,11 @@ const (
 	uninstallerWords = "/var/log/nvidia-uninstall.log"
 
 	MaxRunfile  = 2 << 30   // bytes; those of 2026 have 0.4 GiB
-	runfileSize = 512 << 20 // bytes that one is taken to have before it is there
-	unpacked    = 4         // how many times its size it has when unpacked, and again when installed, at most
+	runfileSize = 512 << 20 // bytes; the assumed size of an installer before its download
+	unpacked    = 4         // an installer takes at most this many times its size unpacked, and again that much installed
 )
 
-// Make installs the version, or takes it away. It is the installer that replaces an earlier one of its own.
+// Make installs or uninstalls the version. The installer itself replaces a version that it installed earlier.
 func (r runfile) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return takeAway(ctx, h)
@@ -60,7 +60,7 @@ func (r runfile) Make(ctx context.Context, h host.Host, to converge.State) error
 	return sweep(h, r.version, versionIn(before))
 }
 
-// keptRunfile is the version of an earlier state, by the installer that was kept.
+// keptRunfile returns the runfile of an earlier state, whose installer was kept.
 func keptRunfile(v host.View, to converge.State) (runfile, error) {
 	version := versionIn(to)
 	_, flavour, _ := strings.Cut(string(to), " ")
@@ -78,7 +78,7 @@ func keptRunfile(v host.View, to converge.State) (runfile, error) {
 	return runfile{version: version, flavour: flavour, url: "file://" + file, sha256: sum}, nil
 }
 
-// fetch has the installer in our folder, with the digest it must have: one that was there is read again.
+// fetch returns the installer in Runfiles after a check of its digest, also if the file was there already.
 func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	file := path.Join(Runfiles, r.version+"-"+r.sha256+".run")
 	if is, err := digestOf(h, file); err == nil && is == r.sha256 {
@@ -102,10 +102,10 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	return file, nil
 }
 
-// An installerOption is one that the installer has from a version on; it refuses to run with any it does not know.
+// An installerOption is an option that the installer knows from a version on; it refuses to run with an unknown option.
 type installerOption struct{ since, text string }
 
-// options are the installer's, each in the spelling and from the version that its own table has them.
+// options returns the installer's arguments, spelled as its own table spells them, from the version that introduced each.
 // Source: option_table.h in https://github.com/NVIDIA/nvidia-installer, and its history.
 func (r runfile) options(kernel string, jobs int) (argv []string) {
 	for _, o := range []installerOption{
@@ -116,7 +116,7 @@ func (r runfile) options(kernel string, jobs int) (argv []string) {
 		{"346.16", "--concurrency-level=" + strconv.Itoa(jobs)},
 		{"", "--no-nouveau-check"}, // the stage of the modules takes nouveau out
 		{"", "--kernel-name=" + kernel},
-		// What runs, and what the initial file system holds, is the later stage's: it knows who uses the GPUs.
+		// A later stage replaces the loaded module and the initial file system: it knows the processes that use the GPUs.
 		{"545.23.06", "--allow-installation-with-running-driver"},
 		{"545.23.06", "--no-rebuild-initramfs"},
 		{"550.40.07", "--skip-module-load"},
@@ -132,7 +132,7 @@ func (r runfile) options(kernel string, jobs int) (argv []string) {
 	return argv
 }
 
-// install runs the installer, and takes away what one that fails has left.
+// install runs the installer, and removes what a failed installer has left.
 func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) error {
 	info, err := h.Stat(file)
 	if err != nil {
@@ -154,7 +154,7 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 	}
 	if left, lookErr := ByInstaller(h); left != "" || lookErr != nil {
 		if _, err := h.Do(context.WithoutCancel(ctx), "sh", file, "--uninstall", "--silent"); err != nil {
-			t.Because = append(t.Because, fmt.Sprintf("and what it left could not be taken away: %v", err))
+			t.Because = append(t.Because, fmt.Sprintf("and gpuadm could not remove what it left: %v", err))
 		}
 	}
 	if err := h.Remove(file); err != nil {
@@ -163,26 +163,26 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 	return t
 }
 
-// takeAway runs the uninstaller that the installer has put there.
+// takeAway runs the uninstaller that the installer has installed.
 func takeAway(ctx context.Context, h host.Host) error {
 	if _, err := h.Lstat(uninstaller); errors.Is(err, fs.ErrNotExist) {
 		return &trouble.Error{
-			What: "cannot take away the driver that NVIDIA's installer has installed: " + uninstaller + " is gone",
+			What: "cannot uninstall the driver that NVIDIA's installer has installed: " + uninstaller + " is gone",
 			Try:  []string{"sh NVIDIA-Linux-….run --uninstall --silent, with a runfile of the same version"},
 		}
 	}
 	start := h.Now()
 	if _, err := h.Do(ctx, "nvidia-uninstall", "--silent"); err != nil {
 		return &trouble.Error{
-			What:    "cannot take away the driver that NVIDIA's installer has installed: its uninstaller failed",
+			What:    "cannot uninstall the driver that NVIDIA's installer has installed: its uninstaller failed",
 			Because: lastWords(h, uninstallerWords, start, err), Try: []string{"read " + uninstallerWords}, Err: err,
 		}
 	}
 	return nil
 }
 
-// lastWords are what a log says of why it failed: its errors, or else its last lines; and what was said on the way out.
-// A log that is older than the start is another run's.
+// lastWords returns why a command failed: the errors in its log, or else the last lines; and the error it ended with. A log
+// that is older than the start is another run's.
 func lastWords(v host.View, log string, start time.Time, err error) []string {
 	var words []string
 	data, readErr := v.ReadFile(log)
@@ -212,7 +212,7 @@ func lastWords(v host.View, log string, start time.Time, err error) []string {
 	return words
 }
 
-// buildKernel is the kernel that the installer builds for; DKMS builds for the others. It must have its headers.
+// buildKernel returns the kernel that the installer builds for, whose headers must be installed; DKMS builds for the others.
 func buildKernel(ctx context.Context, v host.View) (string, error) {
 	f, err := facts.Gather(ctx, v, facts.Needs{})
 	if err != nil {
@@ -229,7 +229,7 @@ func buildKernel(ctx context.Context, v host.View) (string, error) {
 	}
 }
 
-// sweep removes the installers of other versions than the installed one, and the one before it.
+// sweep removes all installers but those of the two versions in keep.
 func sweep(h host.Host, keep ...string) error {
 	names, err := h.ReadDir(Runfiles)
 	if err != nil {
@@ -246,7 +246,7 @@ func sweep(h host.Host, keep ...string) error {
 	return nil
 }
 
-// roomAt refuses what would fill a disk half way.
+// roomAt refuses a change that would fill the disk before it ends.
 func roomAt(v host.View, dir string, need uint64, of string) error {
 	room, err := v.Room(dir)
 	if err != nil {
@@ -261,7 +261,7 @@ func roomAt(v host.View, dir string, need uint64, of string) error {
 	return nil
 }
 
-// noRunfile refuses packages beside a driver that NVIDIA's installer has put there.
+// noRunfile refuses packages beside a driver that NVIDIA's installer has installed.
 func noRunfile() converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		is, err := ByInstaller(v)
@@ -274,10 +274,10 @@ func noRunfile() converge.Want {
 		"nvidia-uninstall --silent, then apply again", `or write source = "runfile" in [driver], to go on with the installer`)
 }
 
-// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed is what undo may
-// still restore.
+// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed are the changes
+// that undo may still revert.
 func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) error {
-	names, _ := h.ReadDir(Runfiles) // none where it is not there
+	names, _ := h.ReadDir(Runfiles) // empty if the folder is missing
 	var errs []error
 	for _, name := range names {
 		version, _, _ := strings.Cut(name, "-")

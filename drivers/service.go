@@ -19,19 +19,19 @@ const (
 	FabricManagerUnit = "nvidia-fabricmanager.service"
 )
 
-// Services is what is wanted of the driver's daemons.
+// Services is the desired state of the driver's daemons.
 type Services struct {
-	Version       string   // of the module, which fabric manager and IMEX must be of to the last digit
+	Version       string   // of the module; fabric manager and IMEX must have exactly this version
 	Fabric        string   // what joins the GPUs: FabricOf
 	Persistenced  bool     // keep the driver's state while no client runs
 	FabricManager string   // auto, on, off
 	IMEX          string   // auto, host, off
-	IMEXNodes     []string // addresses of the IMEX domain's nodes; empty: the file of them that is there
+	IMEXNodes     []string // addresses of the IMEX domain's nodes; empty: those in IMEX's own file
 
-	ManagerPackage, IMEXPackage string // "" where no package of the driver brings the daemon
+	ManagerPackage, IMEXPackage string // "" where no package of the driver has the daemon
 }
 
-// services is what a choice and a spec want of the daemons.
+// services returns the desired state of the daemons for a choice and a spec.
 func (c Choice) services(s spec.Driver, version string) Services {
 	return Services{
 		Version: version, Fabric: c.Fabric, Persistenced: s.Persistenced && !c.Guest, FabricManager: s.FabricManager, IMEX: s.IMEX, IMEXNodes: s.IMEXNodes,
@@ -39,8 +39,8 @@ func (c Choice) services(s spec.Driver, version string) Services {
 	}
 }
 
-// persistencedUnit is for a driver of NVIDIA's installer: that brings the daemon, and a unit for it only as a sample in
-// an archive. The daemon's own words: nvidia-persistenced(1).
+// persistencedUnit writes the daemon's unit for a driver of NVIDIA's installer, which has a unit only as a sample in an
+// archive. Source: nvidia-persistenced(1).
 func persistencedUnit() []converge.Want {
 	const unit = `# Written by gpuadm; each apply reverts changes to this file.
 [Unit]
@@ -61,8 +61,8 @@ WantedBy=multi-user.target
 	}
 }
 
-// ServiceWants are what must run once the module is loaded: the daemons that serve it. They belong to a stage of their
-// own behind the driver's, since the module is a Follower, made last in its stage, and the daemons need it loaded.
+// ServiceWants returns the wants for the driver's daemons, which need the loaded module. They have a stage of their own after
+// the modules', since the module is a Follower, which gpuadm makes last in its stage.
 func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	var wants []converge.Want
 	run := things.Running
@@ -80,7 +80,7 @@ func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	return append(append(wants, imex...), manager...), err
 }
 
-// managerWants are of the fabric manager: on a machine with switches of its own.
+// managerWants returns the wants for the fabric manager on a machine with NVSwitches of its own.
 func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	switches := s.Fabric == FabricSwitch || s.Fabric == FabricNVLink5
 	switch {
@@ -107,8 +107,8 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	), nil
 }
 
-// otherKernel says whether the modules are for other kernels than the one that runs, as in a container, or when the
-// running one's package was removed: they are loaded, and what needs them started, when one of those is booted.
+// otherKernel says whether the modules are only for kernels that do not run, as in a container, or after the running kernel's
+// package was removed. The boot of such a kernel loads the modules, and starts the daemons that need them.
 func otherKernel(f facts.Facts) bool {
 	kernels := f.Kernel.Targets(f.Live)
 	return f.Live && len(kernels) > 0 && !slices.Contains(kernels, f.Kernel.Running)

@@ -48,8 +48,8 @@ func (r repositoryRow) offers(id, version string) bool {
 	return slices.Contains(r.IDs, id) && (r.Version == "*" || version == r.Version || strings.HasPrefix(version, r.Version+"."))
 }
 
-// repositories returns the rows for the machine's distribution, or else for the first one it says to be like, and which
-// that is.
+// repositories returns the rows for the machine's distribution, or else for the first distribution in its ID_LIKE, which like
+// then names.
 func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like string) {
 	for i, id := range append([]string{m.ID}, m.Like...) {
 		for _, r := range c.Repositories {
@@ -67,7 +67,7 @@ func (c Catalog) repositories(m hardware.Machine) (rows []repositoryRow, like st
 	return nil, ""
 }
 
-// from settles where the packages come from. Sources are never mixed: their packages replace each other in part.
+// from chooses the repository of the packages. It never mixes sources, since some of their packages replace each other.
 func (p *plan) from() error {
 	if p.m.Arch == "" {
 		return refuse("cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
@@ -211,7 +211,7 @@ func (p *plan) fromRunfile() error {
 	return nil
 }
 
-// family is apt or dnf, which names what builds modules; "" where neither is known to be there.
+// family returns the packager, apt or dnf, which decides the names of the build tools; "" if neither is known.
 func (p *plan) family() string {
 	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
 		return rows[0].Family

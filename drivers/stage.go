@@ -20,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Driver is what the stages of the driver have in common: one choice.
+// Driver is the choice that the driver's stages share.
 type Driver struct{ last *chosen }
 
 // chosen is the last choice, and what it was made from.
@@ -30,17 +30,17 @@ type chosen struct {
 	err    error
 }
 
-// question is what a choice is made of.
+// question holds the inputs of a choice.
 type question struct {
 	spec  spec.Driver
 	facts facts.Facts
 }
 
-// New makes ready to choose.
+// New returns a Driver that has not chosen yet.
 func New() Driver { return Driver{new(chosen)} }
 
-// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask it for the same machine:
-// the choice is made once.
+// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask for the same
+// machine: Choose makes the choice once.
 func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, err error) {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
@@ -69,14 +69,14 @@ func known(f facts.Facts) (Catalog, error) {
 	return Load().overlaid(f.Files[overlay], f.Private[overlay])
 }
 
-// Other is what is known of a machine's driver whatever a spec asks for.
+// Other describes a machine's driver, whatever a spec asks for.
 type Other struct {
-	Owner    string // who else brings the driver; "" if no sign names one
-	TakeOver string // how it becomes gpuadm's
+	Owner    string // the driver's owner, if it is not gpuadm; "" if no sign names one
+	TakeOver string // how gpuadm gets to manage it
 	Rack     bool   // GPUs are joined to those of other machines: FabricRack
 }
 
-// Other says who else brings the driver, and whether the GPUs are of a rack.
+// Other says whether another owner installs the driver, and whether the GPUs are part of a rack.
 func (d Driver) Other(f facts.Facts) (Other, error) {
 	c, err := known(f)
 	if err != nil {
@@ -98,8 +98,8 @@ func Needs(s spec.Spec) facts.Needs {
 	return n
 }
 
-// Repositories are where the driver comes from, beside what the distribution has set up. Without a URL it says only, for apt,
-// in which version, and from which source not.
+// Repositories returns the driver's repositories beside those that the distribution has set up. A repository without a URL only
+// pins, for apt, the version and the source that is excluded.
 func (c Choice) Repositories() []packages.Repository {
 	if c.Source == SourceRunfile || c.Source == SourceNone {
 		return nil
@@ -122,9 +122,9 @@ func (c Choice) Headers() map[string]string {
 	return of
 }
 
-// Spared are packages that build modules and that are not needed, or not at any price. asFound are those of kernels that have the
-// driver's modules: nothing is built for them. ifThere are those of kernels that do not run, where another kernel has the driver: they are
-// installed where a source has them.
+// Spared returns packages for building modules that gpuadm does not require. asFound are for kernels that have the driver's
+// modules: nothing is built for them. ifThere are for kernels that do not run while another kernel has the driver: gpuadm
+// installs them if a source has them.
 func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
 	k, _ := c.KernelSide(s, f)
 	every := len(k.Kernels) > 0
@@ -159,7 +159,7 @@ func (c Choice) waits(f facts.Facts, k modules.KernelSide, kernel string) bool {
 		slices.ContainsFunc(f.Kernel.Installed, func(o string) bool { return c.has(f, k, o) })
 }
 
-// Brings maps packages to the kernel modules that they bring: what the catalog says of those that are asked for.
+// Brings maps the packages asked for to the kernel modules that they install, by the catalog.
 func (c Choice) Brings() map[string][]string {
 	of := map[string][]string{}
 	for _, m := range c.Members {
@@ -173,7 +173,7 @@ func (c Choice) Brings() map[string][]string {
 	return of
 }
 
-// Pattern is the driver's version as packages.State leaves it open: 580.95.05, or 580.* for a branch.
+// Pattern returns the driver's version as packages.State writes it: 580.95.05, or 580.* for a branch.
 func (c Choice) Pattern() string {
 	if c.Version != "" {
 		return c.Version
@@ -201,8 +201,8 @@ func (c Choice) lockstep() map[string]packages.State {
 	return want
 }
 
-// KernelSide is what is wanted of the modules. known is false while the version is not known: of a branch the newest
-// one counts that its packages have brought.
+// KernelSide returns the desired state of the modules. known is false while the version is not known: for a branch it is the
+// newest version that its packages have installed.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, known bool) {
 	k = modules.KernelSide{
 		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: f.Kernel.Targets(f.Live), Image: f.Image,
@@ -246,9 +246,9 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, 
 	return k, k.Version != ""
 }
 
-// LeftAlone is a want of every stage if its part of the driver has another owner or no use: it releases what was made
-// earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the driver's packages
-// removed as no longer asked for.
+// LeftAlone is a want of every stage whose part of the driver has another owner or no use: it releases earlier changes. Without
+// it, when a GPU falls off the bus or a driver container starts, gpuadm would remove the driver's packages as no longer asked
+// for.
 func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source != SourceNone {
@@ -259,8 +259,8 @@ func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	return []converge.Want{w}
 }
 
-// Runfile is what NVIDIA's installer brings, after the tools that it builds with; or that it has brought nothing, where
-// packages are wanted.
+// Runfile returns the wants for NVIDIA's installer, which follow those for its build tools; where the spec asks for packages,
+// it wants no driver of the installer.
 func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	switch {
@@ -273,7 +273,7 @@ func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return []converge.Want{RunfileWant(c, s.Driver.Runfile.SHA256, via)}, nil
 }
 
-// Settings is the stage before the packages: what must be there when their scripts build and load modules.
+// Settings is the stage before the packages: settings that must exist when their scripts build and load modules.
 func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source == SourceNone {
@@ -283,7 +283,7 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return modules.Settings(k)
 }
 
-// Modules is the stage after the packages: modules of the one version for every kernel, and the one that runs.
+// Modules is the stage after the packages: modules of one version for every kernel, and the loaded module.
 func (d Driver) Modules(database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Verifies: "packages",
@@ -361,17 +361,17 @@ func (d Driver) Services() converge.Stage {
 	}
 }
 
-// coherentMode says who has the memory of GPUs that share one with the CPU: the driver, or the kernel as a NUMA node.
-// Source of what it excludes: NVIDIA/cloud-native-docs gpu-operator/release-notes.rst, v25.3.2.
+// coherentMode decides what manages the memory of GPUs that share one with the CPU: the driver, or the kernel as a NUMA node.
+// Source of its exclusions: NVIDIA/cloud-native-docs gpu-operator/release-notes.rst, v25.3.2.
 const coherentMode = "NVreg_CoherentGPUMemoryMode"
 
-// later is the want for what is not known yet.
+// later is a want that waits until the version is known.
 func later(name, until string) converge.Want {
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
 	return things.Check(name, look, "one version for all")
 }
 
-// verified checks whether a driver that has another owner is the one asked for.
+// verified checks whether the driver of another owner has the version asked for.
 func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 	if c.Owner == "" {
 		return nil // there is no GPU
@@ -394,7 +394,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		return "", nil
 	}
 	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm checks it and does not change it",
-		"have its owner bring it", takeOver(c.Owner))
+		"have its owner install it", takeOver(c.Owner))
 	w.Releases = true
 	return []converge.Want{w}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hardware says what the choice of a driver depends on: the machine's GPUs and system, and how versions compare.
+// Package hardware describes a machine for the choice of a driver, its GPUs and its system, and compares driver versions.
 package hardware
 
 import (
@@ -23,7 +23,7 @@ type Machine struct {
 	Cloud     string            // aws, azure, gce; "" if unknown or none
 	Instance  string            // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
 	RDMA      bool              // a network card behind PCIe reads and writes the GPUs' memory
-	VGPU      *facts.VGPU       // what a virtual GPU says of the host's driver; nil where no GPU is a virtual one
+	VGPU      *facts.VGPU       // what a virtual GPU reports of the host's driver; nil if no GPU is virtual
 	Owner     string            // the driver's owner, if signs on the machine name one; "" = none
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
 	Signed    []string          // packages of signed modules that are available for the kernels; nil where that is not known
@@ -34,7 +34,7 @@ type Machine struct {
 	RefusesBuilds bool // the kernel loads no modules that are built here: under Secure Boot, without an enrolled key
 }
 
-// Module is a module nvidia that lies on disk.
+// Module is a kernel module nvidia on disk.
 type Module struct {
 	Version string
 	DKMS    bool // built here
@@ -48,7 +48,7 @@ type Device struct {
 	Model   string // H100 80GB; "" if unknown
 }
 
-// MachineOf takes out of the facts what a driver's choice depends on.
+// MachineOf returns the facts that the choice of a driver depends on.
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
@@ -86,9 +86,9 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	return m
 }
 
-// compilerName is the compiler that a kernel was built with and its package, where that is Debian's or Ubuntu's: gcc-12 of
-// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, gcc-13 of x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. What others
-// build with is plain gcc, which is among the tools.
+// compilerName returns the compiler that built a kernel, which is also its package's name, where it is Debian's or Ubuntu's: gcc-12 of
+// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, gcc-13 of x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. Other
+// distributions build with plain gcc, which is among the tools.
 func compilerName(text string) string {
 	name, by, _ := strings.Cut(text, " (")
 	if arch, plain, found := strings.Cut(name, "-linux-gnu-"); found && pattern.Only(arch, pattern.Lower+pattern.Digits+"_") {
@@ -100,7 +100,7 @@ func compilerName(text string) string {
 	return ""
 }
 
-// compilers are the packages of the compilers that kernels were built with, by kernel.
+// compilers maps kernels to the packages of the compilers that built them.
 func compilers(m facts.Modules) map[string]string {
 	var found map[string]string
 	for _, k := range m.Kernels {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Compare compares two driver versions by their numbers: below 0 if a is older. What is no version comes before what is
-// one. Package versions have rules of their own, which only their packager knows.
+// Compare compares two driver versions by their numbers: below 0 if a is older. A text that is no version sorts before each
+// version. It is not for package versions, which only their packager can compare.
 func Compare(a, b string) int {
 	as, bs := Numbers(a), Numbers(b)
 	if as == nil && bs == nil {
@@ -18,8 +18,8 @@ func Compare(a, b string) int {
 	return slices.Compare(as, bs)
 }
 
-// Numbers are a version's, without zeros at its end: 580.0 is 580. They are nil for all but numbers with dots between them:
-// go-version takes much more, and an expression for it.
+// Numbers returns a version's numbers without zeros at the end: 580.0 is 580. It returns nil for any text but numbers with dots
+// between: go-version accepts much more, and uses a regular expression.
 func Numbers(version string) (all []uint64) {
 	end := 1
 	for part := range strings.SplitSeq(version, ".") {

@@ -18,20 +18,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 )
 
-// Modules that a spec may ask for beside the driver's. The first is one of the driver's own, of its version; the second is
-// built by DKMS from a package with a version of its own.
+// Modules that a spec may ask for beside the driver's. The first belongs to the driver and has its version; DKMS builds the
+// second from a package with a version of its own.
 const (
 	Peermem = "nvidia-peermem"
 	Storage = "nvidia-fs"
 )
 
-// beside says whether a module is no part of the driver that every installation of it has.
+// beside says whether a module is optional: not every installation of the driver has it.
 func beside(module string) bool {
 	return module == Peermem || module == Storage || slices.Contains(facts.InfinibandModules(), module)
 }
 
-// companionFiles proves by their files that each kernel which has the driver's modules has the companions that are asked for:
-// a kernel that does not run cannot load them to show it. Until a kernel has the driver it is not their turn.
+// companionFiles checks by their files that each kernel with the driver's modules has the companions asked for, since a kernel
+// that does not run cannot load them. It passes a kernel that does not have the driver yet.
 func companionFiles(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
@@ -69,7 +69,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if file == "" && name == Storage && !sourced(v) {
 		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
 	} else if file == "" && name == Storage && k.Build == "dkms" {
-		return "", nil // it is built when all else is there: kmod.DKMSBeside
+		return "", nil // kmod.DKMSBeside builds it when all else is installed
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}
@@ -86,8 +86,8 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	return "", nil
 }
 
-// BuiltBeside returns the state of a module that DKMS builds against the driver's: by its source's version and by the times of the
-// two files, since nothing in it says which driver that was. nvidia-fs takes the sums of the driver's symbols from the
+// BuiltBeside returns the state of a module that DKMS builds against the driver's. It compares the source's version and the times
+// of the two files, since nothing in the module names the driver. nvidia-fs takes the checksums of the driver's symbols from the
 // module that it finds (create_nv.symvers.sh in https://github.com/NVIDIA/gds-nvidia-fs), and the kernel compares them.
 func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	driver, err := facts.NvidiaModule(v, kernel)
@@ -117,7 +117,7 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 	return version, kmod.BesideFits, nil
 }
 
-// builtBeside is BuiltBeside and, in an image for Secure Boot, what is wrong with the signature: then it is built again.
+// builtBeside is BuiltBeside and, in an image for Secure Boot, reports a fault of the signature, so that DKMS rebuilds the module.
 func (k KernelSide) builtBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
 	version, state, err = BuiltBeside(v, name, kernel)
 	if k.Image == nil || version == "" || state != kmod.BesideFits || err != nil {
@@ -138,13 +138,13 @@ func (k KernelSide) builtBeside(v host.View, name, kernel string) (version strin
 	return version, state, err
 }
 
-// sourced says whether a package has brought nvidia-fs's source, that DKMS builds. Before that its absence is no fault: on a
-// machine that has the driver, gds may be asked for since today, and its package comes in the stage before.
+// sourced says whether a package has installed nvidia-fs's source, which DKMS builds. Before that a missing module is no fault:
+// on a machine that has the driver the spec may newly ask for gds, and the stage before installs its package.
 func sourced(v host.View) bool { return sourceVersion(v, Storage) != "" }
 
-// sourceVersion is the version of the source of a module that a package has brought, "" if none has.
+// sourceVersion returns the version of a module's source that a package has installed, "" if none has.
 func sourceVersion(v host.View, name string) (version string) {
-	names, _ := v.ReadDir("/usr/src") // none where it is not there
+	names, _ := v.ReadDir("/usr/src") // empty if the folder is missing
 	for _, n := range names {
 		if of, ok := strings.CutPrefix(n, name+"-"); ok && (version == "" || hardware.Compare(of, version) > 0) {
 			version = of
@@ -153,7 +153,7 @@ func sourceVersion(v host.View, name string) (version string) {
 	return version
 }
 
-// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits for a package that brings it.
+// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits for the package with the modules.
 func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, err error) {
 	has, err := facts.HasInfiniband(v, kernel)
 	if err != nil {

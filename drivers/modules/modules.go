@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modules wants the driver's kernel modules and those that are loaded beside them, for each kernel, proven by their files;
-// and the libraries and programs that a node needs of a driver.
+// Package modules wants the driver's kernel modules and the modules loaded beside them, checked by their files for each kernel;
+// and the driver's libraries and programs that a node needs.
 package modules
 
 import (
@@ -27,23 +27,23 @@ const (
 	LoadFile     = "/etc/modules-load.d/gpuadm.conf"
 )
 
-// KernelSide is what is wanted of the driver's kernel modules.
+// KernelSide is the desired state of the driver's kernel modules.
 type KernelSide struct {
 	Version    string             // 580.95.05
 	Flavour    string             // open, proprietary
 	Build      string             // precompiled, dkms
 	Kernels    []string           // those that must have the modules; never empty
-	Waiting    []string           // those of them that do not run, and get the modules once they have headers
+	Waiting    []string           // kernels of these that do not run, and get the modules once they have headers
 	Parameters map[string]string  // of the module nvidia
 	Companions []string           // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
-	Extra      []string           // packages that bring the kernels' own among them
+	Extra      []string           // packages with those companions that belong to the kernel
 	Image      *facts.Trust       // of the machines that the image is for, where they boot with Secure Boot; nil: the machine's own counts
 	Files      *facts.ModuleCache // files of modules that were read already
-	Remade     bool               // the spec has the GPUs partitioned again once the module is loaded again
+	Remade     bool               // the spec asks for MIG: gpuadm partitions the GPUs again after the module is reloaded
 }
 
-// Settings are what must be there before the driver's packages come: nouveau blacklisted, parameters set, and no build
-// begun that the kernel would refuse.
+// Settings returns the wants that come before the driver's packages: nouveau blacklisted, parameters set, and a check that the
+// kernel would load what gpuadm builds.
 func Settings(k KernelSide) ([]converge.Want, error) {
 	conf, err := ModprobeConf(k.Parameters)
 	if err != nil {
@@ -60,9 +60,9 @@ func Settings(k KernelSide) ([]converge.Want, error) {
 	return append(wants, things.Exact(LoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
 }
 
-// Wants are what must be there once the driver's packages are there: modules of the one version for every kernel,
-// proven by their files, the initial file systems without nouveau, and the module loaded. The order of
-// the Followers matters: a module that waits for a reboot must not keep the initial file system from being made first.
+// Wants returns the wants that come after the driver's packages: modules of one version for every kernel, checked by their
+// files, the initial file systems without nouveau, and the module loaded. The order of the Followers matters: the initial file
+// system is made before a module that may wait for a reboot.
 func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
 		return nil, &trouble.Error{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
@@ -113,8 +113,8 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	), nil
 }
 
-// booted waits for the boot of a kernel that has the modules, where the one that runs has none: its package was removed, and its folder
-// in /lib/modules with it. A driver that it has loaded before serves until then, if it is the version that is wanted.
+// booted waits for the boot of a kernel that has the modules, where the running kernel has none: its package was removed, and
+// its folder in /lib/modules with it. Until then a driver that it has loaded serves, if it has the wanted version.
 func booted(f facts.Facts, k KernelSide) converge.Want {
 	kernel := k.Kernels[0]
 	if f.Modules != nil {
@@ -139,9 +139,9 @@ func booted(f facts.Facts, k KernelSide) converge.Want {
 		fmt.Sprintf("kernel %s runs and is not installed, so that no driver can be loaded; kernel %s has the driver", f.Kernel.Running, kernel))
 }
 
-// Loaded wants the module to run as it lies on disk, whichever version that is.
+// Loaded wants the loaded module to be the module on disk, whichever version that is.
 func Loaded(f facts.Facts, k KernelSide) converge.Want {
-	return kmod.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
+	return kmod.Module(f.Kernel.Running, []string{ModprobeFile, LoadFile}, k.stateOnDisk, k.Remade, "the loaded module is the module on disk")
 }
 
 // orLater defers what is not converged and cannot be made yet, as in a root folder until its first boot.
@@ -160,9 +160,9 @@ var (
 	plainParameter = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
 )
 
-// ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel unchanged, which splits them
-// at spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c), so a value with a quote, a backslash
-// or a control character cannot be set at all.
+// ModprobeConf writes the file for modprobe.d. libkmod passes a line's options to the kernel unchanged, which splits them at
+// spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c): modprobe.d cannot set a value with a quote, a
+// backslash or a control character.
 func ModprobeConf(parameters map[string]string) ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
@@ -193,7 +193,7 @@ func modulesLoad(companions []string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// trusted refuses a build of our own that the kernel would not load: before anything is installed, not after a reboot.
+// trusted refuses, before anything is installed, to build modules that the kernel would not load.
 func trusted(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		if k.Build != "dkms" || !v.Live() && k.Image == nil {
@@ -225,12 +225,12 @@ func trusted(k KernelSide) converge.Want {
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
 }
 
-// ignoreRealtime is the variable that lets NVIDIA's build go on for a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
+// ignoreRealtime is the variable that makes NVIDIA's build accept a kernel with PREEMPT_RT: kernel-open/conftest.sh, and
 // https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1240.
 const ignoreRealtime = "IGNORE_PREEMPT_RT_PRESENCE"
 
-// buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator who wants it nevertheless says so where
-// dkms(8) reads it: the files of /etc/dkms.
+// buildable refuses kernels that NVIDIA's build refuses, before anything is installed. An operator who wants such a build sets
+// the variable where dkms(8) reads it: in the files of /etc/dkms.
 func buildable(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
@@ -242,7 +242,7 @@ func buildable(k KernelSide) converge.Want {
 			}
 			config, err := v.ReadFile("/boot/config-" + kernel)
 			if err != nil || !strings.Contains(string(config), "\nCONFIG_PREEMPT_RT=y\n") {
-				continue // DKMS's log names what else there is
+				continue // DKMS's log names other causes
 			}
 			names, _ := v.ReadDir("/etc/dkms")
 			if slices.ContainsFunc(names, func(name string) bool {
@@ -266,8 +266,8 @@ func (k KernelSide) has(v host.View, kernel string) (bool, error) {
 	return err == nil && string(state) == k.Version+" "+k.Flavour, err
 }
 
-// there says whether nothing is to be built: each kernel has modules of the version that it would load. Those of an image were
-// signed when it was baked, and the key is not on the machine.
+// there says whether nothing has to be built: each kernel has modules of the version, and would load them. The modules of an
+// image were signed when it was baked, and the key is not on the machine.
 func (k KernelSide) there(v host.View) (bool, error) {
 	for _, kernel := range k.Kernels {
 		if has, err := k.has(v, kernel); !has {
@@ -286,8 +286,8 @@ func unsignable() string {
 		things.OrTry("--secure-boot=false, if no machine of this image boots with Secure Boot")
 }
 
-// enrolment is what to do where the kernel does not trust the key that DKMS signs with, step by step. The next read of the
-// keyrings shows whether it was done.
+// enrolment lists the steps that make the kernel trust the key that DKMS signs with. The next read of the keyrings shows
+// whether the operator took them.
 //
 // Sources: https://github.com/dkms-project/dkms README.md ("Secure Boot") and prepare_mok in dkms.in; mokutil(1). Images:
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-ami-with-uefi-secure-boot.html,
@@ -320,8 +320,8 @@ func enrolment(t facts.Trust) (try string) {
 	return try
 }
 
-// served refuses to call a machine converged if its loaded module serves some of its GPUs only. What is not loaded yet, or is
-// to be replaced, is judged when it is loaded.
+// served refuses to call a machine converged if its loaded module serves some of its GPUs only. It judges a module that is not
+// loaded yet, or is to be replaced, after it is loaded.
 func served(k KernelSide) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if version, flavour := facts.LoadedDriver(v); !v.Live() || version != k.Version || flavour != k.Flavour {
@@ -341,8 +341,8 @@ func served(k KernelSide) converge.Want {
 		faults.Of("DRV-008").Fix)
 }
 
-// bakedKey wants no key in an image that DKMS has made for itself: it would sign on every machine that starts from it.
-// DKMS makes another where it is needed. A secret's bytes are not stored, so undo does not bring it back.
+// bakedKey wants no signing key in an image that DKMS has generated: every machine from that image would sign with it. DKMS
+// generates another where it needs one. gpuadm stores no bytes of a secret, so undo does not restore the key.
 func bakedKey(key string) converge.Want {
 	return converge.Want{
 		Thing: things.NewSecret(key),

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
+// Built returns the state of a version in DKMS's tree for a kernel, and checks by its files what DKMS reports as installed.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	return KernelSide{}.built(v, version, kernel)
 }
@@ -107,7 +107,7 @@ func (k KernelSide) onDisk(v host.View, kernel string) (*facts.ModuleFile, error
 	return &m, err
 }
 
-// trust is that of the machines that load the modules.
+// trust returns which signatures the machines that load the modules require.
 func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	if k.Image != nil {
 		return *k.Image, nil
@@ -115,7 +115,7 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	return facts.ReadTrustDemanded(v)
 }
 
-// faults is fault for the module nvidia and, in an image, for those that are built with it: on a machine they show it themselves.
+// faults checks the module nvidia and, in an image, the modules built with it: on a machine their load shows a fault.
 func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (string, error) {
 	problem, err := k.fault(v, kernel, m)
 	if k.Image == nil || problem != "" || err != nil {
@@ -126,7 +126,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 		return "", err
 	}
 	for _, name := range files {
-		if strings.HasPrefix(path.Base(name), Storage+".") { // built by itself: builtBeside
+		if strings.HasPrefix(path.Base(name), Storage+".") { // DKMS builds it separately: builtBeside
 			continue
 		}
 		m, err := k.Files.Read(v, name)
