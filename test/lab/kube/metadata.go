@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -165,7 +166,7 @@ func buildServer() (string, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	out := filepath.Join(dir, "serve")
-	cmd := exec.Command("go", "build", "-C", filepath.Join(moduleDir(), "..", ".."), "-trimpath", "-ldflags=-s -w", "-o", out, "./test/cloudfake/serve")
+	cmd := exec.Command("go", "build", "-C", lab.Source(), "-trimpath", "-ldflags=-s -w", "-o", out, "./test/cloudfake/serve")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("cannot build the fake cloud: %w: %s", err, output)

@@ -25,23 +25,27 @@ type Parts struct {
 	paths   map[string]string
 }
 
-// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm or devplug, which is
-// the device plugin of devices that are not there.
+// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm, kubectl, helm or devplug,
+// which is the device plugin of devices that are not there.
 func (p Parts) Path(name string) string { return p.paths[name] }
 
-// program is one that test/kube's module builds.
+// program is one that the module in a folder of the source builds: test/kube, or the chart's for helm.
 type program struct {
-	name, from string
-	module     string // the module that gives its version; "" for our own
+	dir, name, from string
+	module          string // the module that gives its version; "" for our own
 }
 
 func programs() []program {
 	const kubernetes = "k8s.io/kubernetes"
-	list := []program{{"etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"}}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm"} {
-		list = append(list, program{name, kubernetes + "/cmd/" + name, kubernetes})
+	list := []program{
+		{"test/kube", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"},
+		{"test/kube", "devplug", "./devplug", ""},
+		{"images/build/chart", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"},
 	}
-	return append(list, program{"devplug", "./devplug", ""})
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm", "kubectl"} {
+		list = append(list, program{"test/kube", name, kubernetes + "/cmd/" + name, kubernetes})
+	}
+	return list
 }
 
 // BuildCommand builds what is missing.
@@ -69,8 +73,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "gpuadm-test", "kube"), nil
 }
 
-// moduleDir is the folder test/kube of the source tree.
-func moduleDir() string { return filepath.Join(lab.Source(), "test", "kube") }
+// moduleDir is the folder of the program's module.
+func (p program) moduleDir() string { return filepath.Join(lab.Source(), p.dir) }
 
 // places says where in the cache each program lies, by all that makes it: its version, Go's, and for our own its source.
 func places() (version string, places map[string]string, err error) {
@@ -78,15 +82,15 @@ func places() (version string, places map[string]string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	mod, err := os.ReadFile(filepath.Join(moduleDir(), "go.mod"))
-	if err != nil {
-		return "", nil, fmt.Errorf("cannot find the module of Kubernetes: %w", err)
-	}
 	places = map[string]string{}
 	for _, p := range programs() {
 		is := ""
+		mod, err := os.ReadFile(filepath.Join(p.moduleDir(), "go.mod"))
+		if err != nil {
+			return "", nil, fmt.Errorf("cannot find the module of %s: %w", p.name, err)
+		}
 		if p.module == "" {
-			source, err := os.ReadFile(filepath.Join(moduleDir(), p.from, "main.go"))
+			source, err := os.ReadFile(filepath.Join(p.moduleDir(), p.from, "main.go"))
 			if err != nil {
 				return "", nil, fmt.Errorf("cannot read a program's source: %w", err)
 			}
@@ -161,7 +165,7 @@ func build(ctx context.Context, p program, version, out string) error {
 			flags += " -X " + name + "=" + is
 		}
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", p.moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.New(strings.TrimSpace(string(output)) + ": " + err.Error())
