@@ -104,6 +104,15 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	if hasGPU(f) {
 		list = r.checks(answers)
 	}
+	if name := s.Node.Kubeconfig; name != "" { // what kubelet's identity may do needs no other, and would hide that it is missing
+		list = append(list, r.check("kubeconfig of [node]", func(_ context.Context, v host.View) (string, error) {
+			_, err := v.Stat(name)
+			if host.NotExist(err) {
+				return name + ", which kubeconfig in [node] names, is not there", nil
+			}
+			return "", err
+		}))
+	}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		list = append(list, r.want("label "+key, valueState(labels[key]), "as node.toml says, or as the GPUs are"))
 	}

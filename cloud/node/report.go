@@ -48,7 +48,9 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 		return nil
 	}
 	n, err := se.look(ctx, h, w)
-	if err != nil {
+	if why := kube.Why(""); errors.As(err, &why) && errors.Is(o.Err, why) {
+		return nil // the apply has failed of the same, and says so
+	} else if err != nil {
 		return err
 	}
 	r := newReadyStage(se, s, f)

@@ -97,6 +97,7 @@ func TestReportQuiet(t *testing.T) {
 	a.sim.Fail(kubesim.Fault{Times: -1, Status: 503})
 	err = a.report(Outcome{Stage: "mig", Err: errors.New("x")})
 	check.That(t, errors.Is(err, kube.Busy), "got %v", err)
+	must.OK(t, a.report(Outcome{Stage: "ready", Err: err})) // which the apply has said itself
 }
 
 // TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm never made ready: the node may be

@@ -64,6 +64,17 @@ func TestAPIUndoWithoutNode(t *testing.T) {
 	}
 }
 
+// TestNoKubeconfig: a kubeconfig that is not there is told, also where kubelet's identity may make all that is asked for; a machine that
+// has not joined waits.
+func TestNoKubeconfig(t *testing.T) {
+	a := apiFixture(t, "[node]\nlabels = { \"example.com/rack\" = \"r7\" }\nstartup_taint = \"none\"\nkubeconfig = \"/etc/gpuadm/none\"\n")
+	_, err := a.engine().Apply(a.ctx, a)
+	must.That(t, err != nil, "apply goes well")
+	check.Has(t, err.Error(), "/etc/gpuadm/none, which kubeconfig in [node] names, is not there", "apply says")
+	a.facts.Kubelet.Joined = false
+	a.apply()
+}
+
 // TestSpecOn: undo finds the ServiceAccount in the spec that lies on the machine, where the last file wins.
 func TestSpecOn(t *testing.T) {
 	a := apiFixture(t, apiSpec)

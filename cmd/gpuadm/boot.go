@@ -45,9 +45,7 @@ func (c *common) say(e agent.Event) {
 	case agent.Retrying:
 		printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", e.Try, agent.Tries, e.Pause, e.Err)
 	case agent.Unreported:
-		if c.verbose {
-			printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", e.Err)
-		}
+		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", e.Err)
 	case agent.Unlabelled:
 		printf(c.stderr, "gpuadm: cannot tell the GPUs' clients of the partitions: %v\n", e.Err)
 	case agent.Warning:
