@@ -149,6 +149,28 @@ func TestManyUndone(t *testing.T) {
 	}
 }
 
+// TestPlanText: one reason for several packages is said once, with their names; and what another tool holds is named, with the flag that
+// the next command needs.
+func TestPlanText(t *testing.T) {
+	var out bytes.Buffer
+	c := &common{env: env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}}
+	of := func(name string, why converge.Reason, breaks ...string) converge.Change {
+		return converge.Change{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: name}, After: "1", Reason: why, Breaks: breaks}
+	}
+	said := func(changes ...converge.Change) string {
+		out.Reset()
+		c.planText(converge.Plan{Stages: []converge.StagePlan{{Name: "packages", Changes: len(changes)}}, Changes: changes})
+		return out.String()
+	}
+	no := converge.Reason{Cannot: "cannot read installed packages", Try: []string{"wait"}}
+	got := said(of("a", no), of("b", converge.Reason{}), of("c", no), of("d", converge.Reason{Cannot: "cannot build d"}))
+	check.That(t, strings.Contains(got, "! package a, package c\n               cannot read installed packages\n               try: wait\n  packages   ! package d\n"), "%s", got)
+	got = said(of("a", converge.Reason{}, "change-held"), of("b", converge.Reason{}))
+	check.That(t, strings.Contains(got, "Changes what another tool holds: package a.") && strings.Contains(got, "--allow change-held\n"), "%s", got)
+	got = said(of("b", converge.Reason{}))
+	check.That(t, !strings.Contains(got, "--allow"), "%s", got)
+}
+
 // TestTroubleIsNotForged: each reason is one line.
 func TestTroubleIsNotForged(t *testing.T) {
 	var out, said bytes.Buffer

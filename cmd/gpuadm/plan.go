@@ -174,7 +174,7 @@ func (c *common) planText(p converge.Plan) {
 		changes := of(p.Changes, st.Name)
 		if c.detailed(st.Name) {
 			name := st.Name
-			for _, ch := range changes {
+			for _, ch := range joined(changes) {
 				c.changeText(w, name, ch)
 				name = ""
 			}
@@ -196,7 +196,7 @@ func (c *common) planText(p converge.Plan) {
 	c.prose(w, 0, planEnd(p))
 	now := p.Now() - len(p.Cannot())
 	if now > 0 && len(p.Cannot()) == 0 {
-		printf(w, "Nothing was touched. To apply: %s\n", c.typed("apply"))
+		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
 	}
 	if short {
 		printf(w, "Details: %s\n", c.typed(cmp.Or(c.planVerb, "plan")+" -v"))
@@ -256,10 +256,24 @@ func (c *common) refusals(p converge.Plan, short bool) {
 	if len(all) == 0 || !short && len(all) == len(p.Changes) {
 		return
 	}
-	for _, ch := range all {
+	for _, ch := range joined(all) {
 		c.changeLine(c.stdout, ch.Stage, ch)
 	}
 	printf(c.stdout, "\n")
+}
+
+// joined has one change in the place of all that cannot be made for one reason, with their names.
+func joined(changes []converge.Change) (list []converge.Change) {
+	at := map[string]int{}
+	for _, ch := range changes {
+		reason := fmt.Sprint(ch.Stage, ch.Cannot, ch.Because, ch.Try)
+		if i, seen := at[reason]; seen && ch.Cannot != "" {
+			list[i].Name += ", " + ch.String()
+			continue
+		}
+		at[reason], list = len(list), append(list, ch)
+	}
+	return list
 }
 
 // of returns a stage's changes.
@@ -365,10 +379,28 @@ func interrupts(changes []converge.Change) string {
 			out = append(out, b.text)
 		}
 	}
+	if held := heldByOthers(changes); len(held) > 0 {
+		out = append(out, " Changes what another tool holds: "+several(held)+".")
+	}
 	if services := paused(changes); len(services) > 0 {
 		out = append(out, " Pauses and resumes "+strings.Join(services, ", ")+".")
 	}
 	return strings.Join(out, "")
+}
+
+// heldByOthers are the changes that gpuadm does not make unless an operator allows them.
+func heldByOthers(changes []converge.Change) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
+		return ch.Deferred != "" || !slices.Contains(ch.Breaks, "change-held")
+	})
+}
+
+// allowing is what a command needs to make changes to what another tool holds: "" where there are none.
+func allowing(changes []converge.Change) string {
+	if len(heldByOthers(changes)) == 0 {
+		return ""
+	}
+	return " --allow change-held"
 }
 
 // paused are the services that the changes pause and resume.

@@ -282,5 +282,5 @@ func (c *common) undoPlanText(p converge.UndoPlan, u undoFlags) {
 		printf(c.stdout, "%s\n", nothingToUndo(u.to))
 		return
 	}
-	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s\n", count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)))
+	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s%s\n", count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)), allowing(p.Changes))
 }

@@ -112,7 +112,7 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 		if len(clients) > 0 {
 			why, try, err := objection(what)
 			return &trouble.Error{
-				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(names, ", "), what, why),
+				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(trouble.Few(names, 6), ", "), what, why),
 				Because: trouble.Few(clients, 6),
 				Try:     []string{try + "run again with --allow " + what},
 				Err:     err,
