@@ -36,7 +36,7 @@ type MergeFunc func(before, after, found []byte) (rest []byte, left []string, er
 // A ValidateFunc says what is wrong with the bytes that a file will have, before they are written.
 type ValidateFunc func(ctx context.Context, v host.View, before, after []byte) error
 
-// NewFile names a file. merge may be nil: then gpuadm cannot tell its parts apart.
+// NewFile names a file. merge may be nil: then gpuadm cannot tell its own part of the file apart.
 func NewFile(name string, merge MergeFunc) *FileThing {
 	f := &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
 	if merge == nil {
@@ -45,13 +45,13 @@ func NewFile(name string, merge MergeFunc) *FileThing {
 	return f
 }
 
-// Validated has each change to the file judged.
+// Validated sets the function that validates each change to the file.
 func (f *FileThing) Validated(by ValidateFunc) *FileThing {
 	f.validate = by
 	return f
 }
 
-// Formed names the form of the file's bytes, for the journal: by it undo finds the same merger again.
+// Formed names the form of the file's bytes, for the journal: undo finds the same merger by it.
 func (f *FileThing) Formed(form string) *FileThing {
 	f.form = form
 	return f
@@ -73,8 +73,8 @@ func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want
 	}}
 }
 
-// Edited wants a file as edit makes it from what is found; nil is a file that is not there. Mode and owner stay;
-// a new file gets mode 0644 and belongs to root. edit is pure, and editing twice is editing once.
+// Edited wants a file with the bytes that edit makes of those found; nil is a file that is not there. Mode and owner stay;
+// a new file gets mode 0644 and belongs to root. edit is pure and idempotent.
 func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converge.Want {
 	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
 		s, err := f.parse(found)
@@ -98,13 +98,13 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 	}}
 }
 
-// maskedFile is the state of a link to /dev/null. In the place of a unit's file it masks the unit: systemd.unit(5).
+// maskedFile is the state of a link to /dev/null. In place of a unit's file such a link masks the unit: systemd.unit(5).
 const (
 	nowhere    = "/dev/null"
 	maskedFile = converge.State("via %2Fdev%2Fnull")
 )
 
-// UnlessMasked leaves a unit that an operator has masked, and the link in the place of its file.
+// UnlessMasked leaves a unit that an operator has masked, and the link to /dev/null in place of its file.
 func UnlessMasked(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
@@ -142,7 +142,7 @@ func (f *FileThing) Ref() converge.Ref {
 	return converge.Ref{Kind: "file", Name: f.name, Form: f.form}
 }
 
-// Look reads the file whole.
+// Look reads the whole file.
 func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	return f.last.keep(f.look(v))
 }
@@ -212,7 +212,7 @@ func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) er
 		}
 	}
 	name := f.name
-	if s.via != "" { // the link stays, and what it leads to is replaced
+	if s.via != "" { // the link stays, and its target is replaced
 		found.via = ""
 		if name, err = h.Resolve(name); err != nil {
 			return err
@@ -251,7 +251,7 @@ func (f *FileThing) Digest(state converge.State) string {
 	return s.sha
 }
 
-// Validate has a change judged by the program that will read the file.
+// Validate has the program that will read the file validate the change.
 func (f *FileThing) Validate(ctx context.Context, v host.View, before, after converge.State) error {
 	if f.validate == nil {
 		return nil
@@ -291,9 +291,9 @@ func (f *FileThing) bytes(s fileState) ([]byte, error) {
 	return nil, fmt.Errorf("internal error: the bytes of %s with digest %.12s are not at hand", f.name, s.sha)
 }
 
-// secret is a file to be removed whose bytes are never stored, shown or hashed in full: a token, a signing key.
-// Its state is "MODE UID:GID #CHECK"; CHECK is 16 bits of a digest, enough to notice another file in its place, and far too
-// little to guess a secret by. It cannot be restored.
+// secret is a file that gpuadm only removes, and whose bytes it never stores, shows or hashes in full: a token, a signing key.
+// Its state is "MODE UID:GID #CHECK"; CHECK is 16 bits of a digest: enough to notice another file in its place, and far too
+// few to guess the secret. Undo cannot restore it.
 type secret struct {
 	name string
 	last *lastLook

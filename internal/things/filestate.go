@@ -4,6 +4,7 @@ package things
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,20 +15,22 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // fileState is a file's state, taken apart.
 type fileState struct {
-	there    bool // false with via: a link that leads nowhere
+	there    bool // false with via: a link whose target is missing
 	mode     fs.FileMode
 	uid, gid int
 	sha      string
 	size     int
 	xattrs   map[string]string
-	via      string // what the link says, if the name is a link
+	via      string // the link's target as written, if the name is a link
 }
 
 // State returns the canonical text: "0644 0:0 9f86d08… 5 user.note=x via ../lib/config.toml".
@@ -107,7 +110,7 @@ func parseFile(state converge.State) (s fileState, err error) {
 	return s, nil
 }
 
-// FileAttributes are the mode and the owner in a file's state; "" of a file that is not there.
+// FileAttributes are the mode and the owner in a file's state; "" for a file that is not there.
 func FileAttributes(state converge.State) string {
 	if words := strings.Fields(string(state)); len(words) >= 4 {
 		return words[0] + " " + words[1]
@@ -152,7 +155,7 @@ func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (r
 	}
 	is, was, became := s[0], s[1], s[2]
 	switch {
-	case before == after, !is.there: // a link that leads nowhere
+	case before == after, !is.there: // a link whose target is missing
 		return found, nil, nil
 	case !became.there && is.sha != was.sha:
 		return found, []string{f.name + " is there, gpuadm had removed it"}, nil
@@ -213,3 +216,48 @@ func (f *FileThing) merged(v host.View, found, before, after converge.State) (re
 func (s fileState) owner() string { return fmt.Sprintf("%d:%d", s.uid, s.gid) }
 
 func (s fileState) attributes() string { return fmt.Sprint(s.xattrs) }
+
+// lastLook remembers what a thing's last look found: its state, or a digest of its bytes. Make replaces the file only if it still is as
+// found, so that no edit is lost that another process makes between the look and the rename.
+type lastLook struct {
+	mu     sync.Mutex
+	looked bool
+	state  converge.State
+}
+
+// keep remembers what a look returns.
+func (l *lastLook) keep(s converge.State, err error) (converge.State, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.looked, l.state = err == nil, s
+	return s, err
+}
+
+// found is what the last look kept. If nothing has looked since the last replace, found looks now; the engine always looks before a make.
+func (l *lastLook) found(ctx context.Context, h host.Host, t converge.Thing) (converge.State, error) {
+	l.mu.Lock()
+	looked := l.looked
+	l.mu.Unlock()
+	if !looked {
+		if _, err := t.Look(ctx, h); err != nil {
+			return "", err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state, nil
+}
+
+// replace puts a file or a link under a name, or removes it for nil, if what is there is as expected.
+func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected func(found *host.Entry) bool) error {
+	err := h.Replace(name, with, expected)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.looked = false
+	}
+	if errors.As(err, new(host.Changed)) {
+		return &trouble.Error{What: err.Error(), Try: []string{"run the same command again"}, Err: err}
+	}
+	return err
+}

@@ -19,27 +19,26 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// key is the file with the public key a package repository is signed with. Its state is the fingerprints of the keys in
-// it: a key is what it is by its fingerprint, wherever it was got from. Where only the file's digest is known, the file is
-// kept byte for byte, and that digest is its state.
+// key is the file with the public key that signs a package repository. Its state is the fingerprints of the keys in it: these identify a
+// key, wherever it came from. If only the file's digest is known, gpuadm keeps the file byte for byte, and its state is that digest.
 type key struct {
 	file, from string
 	pinned     bool   // its state is a digest
-	trusted    string // what the spec trusts: that one is fetched; an earlier one is kept for undo
+	trusted    string // the key that the spec trusts: gpuadm fetches it, and takes an earlier key from keysKept
 	via        host.Via
 	last       *lastLook
 }
 
-// maxKey is the size in bytes above which a key is none: NVIDIA's have less than 4 KiB.
+// maxKey is the size limit of a key, in bytes: NVIDIA's have less than 4 KiB.
 const maxKey = 256 << 10
 
-// pin begins what a key is trusted by where that is no fingerprint: "sha256:" and the 64 hex digits of its file's digest.
+// pin is the prefix of a digest in place of a fingerprint: "sha256:" and the 64 hex digits of the file's SHA-256.
 const pin = "sha256:"
 
 // Key wants file to hold exactly the key that is trusted, got from a URL or from a path on the machine. trusted is its
-// fingerprint, or "sha256:" and the digest of its file in lower-case hex. A file that ends in .asc is armored, as rpm wants
-// it; any other is binary, as every apt takes it. A key that is trusted by its file's digest stays as it is published,
-// which is armored: its file must end in .asc.
+// fingerprint, or "sha256:" and the digest of its file in lower-case hex. A file whose name ends in .asc is armored, as rpm
+// needs it; any other is binary, which every apt reads. A key that is trusted by its file's digest stays as published, which is armored:
+// its file must end in .asc.
 func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 	k := key{file, from, strings.HasPrefix(trusted, pin), trusted, via, &lastLook{}}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
@@ -56,8 +55,8 @@ func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 // byDigest begins the form of a key whose state is its file's digest.
 const byDigest = "sha256 "
 
-// NewKey builds the thing again. It is the file whatever key was in it, and wherever that came from: a repository's owner may have
-// another key, or a mirror one of its own.
+// NewKey builds the thing again. The thing is the file, whatever key is in it: a repository's owner may change the key, and a mirror may
+// have its own.
 func NewKey(ref converge.Ref) converge.Thing {
 	from, pinned := strings.CutPrefix(ref.Form, byDigest)
 	return key{file: ref.Name, from: from, pinned: pinned, last: &lastLook{}}
@@ -79,7 +78,7 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	} else if err != nil {
 		return "", err
 	}
-	is, _ := k.last.keep(converge.State(digest(data)), nil) // the digest, since an edit may keep the fingerprints
+	is, _ := k.last.keep(converge.State(digest(data)), nil) // the digest: an edit may leave the fingerprints as they were
 	if k.pinned {
 		return is, nil
 	}
@@ -90,8 +89,8 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(strings.Join(found, " ")), nil
 }
 
-// replace has the file hold a key, or nothing for nil, if it is as the last look found it. A link there stays, and what it leads
-// to is written; to remove a key is to remove the link.
+// replace writes a key to the file, or removes the file for nil, if the file is as the last look found it. If the file is a link, replace
+// writes its target, and removes the link.
 func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
 	was, err := k.last.found(ctx, h, k)
 	if err == nil {
@@ -142,7 +141,7 @@ func published(data []byte, trusted converge.State) []byte {
 	return nil
 }
 
-// Fingerprints returns those of the keys in a file, in upper-case hex. trusted is the file's digest: see Key; "" for any.
+// Fingerprints returns the fingerprints of the keys in a file, in upper-case hex. trusted is the file's digest, as for Key; "" for any.
 func Fingerprints(data []byte, trusted string) ([]string, error) {
 	if is := digest(data); trusted != "" && is != trusted {
 		return nil, fmt.Errorf("its digest is %s, and %s is expected", is, trusted)
@@ -181,13 +180,13 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		return &trouble.Error{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
 	}
 	if k.pinned {
-		return k.keep(ctx, h, data, to)
+		return k.keepPinned(ctx, h, data, to)
 	}
 	packets, err := dearmor(data)
 	if err == nil {
 		var found []string
 		if found, err = fingerprints(packets); err == nil && converge.State(strings.Join(found, " ")) != to {
-			return k.another("its fingerprint is "+strings.Join(found, " and "), string(to)) // which names the key
+			return k.differs("its fingerprint is "+strings.Join(found, " and "), string(to)) // which names the key
 		}
 	}
 	if err != nil {
@@ -199,11 +198,11 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return k.replace(ctx, h, packets)
 }
 
-// keep writes a key that is trusted by its file's digest.
-func (k key) keep(ctx context.Context, h host.Host, data []byte, to converge.State) error {
+// keepPinned writes a key that is trusted by its file's digest.
+func (k key) keepPinned(ctx context.Context, h host.Host, data []byte, to converge.State) error {
 	kept := published(data, to)
 	if kept == nil {
-		return k.another("the digest of its file is "+digest(data), string(to))
+		return k.differs("the digest of its file is "+digest(data), string(to))
 	}
 	if _, err := fingerprints(kept); err != nil {
 		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
@@ -211,7 +210,7 @@ func (k key) keep(ctx context.Context, h host.Host, data []byte, to converge.Sta
 	return k.replace(ctx, h, kept)
 }
 
-func (k key) another(is, expected string) error {
+func (k key) differs(is, expected string) error {
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot trust the key from %s: %s, and %s is expected", k.from, is, expected),
 		Try: []string{
@@ -221,15 +220,15 @@ func (k key) another(is, expected string) error {
 	}
 }
 
-// keysKept is the folder of keys that were replaced or removed: undo restores them though their owner publishes another by then.
+// keysKept is the folder of keys that gpuadm replaced or removed: undo restores them from there, since their owner may publish another now.
 const keysKept = converge.Home + "/keys"
 
-// keptName is the file that is kept of a key, by its fingerprints or by its file's digest.
+// keptName is the file in keysKept of a key with these fingerprints, or with this digest of its file.
 func keptName(state string) string {
 	return fmt.Sprintf("%s/%x", keysKept, sha256.Sum256([]byte(state)))
 }
 
-// namesOf are a key's fingerprints, and the digest of its file; none of what is no key.
+// namesOf are a key's fingerprints, and the digest of its file; none if data is no key.
 func namesOf(data []byte) []string {
 	found, err := fingerprints(data)
 	if err != nil {
@@ -238,7 +237,7 @@ func namesOf(data []byte) []string {
 	return []string{strings.Join(found, " "), digest(data)}
 }
 
-// holds says whether a key file is what a state names.
+// holds says whether these are the bytes of the key that a state names.
 func holds(data []byte, state string) bool {
 	for _, name := range namesOf(data) {
 		if name == state {
@@ -248,7 +247,7 @@ func holds(data []byte, state string) bool {
 	return false
 }
 
-// keepKey keeps the key in a file, as far as it is one.
+// keepKey copies the key in a file to keysKept; nothing if the file has no key.
 func keepKey(h host.Host, file string) error {
 	data, err := h.ReadFile(file)
 	if err != nil && !host.NotExist(err) {
@@ -267,7 +266,7 @@ func keepKey(h host.Host, file string) error {
 	return nil
 }
 
-// keptKey is a key that was replaced, and its file; nil if none is kept.
+// keptKey is the key in keysKept that a state names, and its file; nil if it is not there.
 func keptKey(v host.View, state string) (file string, data []byte) {
 	file = keptName(state)
 	data, err := v.ReadFile(file)
@@ -277,7 +276,7 @@ func keptKey(v host.View, state string) (file string, data []byte) {
 	return file, data
 }
 
-// KeyFile is where a key is: in its file or, where that has another one by now, where it is kept; "" if it is in neither.
+// KeyFile returns the file that has a key: the key's own file, or the one in keysKept if another key has replaced it; "" if neither has it.
 func KeyFile(v host.View, file, trusted string) (name string, data []byte) {
 	if data, err := v.ReadFile(file); err == nil && holds(data, trusted) {
 		return file, data
@@ -285,8 +284,8 @@ func KeyFile(v host.View, file, trusted string) (name string, data []byte) {
 	return keptKey(v, trusted)
 }
 
-// TakeOut tells a key by its fingerprint or by its file's digest, whichever the journal has: what the spec trusts one key by says
-// nothing of how it trusted the one before.
+// TakeOut compares keys by fingerprint or by their file's digest, whichever the journal has: the spec may have named the last key by one,
+// and the key before it by the other.
 func (k key) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if _, data := KeyFile(v, k.file, string(found)); !holds(data, string(after)) {
 		return "", nil, fmt.Errorf("cannot undo %s: it was changed outside gpuadm since: left as %q, found as %q", k.Ref(), after, found)
@@ -294,7 +293,7 @@ func (k key) TakeOut(v host.View, found, before, after converge.State) (rest con
 	return before, nil, nil
 }
 
-// PruneKeys removes the keys that none of the changes names. needed is what undo may still roll back.
+// PruneKeys removes the kept keys that none of the changes names. needed are the changes that can still be undone.
 func PruneKeys(h host.Host, needed []converge.Change) error {
 	names, err := h.ReadDir(keysKept)
 	if host.NotExist(err) {

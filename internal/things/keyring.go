@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// What a keyring is, RFC 9580: a row of packets. A repository's key is a public-key packet with its subkeys, names and
-// signatures behind it. Nothing is verified here, apt and rpm do that; what counts is which primary keys they would
-// trust. Hence no library: the smallest that reads keyrings brings forty packages of cryptography into a root process.
+// A keyring is a sequence of packets (RFC 9580). A repository's key is a public-key packet, followed by its subkeys, names and signatures.
+// This code verifies nothing, since apt and rpm do: it only finds out which primary keys they would trust. Hence no library: the smallest
+// that reads keyrings brings forty packages of cryptography into a root process.
 
 // fingerprints returns the upper-case hex fingerprints of all primary keys in a keyring, armored or binary, in their order.
 func fingerprints(keyring []byte) ([]string, error) {

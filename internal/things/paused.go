@@ -14,11 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// pausedFile lists what was stopped for a change and shall run again: services, and persistence modes. It lies in /run: after
-// a boot systemd starts what is enabled, and persistence mode is off.
+// pausedFile lists what gpuadm stopped for a change and must start again: services, and persistence modes. It is in /run: after a boot
+// systemd starts the enabled services, and persistence mode is off.
 const pausedFile = "/run/gpuadm-paused"
 
-// persistence begins the line of a GPU whose persistence mode was on.
+// persistence is the prefix of a line for a GPU whose persistence mode was on.
 const persistence = "persistence-mode:"
 
 // Persistenced keeps GPUs attached while no process uses them.
@@ -28,7 +28,7 @@ func runs(u host.Unit) bool {
 	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
 }
 
-// Pauses lists those of the units that run, which Pause would stop.
+// Pauses lists the units that run: Pause would stop them.
 func Pauses(ctx context.Context, v host.View, units []string) (running []string, err error) {
 	pids := map[int]bool{}
 	for _, name := range units {
@@ -51,7 +51,7 @@ func Pauses(ctx context.Context, v host.View, units []string) (running []string,
 	return running, nil
 }
 
-// Pause stops those of the units that run, and notes them first: a run that is killed before Resume leaves word of them.
+// Pause stops the units that run. It lists them in pausedFile first: if the run is killed, the next run starts them again.
 func Pause(ctx context.Context, h host.Host, units []string) error {
 	running, err := Pauses(ctx, h, units)
 	if err != nil {
@@ -68,9 +68,8 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	return nil
 }
 
-// PausePersistence pauses nvidia-persistenced, and turns off persistence mode where one of the GPUs, named by address, has it still: it
-// holds a GPU as a process does (https://github.com/NVIDIA/NVSentinel/issues/1690). ResumePersistence turns both on again. The driver is
-// what it said last.
+// PausePersistence pauses nvidia-persistenced, and turns off the persistence mode of these GPUs, named by address: the mode holds a GPU as a
+// process does (https://github.com/NVIDIA/NVSentinel/issues/1690). ResumePersistence turns both on again. d is the driver's last answer.
 func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.Driver) error {
 	u, err := h.Unit(ctx, Persistenced)
 	if err != nil {
@@ -80,7 +79,7 @@ func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.D
 		if err := Pause(ctx, h, []string{Persistenced}); err != nil {
 			return err
 		}
-		now, err := h.Driver(ctx) // it takes the mode of its GPUs with it
+		now, err := h.Driver(ctx) // the daemon has turned off its GPUs' mode as it stopped
 		if err != nil {
 			return err
 		}
@@ -120,13 +119,13 @@ func note(h host.Host, lines []string) error {
 	return h.WriteFile(pausedFile, []byte(strings.Join(all, "\n")+"\n"), host.Attr{Mode: 0o644})
 }
 
-// Resume starts what was paused, last stopped first. It continues after a failure; the error names those that did not start, and they stay
-// on the list. A unit that was removed or masked since does not start.
+// Resume starts what was paused, last stopped first. It continues after a failure: the error names what did not start, which stays on the
+// list. Resume skips a unit that was removed or masked meanwhile.
 func Resume(ctx context.Context, h host.Host) error {
 	return resumeThose(ctx, h, func(string) bool { return true })
 }
 
-// ResumePersistence is Resume of what PausePersistence has paused: GPUs that nothing holds are attached for each client.
+// ResumePersistence is Resume for what PausePersistence has paused. Without it each client has to attach the GPUs first, which takes time.
 func ResumePersistence(ctx context.Context, h host.Host) error {
 	return resumeThose(ctx, h, func(name string) bool { return name == Persistenced || strings.HasPrefix(name, persistence) })
 }
@@ -184,13 +183,13 @@ func pausedUnits(v host.View) ([]string, error) {
 	return strings.Fields(string(data)), err
 }
 
-// paused are the services that a run has stopped and could not start again, because it was killed. Its state is their
-// names, "none" if there are none.
+// paused are the services that a run stopped and did not start again, because it was killed. Its state is their names, "none" if there
+// are none.
 type paused struct{}
 
 const noPaused = "none"
 
-// Resumed wants services running that an earlier run paused.
+// Resumed wants the services to run that an earlier run paused.
 func Resumed() converge.Want {
 	return converge.Following(paused{}, "an earlier run stopped them for a change, and ended before it could start them again")
 }
@@ -218,8 +217,8 @@ func (paused) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return Resume(ctx, h)
 }
 
-// Affected is as found, since what pauses services also starts them again. What has not been looked at may be paused: then a killed
-// run's are started again by undo too.
+// Affected returns found: a change that pauses services starts them again itself. Without a look there may be paused services: so undo, too,
+// starts those of a killed run.
 func (paused) Affected(found converge.State, _ converge.Change) converge.State {
 	if found == "" {
 		return "unknown"

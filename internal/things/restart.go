@@ -15,15 +15,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// restart is a daemon that must have started after the last change of its files. The state is compared, and no write is remembered:
-// so gpuadm restarts the daemon also where it crashed between a write and the restart. Its states are UpToDate, Outdated, "inactive"
-// (a stopped daemon reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
+// restart is a daemon that must have started after the last change of its files. gpuadm compares times and remembers no write of its own: so
+// it restarts the daemon even if gpuadm itself crashed between a write and the restart. Its states are UpToDate, Outdated, "inactive" (a
+// stopped daemon reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
 type restart struct {
 	unit   string
 	files  []string // what it reads beside its unit files; a folder means all files in it
 	ready  ReadyFunc
 	judge  JudgeFunc
-	socket string // of a daemon that another program supervises: that one starts it again, and the socket is as old as the process
+	socket string // of a daemon that another program supervises and restarts: the socket is as old as the daemon's process
 }
 
 // The states of a daemon that runs.
@@ -35,11 +35,11 @@ const (
 // A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those it reads.
 type ReadyFunc func(ctx context.Context, v host.View, unit string, files []string) error
 
-// A JudgeFunc says why a daemon would not serve again after a restart with its present files. The daemon's own program is asked where it can.
+// A JudgeFunc says why a daemon would not serve after a restart with its present files. It asks the daemon's own program if that can tell.
 type JudgeFunc func(ctx context.Context, v host.View) error
 
-// startMargin is how much later than its files' last change a daemon must have started: within it the two clocks
-// cannot be distinguished (a tick of the coarse clock that stamps files is up to 10 ms, at HZ=100).
+// startMargin is how much later than its files' last change a daemon must have started: the coarse clock that stamps files is up to one
+// tick behind, which is 10 ms at HZ=100.
 const startMargin = 10 * time.Millisecond
 
 // Restart wants a running daemon to have started after the last change of the files it reads, and to be ready.
@@ -53,7 +53,7 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 	}}
 }
 
-// Judged has the daemon's present files judged before it is restarted for files that no pending change of gpuadm's writes.
+// Judged adds a judge: the engine asks it before a restart that no pending change of gpuadm's causes.
 func Judged(w converge.Want, by JudgeFunc) converge.Want {
 	if r, ok := w.Thing.(restart); ok {
 		r.judge = by
@@ -70,12 +70,12 @@ func (r restart) Validate(ctx context.Context, v host.View, _, _ converge.State)
 	return r.judge(ctx, v)
 }
 
-// NewRestart builds the thing again. Daemons that say more of themselves embed it.
+// NewRestart builds the thing again. A kind that can ask its daemon more embeds it.
 func NewRestart(unit string, files []string, ready ReadyFunc) converge.Follower {
 	return restart{unit: unit, files: files, ready: ready}
 }
 
-// NewSupervised builds the restart of a daemon that has no unit: its supervisor starts it again when a file changes.
+// NewSupervised is the restart of a daemon that has no unit: its supervisor starts it again when a file changes.
 func NewSupervised(socket string, files []string, ready ReadyFunc) converge.Follower {
 	return restart{files: files, ready: ready, socket: socket}
 }
@@ -87,7 +87,7 @@ func (r restart) Ref() converge.Ref {
 	return converge.Ref{Kind: "restart", Name: r.unit, Reads: r.files}
 }
 
-// masked is the end of a masked unit's state: the daemon may go on running, and systemd refuses to start it again.
+// masked is the suffix of a masked unit's state: its daemon may run, but systemd refuses to start it again.
 const masked = ", masked"
 
 // DaemonState is a daemon's state without the mask of its unit.
@@ -138,9 +138,8 @@ func (r restart) look(v host.View, u host.Unit) (converge.State, error) {
 	return UpToDate, nil
 }
 
-// Rewritten says whether a file that a daemon reads got other content since the daemon has started: Outdated without what chmod and
-// restorecon do, which change a file's ctime alone. A file that was moved or copied into its place keeps an old mtime; then the folder has
-// a new one. Sources: inode(7), st_ctime and st_mtime; https://pubs.opengroup.org/onlinepubs/9799919799/functions/rename.html.
+// Rewritten says whether a file that a daemon reads may have new content since the daemon started. Unlike Outdated it ignores chmod and
+// restorecon, which change only a file's ctime. A file that was moved into place keeps an old mtime; then its folder's mtime is new. Sources: inode(7), st_ctime and st_mtime; https://pubs.opengroup.org/onlinepubs/9799919799/functions/rename.html.
 func Rewritten(ctx context.Context, v host.View, unit string, files []string) (bool, error) {
 	u, err := v.Unit(ctx, unit)
 	if err != nil {
@@ -158,8 +157,8 @@ func Rewritten(ctx context.Context, v host.View, unit string, files []string) (b
 	return false, nil
 }
 
-// changedSince says whether a file, the folder it lies in, or something in it if it is a folder, changed after the
-// daemon had started. A folder's own time tells of files that came, went or were renamed over.
+// changedSince says whether late is true for a file, for each entry if it is a folder, or for the nearest folder if it is missing. A
+// folder's own time shows that files in it were made, removed or replaced.
 func changedSince(v host.View, name string, late func(info host.Info, name string) bool) (bool, error) {
 	names := []string{name}
 	info, err := v.Stat(name)
@@ -180,7 +179,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	for _, n := range names {
 		info, err := v.Stat(n)
 		if host.NotExist(err) {
-			continue // a link that leads nowhere
+			continue // a link whose target is missing
 		} else if err != nil {
 			return false, err
 		}
@@ -191,6 +190,7 @@ func changedSince(v host.View, name string, late func(info host.Info, name strin
 	return false, nil
 }
 
+// NearestFolder is the closest folder above a name that exists.
 func NearestFolder(v host.View, name string) string {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if info, err := v.Stat(dir); err == nil && info.Mode.IsDir() {
@@ -200,10 +200,9 @@ func NearestFolder(v host.View, name string) string {
 	return "/"
 }
 
-// after compares a file's time with a start. Files are stamped by the wall clock, which NTP may step; starts are known by
-// both clocks. A step can move the file's time either way, so it is early enough only if both clocks say so. A time that
-// lies ahead of now comes from a clock that was set back later: the file's age is unknown, and the daemon would be older than it
-// after each restart. So it counts as early.
+// after says whether a file changed after the unit started. The wall clock stamps files, and NTP may step that clock in either direction; for
+// starts the monotonic clock is known too. So the file is early only if both clocks say so. A time in the future comes from a clock that was
+// set back later. Such a file counts as early: else the daemon would be older than the file after each restart.
 func after(ctime, now time.Time, u host.Unit) bool {
 	if ctime.After(now) {
 		return false
@@ -224,7 +223,7 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 	if err != nil {
 		return err
 	}
-	// The daemon must start measurably later than its files changed, and be seen to.
+	// The times must show that the daemon started after its files changed.
 	if wait := r.youngest(h, u).Add(2 * startMargin).Sub(h.Now()); wait > 0 && wait < time.Second {
 		time.Sleep(wait)
 	}
@@ -259,7 +258,7 @@ func (r restart) await(ctx context.Context, h host.Host) error {
 	}
 }
 
-// LastWords are the last lines of a unit's log; none where journalctl does not answer.
+// LastWords are the last three lines of a unit's log; none if journalctl does not answer.
 func LastWords(ctx context.Context, v host.View, unit string) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3", "--unit="+unit)
 	if err != nil || len(out) == 0 {
@@ -279,8 +278,8 @@ func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
 	return t
 }
 
-// Affected says that a change to a file the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
-// the daemon reads the same with it and without.
+// Affected says that a change to a file which the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
+// changes nothing for the daemon.
 func (r restart) Affected(found converge.State, by converge.Change) converge.State {
 	state, suffix, _ := strings.Cut(string(found), ",")
 	if state == "inactive" || by.Kind == r.Ref().Kind || by.Kind == "folder" {
@@ -297,7 +296,7 @@ func (r restart) Affected(found converge.State, by converge.Change) converge.Sta
 	return found
 }
 
-// Current says that gpuadm restarts an outdated daemon, and a daemon that its own restart may have left dead. All other states stay.
+// Current says that gpuadm restarts an outdated daemon, and a failed one, since its own restart may be why. All other states stay.
 func (r restart) Current(found converge.State) converge.State {
 	if found == Outdated || found == "failed" {
 		return UpToDate

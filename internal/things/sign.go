@@ -20,14 +20,14 @@ import (
 	"time"
 )
 
-// A Signer signs repositories. Go's own RSA signs; what is here puts that into OpenPGP's packets of version 4, RFC 9580, sections 5.2.3
-// and 5.5.2.2, as every gpgv and rpm reads them.
+// A Signer signs repositories, with Go's own RSA. The code here wraps the signature in OpenPGP packets of version 4 (RFC 9580, sections
+// 5.2.3 and 5.5.2.2), which every gpgv and rpm reads.
 type Signer struct{ key *rsa.PrivateKey }
 
 const (
 	signerName = "gpuadm mirror"
 	signerBits = 3072
-	signerMade = 1767225600 // the key's time, which is a part of its fingerprint: 2026-01-01, before any that signs
+	signerMade = 1767225600 // 2026-01-01: the key's time, a part of its fingerprint; earlier than any signature
 )
 
 // Kinds of signatures and of their subpackets.
@@ -80,7 +80,7 @@ func (s Signer) Public() ([]byte, error) {
 	return armor(slices.Concat(framed(6, key), framed(13, name), framed(2, signature))), nil
 }
 
-// Clearsign signs a text, each line of which ends in a newline, and none begins with "-" or ends in a space.
+// Clearsign signs a text. Each line must end in a newline; none may begin with "-" or end in a space.
 func (s Signer) Clearsign(text []byte, at time.Time) ([]byte, error) {
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	signature, err := s.sign(ofText, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), at.Unix())
@@ -124,7 +124,7 @@ func (s Signer) sign(kind byte, data []byte, at int64) ([]byte, error) {
 	return slices.Concat(head, number(2, len(issuer)), issuer, sum[:2], mpi(signature)), nil
 }
 
-// number is n in so many bytes, the highest first.
+// number is n in size bytes, big-endian.
 func number(size, n int) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(n))[8-size:]
 }

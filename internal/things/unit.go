@@ -14,11 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// unit is a systemd unit as an administrator sets it: "enabled active". In a root folder, where nothing runs, the
-// second word is "-" and stays so: enabling is a link, starting is for first boot.
+// unit is a systemd unit in two words: "enabled active". In a root folder, where nothing runs, the second word is "-" and stays so:
+// gpuadm makes the links that enable the unit, and first boot starts it.
 type unit string
 
-// UnitWords are the two words of a unit's state: whether it is enabled, and whether it runs. Both are "" of a unit that is not there.
+// UnitWords are the two words of a unit's state: whether it is enabled, and whether it runs. Both are "" for a unit that is not there.
 func UnitWords(state converge.State) (enabled, active string) {
 	enabled, active, _ = strings.Cut(string(state), " ")
 	return enabled, active
@@ -33,8 +33,8 @@ func NewUnit(name string) converge.Thing { return unit(name) }
 // Running wants a unit enabled and running.
 func Running(name, why string) converge.Want { return wantUnit(name, "active", why) }
 
-// Masked wants a unit disabled, stopped and masked: nothing starts it, no package's script either. One that is not installed
-// is left alone.
+// Masked wants a unit disabled, stopped and masked: then nothing starts it, not even a package's script. It leaves a unit alone that is
+// not installed.
 func Masked(name, why string) converge.Want {
 	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found == "" {
@@ -48,7 +48,7 @@ func Masked(name, why string) converge.Want {
 	}}
 }
 
-// Unmasked overrules the mask of a unit, for a want of Running.
+// Unmasked has a want of Running unmask the unit, in place of refusing.
 func Unmasked(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
@@ -103,9 +103,9 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return UnitState(info.Enabled, active), nil
 }
 
-// TakeOut takes back what we changed of the two, enabled and active, and leaves the other as it is found: a unit that we
-// enabled, and that a boot has started since, is disabled and goes on running. A unit that was not there before us counts as one
-// that was neither: its files go by themselves.
+// TakeOut reverts each of the two words that gpuadm changed, and leaves the other: a unit that gpuadm enabled, and that a boot has started
+// since, is disabled and continues to run. A unit that was not there before gpuadm counts as disabled and inactive: undo removes its
+// files separately.
 func (u unit) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
 	if len(b) == 0 && len(f) == 2 {
@@ -120,7 +120,7 @@ func (u unit) TakeOut(_ host.View, found, before, after converge.State) (rest co
 	for i := range f {
 		switch {
 		case b[i] == a[i], f[i] == b[i]:
-		case f[i] == a[i], f[i] == "disabled" && (a[i] == "masked" || b[i] == "masked"): // the way to a mask, and from one, leads over disabled
+		case f[i] == a[i], f[i] == "disabled" && (a[i] == "masked" || b[i] == "masked"): // a unit is disabled before it is masked, and after it is unmasked
 			f[i] = b[i]
 		default:
 			left = append(left, fmt.Sprintf("unit %s is %s, gpuadm had made it %s", string(u), f[i], a[i]))
@@ -158,7 +158,7 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return h.SetUnit(ctx, string(u), c)
 }
 
-// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install], and what runs running.
+// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install], and a running unit.
 func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error {
 	for _, c := range []host.UnitChange{{File: "disable"}, {Job: job}, {File: "mask"}} {
 		if c == (host.UnitChange{}) || c.File == "disable" && fileNow != "enabled" {
@@ -171,8 +171,8 @@ func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error 
 	return nil
 }
 
-// unitFiles are units: systemd must have read their present files. Its own copy decides how they start the next time,
-// also after gpuadm restored their files. Its states are "read" and "outdated".
+// unitFiles are units whose present files systemd must have read: it starts them by its own copy of the files, also after gpuadm has
+// restored the files. Its states are "read" and "outdated".
 type unitFiles string
 
 // UnitFilesRead wants systemd to have read the files of these units.
@@ -203,8 +203,8 @@ func (f unitFiles) Make(ctx context.Context, h host.Host, to converge.State) err
 	return h.SetUnit(ctx, name, host.UnitChange{File: "read"})
 }
 
-// Affected says that a change to a file of the units makes systemd's copy outdated. It is not foretold where the copy was
-// looked at: enabling a unit, which comes first, has systemd read all files anyway.
+// Affected says that a change to a unit's file makes systemd's copy outdated. It returns found if the copy was looked at: enabling a unit,
+// which comes first, has systemd read all files anyway.
 func (f unitFiles) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" || by.Kind != "file" {
 		return found
@@ -217,7 +217,7 @@ func (f unitFiles) Affected(found converge.State, by converge.Change) converge.S
 	return found
 }
 
-// Current says that systemd shall read them.
+// Current says that systemd must read outdated files.
 func (f unitFiles) Current(found converge.State) converge.State {
 	if found == "outdated" {
 		return "read"

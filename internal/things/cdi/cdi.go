@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi holds the things by which containers get GPUs: the CDI spec that NVIDIA's toolkit writes, and the links to device nodes that
-// systemd looks for.
+// Package cdi holds two kinds that containers get GPUs by: the CDI spec that NVIDIA's toolkit writes (cdi.go; spec.go reads it), and the
+// links to device nodes that systemd needs (links.go).
 package cdi
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NVIDIA's Container Toolkit writes the CDI spec by a service of its own, from 1.18.0 on. It does not run when partitions change.
+// From 1.18.0 on, a service of NVIDIA's Container Toolkit writes the CDI spec. It does not run when partitions change.
 // Sources: deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit at v1.18.0, v1.19.0, v1.19.1 and v1.20.1;
 // its "systemd unit for CDI refresh" in
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
@@ -29,7 +29,8 @@ const (
 	cdiOutput  = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH" // in cdiEnv
 )
 
-// States of the spec, beside "outdated: " and why. The file is judged, not the unit's result: its conditions may skip it.
+// States of the spec; after "outdated" come a colon and why. gpuadm reads the file, and not the unit's result: systemd may skip the unit for
+// one of its conditions.
 const (
 	cdiNone     = "none" // nothing writes one here, or there is no device to offer
 	cdiCurrent  = "current"
@@ -39,7 +40,7 @@ const (
 // cdi is the spec that the toolkit's service writes. It is current if it has the devices that the driver has, in the driver's version.
 type cdi struct{}
 
-// Spec wants the spec to be current, where the toolkit's service is installed.
+// Spec wants the spec to be current, if the toolkit's service is installed.
 func Spec() converge.Want {
 	return converge.Following(cdi{}, "containers get the GPUs through it, and a change of partitions does not update it")
 }
@@ -50,7 +51,7 @@ func Problem(state converge.State) string {
 	return problem
 }
 
-// Run wants the toolkit's service to run after partitions have changed, where it is installed.
+// Run wants the toolkit's service to run after partitions have changed, if it is installed.
 func Run() converge.Want {
 	w := Spec()
 	w.Thing = New(Unit)
@@ -86,7 +87,7 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	name := Output(v)
 	problem, err := "it is being written", error(nil)
-	if u.Active != "activating" { // a unit at work may have asked the driver before its partitions changed
+	if u.Active != "activating" { // else it may have asked the driver before the partitions changed
 		problem, err = cdiProblem(v, name, d, want)
 	}
 	if err != nil || problem == "" {
@@ -98,8 +99,8 @@ func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(cdiOutdated + ": " + name + ": " + problem), nil
 }
 
-// cdiWaits says whether the service would not start now: that of 1.19.0 is ordered after multi-user.target, which waits for kubelet,
-// which waits for gpuadm. At boot it then runs by itself, after the partitions are made.
+// cdiWaits says whether systemd would not start the service now. In 1.19.0 the service is ordered after multi-user.target, which waits for
+// kubelet, which waits for gpuadm: at boot systemd starts it later, after gpuadm has made the partitions.
 func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 	const target = "multi-user.target"
 	for _, file := range u.Files {
@@ -123,7 +124,7 @@ func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
 func Output(v host.View) string {
 	env, err := v.ReadFile(cdiEnv)
 	if err != nil {
-		return cdiDefault // the unit does without the file, too
+		return cdiDefault // the unit does not need the file either
 	}
 	name := cdiDefault
 	for line := range strings.Lines(string(env)) {
@@ -153,10 +154,10 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}}
 }
 
-// Affected is as found: the stage that changes partitions has the service run.
+// Affected returns found: in the stage that changes partitions duringMIG runs the service.
 func (cdi) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Current is current, but where nothing writes a spec.
+// Current says that an outdated spec must be current.
 func (cdi) Current(found converge.State) converge.State {
 	if Problem(found) != "" {
 		return cdiCurrent
@@ -164,17 +165,17 @@ func (cdi) Current(found converge.State) converge.State {
 	return found
 }
 
-// duringMIG is a thing as the stage that changes partitions sees it: unsettled by them, also by an undo of them. One that cannot be made
-// is named there and takes no partitions back; the same thing of the stage that comes next is what fails.
+// duringMIG is a Follower in the stage that changes partitions: a change of partitions affects it, and so does its undo. If it cannot be
+// made, the run names it and does not roll the partitions back; the same thing in the next stage, toolkit, then fails.
 type duringMIG struct {
 	converge.Follower
-	name    string         // another than the thing's own, since the journal tells things by kind and name
-	changed converge.State // once partitions have changed
+	name    string         // differs from the Follower's own: the journal identifies things by kind and name
+	changed converge.State // its state after a change of partitions
 }
 
 func (d duringMIG) Ref() converge.Ref { return converge.Ref{Kind: d.Follower.Ref().Kind, Name: d.name} }
 
-// Make is the thing's, but for what a failure leads to. A run that is interrupted, and what can only be made later, are no failures.
+// Make calls the Follower's, and turns a failure into Stays. A run that is interrupted, and a host.Later, are no failures.
 func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) error {
 	err := d.Follower.Make(ctx, h, to)
 	if err == nil || ctx.Err() != nil || errors.As(err, new(host.Later)) {
@@ -183,7 +184,7 @@ func (d duringMIG) Make(ctx context.Context, h host.Host, to converge.State) err
 	return converge.Stays{Why: err.Error()}
 }
 
-// Affected says that other partitions unsettle the thing.
+// Affected says that a change of partitions affects the Follower.
 func (d duringMIG) Affected(found converge.State, by converge.Change) converge.State {
 	if by.Kind != "mig" || found == cdiNone {
 		return found

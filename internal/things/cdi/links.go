@@ -17,12 +17,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// deviceLinks are /dev/char's links to NVIDIA's device nodes, which udev does not make, since the nodes are not in sysfs. systemd
-// resolves the devices of a container's scope by them at each daemon-reload, and takes those without one from the container.
+// deviceLinks are the links in /dev/char to NVIDIA's device nodes. udev does not make them, since the nodes are not in sysfs. At each
+// daemon-reload systemd resolves the devices of a container by these links, and takes a device without a link from the container.
 // Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48;
 // https://github.com/opencontainers/runc/issues/3708; cmd/nvidia-ctk/system/create-dev-char-symlinks of the first.
-// It has the nodes of partitions made first, where they are missing: see missingCaps.
-// Its states are "linked", "missing" and which nodes have no link or are not there, and "none" where there are no nodes.
+// Make first has missing nodes of partitions made: see missingCaps. Its states are "linked", "none" (there are no nodes), and "missing" with
+// the names of the nodes that have no link or do not exist.
 type deviceLinks struct{}
 
 const (
@@ -30,12 +30,12 @@ const (
 	capsFolder = "/dev/nvidia-caps"
 )
 
-// DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
+// DeviceLinks wants a link for each of NVIDIA's device nodes.
 func DeviceLinks() converge.Want {
 	return converge.Following(deviceLinks{}, "systemd takes a device without one from containers when it is reloaded")
 }
 
-// capNodes are the links' nodes of partitions alone. Their state is "none" where the driver's tool is not there to make them.
+// capNodes is deviceLinks for the nodes of partitions alone. Its state is "none" if the driver's tool, which makes the nodes, is missing.
 type capNodes struct{ deviceLinks }
 
 // PartitionNodes wants a node for each partition, and a link to it, in the stage that changes partitions.
@@ -51,7 +51,7 @@ func NewDeviceLinks(name string) converge.Thing {
 	return deviceLinks{}
 }
 
-// Look asks for the nodes alone: all other links are the next stage's.
+// Look looks only for the nodes of partitions: the next stage makes all other links.
 func (capNodes) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return "", host.FirstBoot
@@ -69,7 +69,7 @@ func linkState(without []string) converge.State {
 	return "linked"
 }
 
-// capNames are the names of the nodes of partitions that are not there.
+// capNames are the names of the missing nodes of partitions.
 func capNames(v host.View) (names []string) {
 	for _, c := range missingCaps(v) {
 		names = append(names, path.Base(c.node))
@@ -128,7 +128,7 @@ func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) err
 	return nil
 }
 
-// charNodes are the device nodes that are there, by what their links are called. Their numbers follow from their names.
+// charNodes are the existing device nodes, by the path of their link. A node's numbers follow from its name.
 // Sources: internal/info/proc/devices and create-dev-char-symlinks/all.go of NVIDIA's toolkit;
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html; 195 is NVIDIA's in
 // Documentation/admin-guide/devices.txt of the kernel.
@@ -170,12 +170,12 @@ func charNodes(v host.View) (map[string]string, error) {
 	return nodes, nil
 }
 
-// A capsNode is a device that gives access to a GPU instance or a compute instance, and the file by which the driver says so.
+// A capsNode is a device that gives access to a GPU instance or a compute instance, and the driver's file about it in /proc.
 type capsNode struct{ node, access string }
 
-// missingCaps are the nodes of the partitions that are not there. The driver's clients have them made as they begin to use a partition,
-// and until then a CDI spec, the device plugin and a container find none. None where the driver's tool is not installed, or where the
-// driver's options leave the nodes to another. Sources: "Device Nodes and Capabilities" in
+// missingCaps are the missing nodes of partitions. The driver's clients make them only when they begin to use a partition; until then a CDI
+// spec, the device plugin and a container do not find them. It returns none if the driver's tool is not installed, or if the driver's
+// options say that another program makes the nodes. Sources: "Device Nodes and Capabilities" in
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html (nvidia-modprobe -f);
 // https://github.com/NVIDIA/nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
 func missingCaps(v host.View) (list []capsNode) {
@@ -199,10 +199,10 @@ func missingCaps(v host.View) (list []capsNode) {
 	return list
 }
 
-// Affected is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.
+// Affected returns found: in the stage that changes partitions duringMIG makes the nodes.
 func (deviceLinks) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Current is linked, where there are nodes.
+// Current says that missing nodes and links must be made.
 func (deviceLinks) Current(found converge.State) converge.State {
 	if strings.HasPrefix(string(found), "missing") {
 		return "linked"

@@ -17,13 +17,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Kind is what the toolkit's spec offers. The device plugin's and the DRA driver's have kinds of their own.
+// Kind is the kind of the devices in the toolkit's spec. The device plugin's and the DRA driver's specs have other kinds.
 const Kind = "nvidia.com/gpu"
 
-// newest is the version of the specification that the library knows: specs-go/version.go there, and its SPEC.md.
+// newest is the newest version of the specification that CNCF's library knows: its specs-go/version.go and SPEC.md.
 var newest = version.Must(version.NewVersion("1.1.0"))
 
-// read reads a spec as the engines do, by CNCF's own library, and says why an engine does not use it; "" if it does.
+// read reads a spec with CNCF's own library, as engines do, and says why an engine does not use the spec; "" if it does.
 // Source: newSpec and validate in pkg/cdi/spec.go of https://github.com/cncf-tags/container-device-interface.
 func read(text []byte) (s lib.Spec, why string) {
 	raw, err := lib.ParseSpec(text)
@@ -62,10 +62,10 @@ func read(text []byte) (s lib.Spec, why string) {
 // A cdiDevice is a device for containers.
 type cdiDevice struct {
 	uuid string
-	node string // /dev/nvidia3, of the GPU that it is, or is a part of; "" if unknown
+	node string // /dev/nvidia3: the node of its GPU; "" if unknown
 }
 
-// cdiDevices are those that the toolkit's spec offers: GPUs without MIG, and the compute instances of those with it.
+// cdiDevices are the devices that the toolkit's spec must offer: GPUs without MIG, and the compute instances of GPUs with MIG.
 // Source: getDeviceSpecGeneratorsForAllDevices in pkg/nvcdi/lib-nvml.go of https://github.com/NVIDIA/nvidia-container-toolkit;
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
 func cdiDevices(d host.Driver) (list []cdiDevice) {
@@ -89,8 +89,8 @@ func cdiDevices(d host.Driver) (list []cdiDevice) {
 	return list
 }
 
-// cdiProblem says in what a spec differs from what the driver has; "" if in nothing. No clock is asked: a spec that is older than
-// a driver or a partition differs from it, or does not matter.
+// cdiProblem says how a spec differs from what the driver has; "" if it does not. It compares no times: a spec that is older than the driver
+// or a partition differs, or the difference does not matter.
 func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (string, error) {
 	text, err := v.ReadFile(name)
 	if host.NotExist(err) {
@@ -108,7 +108,7 @@ func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (stri
 	return otherFiles(s, v, d.Version)
 }
 
-// otherDevices compares devices. They are named by UUID where the service's own words leave that as it is, else they are counted.
+// otherDevices compares devices: by UUID if the spec names them so, as the service's defaults do; else by their number.
 func otherDevices(s lib.Spec, want []cdiDevice) string {
 	nodes, others := map[string][]string{}, 0
 	for _, e := range s.Devices {
@@ -144,7 +144,7 @@ func otherDevices(s lib.Spec, want []cdiDevice) string {
 	return ""
 }
 
-// otherFiles compares the files that containers get: they must be there, and the driver's libraries have its version in their names.
+// otherFiles checks the files that containers get: they must exist, and the driver's libraries must have its version in their names.
 func otherFiles(s lib.Spec, v host.View, version string) (string, error) {
 	var names []string
 	all := []lib.ContainerEdits{{ContainerEdits: &s.ContainerEdits}}
@@ -179,14 +179,14 @@ func otherFiles(s lib.Spec, v host.View, version string) (string, error) {
 	return "", nil
 }
 
-// OtherSpecs are the CDI specs on a machine beside the toolkit's own, each read once.
+// OtherSpecs are the CDI specs on a machine except the toolkit's own, each read once.
 type OtherSpecs struct {
 	ours  string              // the toolkit's
 	list  map[string]lib.Spec // by path
 	wrong map[string]string   // by path, why an engine does not use one
 }
 
-// ReadOtherSpecs reads them. A folder that is not there has none.
+// ReadOtherSpecs reads all other specs. A missing folder has none.
 func ReadOtherSpecs(v host.View) OtherSpecs {
 	all := OtherSpecs{Output(v), map[string]lib.Spec{}, map[string]string{}}
 	at, err := v.Resolve(all.ours)
@@ -214,7 +214,7 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 	return all
 }
 
-// Offers says whether a spec here is for a kind of devices.
+// Offers says whether a usable spec on this machine is for a kind of devices.
 func Offers(v host.View, kind string) bool {
 	all := ReadOtherSpecs(v)
 	if text, err := v.ReadFile(all.ours); err == nil {
@@ -228,7 +228,7 @@ func Offers(v host.View, kind string) bool {
 	return false
 }
 
-// Notes say which specs of others no engine uses, which offer the devices that the toolkit's spec offers, and what follows.
+// Notes name the other specs that no engine uses, or that are for the toolkit's kind of devices, and what to do about them.
 func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	for _, s := range o.Foreign(v) {
 		note := s.File + ": " + s.Problem
@@ -246,14 +246,14 @@ func (o OtherSpecs) Notes(v host.View) (notes []string) {
 	return notes
 }
 
-// A ForeignSpec is a CDI spec that nothing keeps current and that is for nvidia.com/gpu, is not used, or has another's devices.
+// A ForeignSpec is a CDI spec that gpuadm does not keep current, and that is for nvidia.com/gpu or that engines cannot use.
 type ForeignSpec struct {
 	File, Kind string
-	Conflicts  bool   // it lies in the folder of the toolkit's spec
+	Conflicts  bool   // it is in the folder of the toolkit's spec
 	Problem    string // why it is not used, or which of its files is not there; "" if all is well
 }
 
-// Foreign finds them. Where two specs of one folder name a device neither counts; of two folders the last counts.
+// Foreign lists them. If two specs in one folder name the same device, engines use neither; of two folders the last one wins.
 // Sources: "CDI JSON Definition" and refresh in pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
 func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
@@ -270,7 +270,7 @@ func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 				first[at] = file
 			}
 			if f.Kind == Kind && f.Problem == "" {
-				f.Problem, _ = otherFiles(s, v, "") // none where a file cannot be looked for
+				f.Problem, _ = otherFiles(s, v, "") // "" if the files cannot be looked at
 			}
 		}
 		if f.Conflicts = f.Kind == Kind && path.Dir(o.ours) == path.Dir(file); f.Kind == Kind || f.Problem != "" {
@@ -280,8 +280,8 @@ func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 	return list
 }
 
-// Injectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs
-// without a handler. The GPU Operator's NRI plugin writes none, so gpuadm cannot see it.
+// Injectors are the programs that give containers GPUs by CDI devices of their own, recognised by their specs: then no handler is needed. The
+// GPU Operator's NRI plugin writes no spec, so gpuadm cannot see it.
 // Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
 // cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
 func (o OtherSpecs) Injectors() (who []string) {

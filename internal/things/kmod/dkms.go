@@ -16,16 +16,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are "installed", "built" (it lies
-// in DKMS's tree, and another version is installed, or none), "" (not built), and "installed, …" with what is wrong with
-// it, as its files say: built for another kernel, signed by a key that is not enrolled.
+// dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are "installed", "built" (only in DKMS's tree:
+// another version is installed, or none), "" (not built), and "installed, …" with what is wrong with the files: built for another kernel,
+// signed by a key that is not enrolled.
 type dkmsBuild struct {
 	version, kernel string
 	built           BuildFunc
 }
 
-// A BuildFunc returns the state of a version in DKMS's tree for a kernel, proven by the files, and its name there:
-// nvidia, nvidia-open. The name is "" where DKMS does not know the version.
+// A BuildFunc reads from the files in which state a version is in DKMS's tree for a kernel, and under which name: nvidia, nvidia-open. The
+// name is "" if DKMS does not know the version.
 type BuildFunc func(v host.View, version, kernel string) (name string, state converge.State, err error)
 
 // installed is the state of what modprobe would load.
@@ -44,7 +44,7 @@ func NewDKMS(name string, proof BuildFunc) converge.Thing {
 	return dkmsBuild{strings.TrimPrefix(what, "nvidia/"), kernel, proof}
 }
 
-// Ref names it "nvidia/580.95.05 6.8.0-88-generic", whatever the packager calls the modules.
+// Ref names it "nvidia/580.95.05 6.8.0-88-generic", whatever name the package gives the modules.
 func (d dkmsBuild) Ref() converge.Ref {
 	return converge.Ref{Kind: "dkms", Name: "nvidia/" + d.version + " " + d.kernel}
 }
@@ -57,7 +57,7 @@ func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) 
 	return state, err
 }
 
-// Make builds and installs, or takes out of the kernel's folder what is to be built only, or out of DKMS's tree.
+// Make builds and installs the modules, or removes them: for "built" from the kernel's folder, for "" from DKMS's tree as well.
 func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) error {
 	name, now, err := d.built(h, d.version, d.kernel)
 	if err != nil {
@@ -74,7 +74,7 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		_, err := h.Do(ctx, append([]string{"dkms", "uninstall"}, about...)...)
 		return err
 	case "":
-		// Without its last kernel the version goes as a whole, though its package is still there.
+		// With its last kernel DKMS removes the version as a whole, though its package is still installed.
 		if _, err := h.Do(ctx, append([]string{"dkms", "remove"}, about...)...); err != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 	return fmt.Errorf("cannot make %s %q: only installed, built and nothing can be made", d.Ref().Name, to)
 }
 
-// dkmsInstall is argv that builds and installs. NVIDIA's dkms.conf says -j$(nproc) whatever option dkms gets: one compiler a core exhausts
-// the memory of a machine with many. nproc(1) obeys the variable.
+// dkmsInstall is the command that builds and installs. NVIDIA's dkms.conf says -j$(nproc), whatever dkms's own -j: one compiler a core
+// exhausts the memory of a machine with many cores. nproc(1) obeys OMP_NUM_THREADS.
 func dkmsInstall(v host.View, about []string) []string {
 	jobs := strconv.Itoa(BuildJobs(v))
 	return append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)
@@ -104,8 +104,8 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	argv := dkmsInstall(h, about)
 	var err error
 	if now != "" && now != "built" {
-		// What is there is not what it should be. install --force would install that build again: maybe_build_module and
-		// install_module in dkms.in of https://github.com/dkms-project/dkms.
+		// The build there is wrong, and install --force would only install it again: maybe_build_module and install_module in
+		// dkms.in of https://github.com/dkms-project/dkms.
 		argv = append(argv, "--force")
 		_, err = h.Do(ctx, slices.Replace(slices.Clone(argv), 3, 4, "build")...)
 	}
@@ -130,7 +130,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	}
 }
 
-// headers says which kernels modules can be built for, if this is none of them. Never those of another kernel are used.
+// headers refuses a kernel whose headers are not installed, and names the kernels that have some: gpuadm never uses another kernel's.
 func headers(v host.View, kernel string) error {
 	with := WithHeaders(v)
 	if slices.Contains(with, kernel) {
@@ -169,7 +169,7 @@ func BuildJobs(v host.View) int {
 	return max(1, min(cpus, free>>20))
 }
 
-// mustRead reads what need not be there.
+// mustRead reads a file; nil if it is not there.
 func mustRead(v host.View, name string) []byte {
 	b, err := v.ReadFile(name)
 	if err != nil {
@@ -178,14 +178,14 @@ func mustRead(v host.View, name string) []byte {
 	return b
 }
 
-// notBuilt says why a build failed, by the first error of the compiler's in DKMS's log.
+// notBuilt says why a build failed, with the compiler's first error in DKMS's log.
 func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 	what := "nvidia"
 	if strings.HasPrefix(name, "nvidia-fs") {
 		what = name
 	}
 	t := &trouble.Error{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
-	if errors.Is(err, context.DeadlineExceeded) { // that has killed the compiler, and no lack of memory
+	if errors.Is(err, context.DeadlineExceeded) { // the deadline killed the compiler, not a lack of memory
 		t.What = fmt.Sprintf("cannot build the modules %s %s for %s within --deadline: the build was ended", what, d.version, d.kernel)
 		return t
 	}
@@ -212,7 +212,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 	return t
 }
 
-// FirstError finds the line that says why make failed: the first error, not the last, which is make's own echo of it.
+// FirstError finds the line that says why make failed: the first error. The last one only repeats that make failed.
 func FirstError(log string) string {
 	echo := ""
 	for line := range strings.Lines(log) {
@@ -230,10 +230,9 @@ func FirstError(log string) string {
 	return echo
 }
 
-// beside is a module that DKMS builds against the driver's, of a package with a version of its own: nvidia-fs. What it was
-// built against is what the kernel compares when it is loaded, so DKMS must rebuild it for another driver, also at undo. Its
-// states are "not built", "of another driver" and "fits": built for the driver that is there, or there is nothing to build, or
-// no driver to build it against.
+// beside is a module of another package, with its own version, that DKMS builds against the driver's modules: nvidia-fs. The kernel loads it
+// only with the driver that it was built against, so DKMS must rebuild it for another driver, also at undo. Its states are "not built",
+// "of another driver" and "fits": built against the installed driver, or there is nothing to build, or no driver to build it against.
 type beside struct {
 	name, kernel string
 	built        BesideFunc
@@ -261,7 +260,7 @@ func NewDKMSBeside(name string, proof BesideFunc) (converge.Thing, bool) {
 	return beside{what, kernel, proof}, kernel != ""
 }
 
-// Ref names it "nvidia-fs for 6.8.0-88-generic": which version is its package's affair.
+// Ref names it "nvidia-fs for 6.8.0-88-generic", without a version: its package decides that.
 func (b beside) Ref() converge.Ref {
 	return converge.Ref{Kind: "dkms", Name: b.name + " for " + b.kernel}
 }
@@ -278,17 +277,17 @@ func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 func (b beside) Affected(found converge.State, by converge.Change) converge.State {
 	switch {
 	case slices.Contains(by.Brings, b.name) && by.After == "" && by.Before != "":
-		return BesideFits // it goes
+		return BesideFits // its package is removed
 	case len(by.Brings) > 0, by.Kind == "dkms" && strings.HasPrefix(by.Name, "nvidia/") && strings.HasSuffix(by.Name, " "+b.kernel):
 		return BesideOld
 	}
 	return found
 }
 
-// Current is always what fits.
+// Current is always "fits".
 func (b beside) Current(converge.State) converge.State { return BesideFits }
 
-// Make removes the earlier build first: else dkms would install that again.
+// Make removes the earlier build first: else dkms installs that again.
 func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	version, now, err := b.built(h, b.name, b.kernel)
 	if err != nil || now == BesideFits {
@@ -304,7 +303,7 @@ func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 			return err
 		}
 	}
-	if _, err := h.Stat(tree); host.NotExist(err) { // it goes with the last kernel, though its package is still there
+	if _, err := h.Stat(tree); host.NotExist(err) { // DKMS removes it with its last kernel, though its package is still installed
 		if _, err := h.Do(ctx, append([]string{"dkms", "add"}, about...)...); err != nil {
 			return err
 		}

@@ -54,7 +54,7 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return state, nil
 }
 
-// registered returns the state of the registration, and a sentence for each GPU that is not done.
+// registered returns the state of the registration, and a sentence for each GPU that is not registered.
 func registered(d host.Driver) (state converge.State, sentences []string) {
 	for _, g := range d.GPUs {
 		switch {
@@ -79,7 +79,7 @@ func registered(d host.Driver) (state converge.State, sentences []string) {
 	return state, sentences
 }
 
-// Make waits. What has failed is not tried again by the driver: that takes a restart of the fabric manager.
+// Make waits. The driver does not retry a failed registration: that takes a restart of the fabric manager.
 func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != "completed" {
 		return nil

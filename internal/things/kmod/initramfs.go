@@ -17,7 +17,7 @@ import (
 )
 
 // initramfs is a kernel's initial file system. It contains copies of modprobe's settings: modules that load from it, such as
-// nouveau, do not read /etc. Its states are UpToDate, olderImage, "none" (the kernel has no image) and "silent": the kernel
+// nouveau, follow the copies, and not /etc. Its states are UpToDate, olderImage, "none" (the kernel has no image) and "silent": the kernel
 // has no nouveau, and the image does not include NVIDIA's modules, so it needs no settings.
 type initramfs struct {
 	kernel string
@@ -26,7 +26,7 @@ type initramfs struct {
 
 const olderImage converge.State = "older than the settings that it contains"
 
-// Initramfs wants a kernel's initial file system made after the files' last change, where it contains the modules that they configure.
+// Initramfs wants a kernel's initial file system to be newer than the files, if it contains the modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
 	return converge.Following(initramfs{kernel, files}, why)
 }
@@ -73,14 +73,14 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	for _, name := range i.files {
 		info, err := v.Stat(name)
 		if host.NotExist(err) {
-			info, err = v.Stat(things.NearestFolder(v, name)) // a folder's own time tells of files that went
+			info, err = v.Stat(things.NearestFolder(v, name)) // a folder's own time shows that a file was removed
 		}
 		if err != nil {
 			return "", err
 		}
 		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // a time in the future would stay newer for ever
 			if !v.Runs() {
-				return "", host.FirstBoot // the tools that make it do not run
+				return "", host.FirstBoot // the tools that build an image do not run here
 			}
 			return olderImage, nil
 		}
@@ -88,8 +88,8 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 	return things.UpToDate, nil
 }
 
-// carries says whether modules that the settings are about may be in the image. The image is not opened: that costs
-// seconds, at each look.
+// carries says whether the image may contain modules that the settings configure. It does not open the image: that takes seconds, at each
+// look.
 func (i initramfs) carries(v host.View) (bool, error) {
 	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
 	if _, err := v.Stat(nouveau); err == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// load loads the module and its companions, makes the device nodes, and sees that every GPU is served.
+// load loads the module and its companions, makes the device nodes, and verifies that the module serves every GPU.
 func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	_, companions, err := m.configured(h)
 	if err != nil {
@@ -37,7 +37,7 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 			return notLoaded(ctx, h, name, s.disk, err)
 		}
 	}
-	// udev rules of the packages mostly do the same; containers need the nodes before anything has used the GPU.
+	// Most packages' udev rules do the same. Containers need the nodes before a process has used the GPU.
 	if _, err := h.Stat(devices.NodeTool); err == nil {
 		if _, err := h.Do(ctx, devices.NodeTool, "-c0", "-u"); err != nil {
 			return err
@@ -54,8 +54,8 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	}
 }
 
-// refusals are what the kernel answers to a module it does not load, and what to do about it.
-// Source: kernel/module/main.c and signing.c in the kernel's tree, modprobe(8), which says them in strerror's words.
+// refusals are the kernel's errors for a module that it does not load, what they mean, and what to do. modprobe prints them in strerror's
+// words. Source: kernel/module/main.c and signing.c in the kernel's tree; modprobe(8).
 func refusals() [][3]string {
 	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: mokutil --import, then confirm it at the console"
 	return [][3]string{
@@ -70,7 +70,7 @@ func refusals() [][3]string {
 	}
 }
 
-// quoted is what a program has said, a reason for each line.
+// quoted is a program's output, a reason for each line.
 func quoted(program, words string) (lines []string) {
 	for line := range strings.Lines(words) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -80,15 +80,15 @@ func quoted(program, words string) (lines []string) {
 	return lines
 }
 
-// notLoaded says why a module was refused, in words, with the kernel's own beside them.
+// notLoaded explains why the kernel refused a module, and quotes modprobe and the kernel's log.
 func notLoaded(ctx context.Context, v host.View, name, version string, err error) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: faults.KernelWords(ctx, v), Err: err}
 	words := err.Error()
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
 		words = ce.Stderr
 	}
-	// What is words first is the kernel's answer. Where a package has modprobe run a command for the module, as Debian's do
-	// ("install nvidia modprobe -i nvidia-current-open"), the outer modprobe adds "Invalid argument": command_do in libkmod.
+	// The first refusal in words is the kernel's. If a package has modprobe run a command for the module, as Debian's do ("install nvidia
+	// modprobe -i nvidia-current-open"), the outer modprobe adds "Invalid argument": command_do in libkmod.
 	first := len(words)
 	for _, r := range refusals() {
 		if at := strings.Index(words, r[0]); at >= 0 && at < first {
@@ -103,8 +103,8 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 	return t
 }
 
-// Breaks names the processes that use the GPUs, and, where no partitions are made after the module is loaded again, the GPUs that
-// have partitions: a driver that is unloaded forgets all MIG instances, and GPUs newer than Ampere their mode.
+// Breaks says that the GPUs' clients stop and, unless the run makes the partitions again, that partitions are lost: an unloaded driver
+// forgets all MIG instances, and GPUs newer than Ampere also forget their MIG mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State) (what []string, clients map[string][]string, err error) {
 	what = []string{"stop-clients"}
@@ -117,8 +117,8 @@ func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State
 	return what, clients, nil
 }
 
-// partitioned counts the MIG instances of each GPU that has some. The loaded module shows them as capabilities, which serves where
-// the driver's library cannot be asked: packages may have replaced it already.
+// partitioned counts the MIG instances of each GPU that has some. If packages have replaced the driver's library, it no longer answers: then
+// partitioned counts the capabilities in /proc, which are the loaded module's.
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 func partitioned(ctx context.Context, v host.View) (list []string) {
 	count := func(gpu string, n int) {
@@ -142,8 +142,8 @@ func partitioned(ctx context.Context, v host.View) (list []string) {
 	return list
 }
 
-// UnboundGPUs says which GPUs on the bus the module nvidia does not serve, and why that may be: the wrong flavour binds
-// none of a new or an old architecture. GPUs that are handed to virtual machines count as served.
+// UnboundGPUs says which GPUs on the bus the module nvidia does not serve: a module of the wrong flavour does not bind to some
+// architectures. GPUs that are passed through to virtual machines count as served.
 func UnboundGPUs(v host.View) (problem string, err error) {
 	functions, err := pci.Functions(v)
 	if err != nil {
@@ -169,12 +169,12 @@ func UnboundGPUs(v host.View) (problem string, err error) {
 	return fmt.Sprintf("the module nvidia serves %d of %d GPUs, and not %s", all-len(unbound), all, strings.Join(unbound, ", ")), nil
 }
 
-// oneLine reads an attribute of the kernel's, "" if it does not say it.
+// oneLine reads a file of the kernel's, without spaces at both ends; "" if it cannot be read.
 func oneLine(v host.View, name string) string {
 	return strings.TrimSpace(string(mustRead(v, name)))
 }
 
-// moduleUse is what keeps one loaded module.
+// moduleUse is what keeps a loaded module from being unloaded.
 type moduleUse struct {
 	name    string
 	uses    int
@@ -201,13 +201,13 @@ func loadedModule(v host.View, name string) (*moduleUse, error) {
 	return m, nil
 }
 
-// unloadOrder is how NVIDIA's modules are taken out: those that hold others first.
+// unloadOrder is the order in which to unload NVIDIA's modules: each before those that it holds.
 func unloadOrder() []string {
 	return []string{"nvidia_peermem", "nvidia_fs", "gdrdrv", "nvidia_drm", "nvidia_uvm", "nvidia_modeset", "nvidia"}
 }
 
-// keptBy says what keeps the loaded modules from being unloaded, "" if nothing does: modules of others, uses by no
-// process (a console, a display), processes that are not the driver's own.
+// keptBy says what keeps the loaded modules from being unloaded; nil if nothing does: other modules, a console or a display, processes
+// other than the driver's own daemons.
 func keptBy(ctx context.Context, v host.View) (why []string, err error) {
 	holders, err := devices.Holders(ctx, v)
 	if err != nil {

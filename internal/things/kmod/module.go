@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmod holds the things that make NVIDIA's kernel modules run: built by DKMS or brought by a package, in the initramfs, loaded as
-// they lie on disk, and, where there is an NVSwitch, registered with its fabric.
+// Package kmod holds the kinds for NVIDIA's kernel modules: a DKMS build (dkms.go), a module on disk and the loaded one (module.go, load.go),
+// the initramfs, and the GPUs' registration with NVLink's fabric manager (fabric.go).
 package kmod
 
 import (
@@ -20,27 +20,26 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// module is NVIDIA's kernel module as it runs: loaded as it lies on disk, with the parameters and the companions that its
-// files ask for. The state is the loaded module against the file on disk, so that an upgrade, its undo and a roll-back are the same change: whatever the packages have left on
-// disk is what shall run. Its states:
+// module is NVIDIA's loaded kernel module, with its parameters and companions. Its state compares the loaded module with the file on disk, so
+// that an upgrade, its undo and a roll-back are the same change: gpuadm loads whatever module the packages have left on disk. Its states:
 //
 //	"as on disk"                              the same version and flavour, or neither loaded nor on disk
 //	"580.95.05 open without NVreg_X=1"        without a parameter, or a companion that is to be loaded
 //	"570.1 open, on disk 580.95.05 open"      another than on disk; "nouveau" or "nothing" in place of the loaded one
 type module struct {
-	kernel string   // that runs; "" when built again for undo
-	files  []string // its parameters (modprobe.d), and what is loaded at boot (modules-load.d)
+	kernel string   // the running one; "" when built again for undo
+	files  []string // with its parameters (modprobe.d), and the modules to load at boot (modules-load.d)
 	onDisk OnDiskFunc
-	remade bool // the run makes the partitions again that the module forgets when it is loaded again
+	remade bool // the run makes the partitions again that a reload of the module loses
 }
 
 // An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe would load for a
 // kernel; "" if there is none.
 type OnDiskFunc func(v host.View, kernel string) (string, error)
 
-// Module wants the module nvidia loaded as it lies on disk, where there is one, with the parameters and companions that
-// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
-// that the spec has the GPUs partitioned, so that no partition is lost with it.
+// Module wants the module nvidia that is on disk to be loaded, with the parameters and companions that the files name. gpuadm unloads the
+// old module only if no process but the driver's own daemons holds it; else a reboot loads the new one. remade says that the spec
+// partitions the GPUs, so that a reload loses no partition for good.
 func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
 	return converge.Following(module{kernel, files, onDisk, remade}, why)
 }
@@ -64,7 +63,7 @@ const (
 type moduleState struct {
 	loaded string   // "580.95.05 open", "nouveau", "" if none
 	disk   string   // "" if none
-	lacks  []string // where loaded is as on disk
+	lacks  []string // parameters and companions; only where loaded is as on disk
 }
 
 func (s moduleState) State() converge.State {
@@ -96,7 +95,7 @@ func (m module) look(v host.View) (s moduleState, err error) {
 	}
 	if use == nil {
 		nouveau, err := loadedModule(v, "nouveau")
-		if nouveau != nil && s.disk != "" { // without a driver on disk it may have the GPUs
+		if nouveau != nil && s.disk != "" { // without a driver on disk nouveau may keep the GPUs
 			s.loaded = "nouveau"
 		}
 		return s, err
@@ -112,14 +111,14 @@ func (m module) look(v host.View) (s moduleState, err error) {
 	return s, err
 }
 
-// lacks lists the parameters that are not as the files say, and the modules they name that are not loaded.
+// lacks lists the parameters whose value differs from the files', and the modules in the files that are not loaded.
 func (m module) lacks(v host.View) (lacks []string, err error) {
-	told, companions, err := m.configured(v)
+	params, companions, err := m.configured(v)
 	if err != nil {
 		return nil, err
 	}
 	are := parameters(oneLine(v, "/proc/driver/nvidia/params"))
-	for _, p := range told {
+	for _, p := range params {
 		name, value, _ := strings.Cut(p, "=")
 		is, known := are[strings.TrimPrefix(name, "NVreg_")]
 		if known && !sameParameter(value, is) {
@@ -145,8 +144,8 @@ func builtIn(v host.View, name string) bool {
 	return strings.Contains(list, "/"+strings.ReplaceAll(name, "-", "_")+".ko") || strings.Contains(list, "/"+strings.ReplaceAll(name, "_", "-")+".ko")
 }
 
-// configured reads the parameters of the module nvidia from the files in modprobe.d's form, and the modules to load from those
-// in modules-load.d's. A missing file names none.
+// configured reads the parameters of the module nvidia from the files in modprobe.d, and the modules to load from those in
+// modules-load.d. It ignores a missing file.
 func (m module) configured(v host.View) (params, companions []string, err error) {
 	for _, name := range m.files {
 		data, err := v.ReadFile(name)
@@ -215,8 +214,8 @@ func sameParameter(configured, is string) bool {
 	return configured == is
 }
 
-// Affected foresees that a new build or package brings another module on disk, and that changed files set other
-// parameters. A build for another kernel than the running one changes nothing here.
+// Affected says that a new build or package puts another module on disk, and that changed files set other parameters. A build for a kernel
+// that does not run affects nothing.
 func (m module) Affected(found converge.State, by converge.Change) converge.State {
 	brought := ""
 	switch {
@@ -232,7 +231,7 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 			return found
 		}
 		return converge.State("the one before" + moduleWithout + by.Name)
-	case slices.Contains(by.Brings, m.Ref().Name): // by scripts of packages, or NVIDIA's installer: its undo loads the module that it restores
+	case slices.Contains(by.Brings, m.Ref().Name): // by packages' scripts, or NVIDIA's installer: undo then loads the module that it restores
 		brought = "what that leaves"
 	default:
 		return found
@@ -244,10 +243,10 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 	return converge.State(loaded + moduleOnDisk + cmp.Or(brought, "nothing"))
 }
 
-// Current is always what lies on disk: which that is, is known when all else is made.
+// Current is always "as on disk": which module that is, is known only when the Follower's turn comes.
 func (m module) Current(converge.State) converge.State { return moduleSettled }
 
-// Make takes out what is loaded, where it is another, and loads what lies on disk.
+// Make unloads the loaded module if it differs from the one on disk, and loads that one.
 func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	s, err := m.look(h)
 	if err != nil {
@@ -265,7 +264,7 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
 }
 
-// reloads says whether the module is taken out and loaded again: not where it only lacks companions.
+// reloads says whether Make unloads the module and loads it again: not if only companions are missing.
 func reloads(found converge.State) bool {
 	_, lacks, without := strings.Cut(string(found), moduleWithout)
 	return !without || slices.ContainsFunc(strings.Fields(lacks), func(l string) bool {
@@ -273,12 +272,12 @@ func reloads(found converge.State) bool {
 	})
 }
 
-// unload stops the driver's own daemons and takes the modules out one by one. The daemons run again after Resume; without
-// a driver there is nothing left to serve, and they stay stopped.
+// unload stops the driver's own daemons and unloads the modules one by one. Resume starts the daemons again; without a driver on disk
+// they stay stopped.
 func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if s.loaded == "nouveau" {
 		err := unloadOne(ctx, h, s.loaded)
-		if errors.Is(err, errModuleHeld) { // a console shows by it
+		if errors.Is(err, errModuleHeld) { // a console uses it
 			return host.Reboot{Why: "nouveau has the GPUs and is in use: it is blacklisted now, and does not load at the next boot"}
 		}
 		return err
@@ -290,7 +289,7 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	if len(why) > 0 {
 		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
 	}
-	// Where nothing is on disk, a later stage may build it, or a roll-back bring the one before: that starts them again.
+	// If no module is on disk, a later change may build one, or a roll-back may restore the last one: that starts the daemons again.
 	if err := things.Pause(ctx, h, devices.Daemons()); err != nil {
 		return err
 	}
@@ -305,8 +304,8 @@ func unload(ctx context.Context, h host.Host, s moduleState) error {
 	return nil
 }
 
-// unloadOne takes one module out if it is loaded and nothing holds it. rmmod gets its one name: modprobe -r would
-// obey install and remove lines that packages bring, and take out more than was asked for.
+// unloadOne unloads one module if it is loaded and nothing holds it. It runs rmmod: modprobe -r obeys the install and remove lines of
+// packages, and may unload more modules.
 func unloadOne(ctx context.Context, h host.Host, name string) error {
 	use, err := loadedModule(h, name)
 	if err != nil || use == nil {
@@ -326,8 +325,8 @@ func unloadOne(ctx context.Context, h host.Host, name string) error {
 	return err
 }
 
-// moduleFile is the module nvidia on disk for one kernel, brought by a package. Its state is "580.95.05 open", with what
-// is wrong with it after a comma. It is not made: it is proven to have come, before anything is loaded or rebooted.
+// moduleFile is the module nvidia on disk for one kernel, from a package. Its state is "580.95.05 open", with what is wrong with it after a
+// comma. gpuadm does not make it: it verifies that the package has brought it, before it loads the module or reboots.
 type moduleFile struct {
 	kernel string
 	proof  ModuleFileFunc
@@ -336,7 +335,7 @@ type moduleFile struct {
 // A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what is wrong with it.
 type ModuleFileFunc func(v host.View, kernel string) (converge.State, error)
 
-// ModuleFile wants a kernel to have the module of a version and flavour. What brings it comes before it in the stage.
+// ModuleFile wants a kernel to have the module of a version and flavour. The packages that bring it come before it.
 func ModuleFile(kernel, version, flavour string, proof ModuleFileFunc, why string) converge.Want {
 	return converge.Want{Thing: moduleFile{kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
 		return converge.State(version + " " + flavour), nil
@@ -348,7 +347,7 @@ func NewModuleFile(name string, proof ModuleFileFunc) converge.Thing {
 	return moduleFile{strings.TrimPrefix(name, "nvidia for "), proof}
 }
 
-// moduleIn is the module that a state says is on disk, without what is wrong with it.
+// moduleIn is the module in a moduleFile's state, without what is wrong with it.
 func moduleIn(state converge.State) string {
 	module, _, _ := strings.Cut(string(state), ",")
 	return module
@@ -362,7 +361,7 @@ func (m moduleFile) Look(_ context.Context, v host.View) (converge.State, error)
 	return m.proof(v, m.kernel)
 }
 
-// Make always fails: here the packages did not bring the module that they promise.
+// Make always fails: the packages have not brought the module that they should contain.
 func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) error {
 	found, err := m.proof(h, m.kernel)
 	if err != nil {
