@@ -193,7 +193,9 @@ func (d *draft) spec() (string, error) {
 		d.say("")
 	}
 	d.mig()
-	d.say("# What the node tells Kubernetes about itself.", "[node]", `#labels = { "example.com/pool" = "gpu" }`, "")
+	d.say("# What the node tells Kubernetes about itself.", "[node]", `#labels = { "example.com/pool" = "gpu" }`)
+	d.nearness()
+	d.say("")
 	d.join()
 	text := d.text.String()
 	if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}); err != nil {
@@ -247,6 +249,24 @@ func (d *draft) driver() {
 	d.say("")
 	if choice.Source != drivers.SourceNone && d.left["toolkit"] == "" {
 		d.say("# The NVIDIA container toolkit, the newest; or a version:", "[toolkit]", `#version = "1.18"`, "")
+	}
+}
+
+// nearness writes which settings of kubelet, which are not gpuadm's, keep a pod's CPUs and memory near its GPU, for machines of which it is
+// known. Sources: https://github.com/nebius/nebius-solutions-library/pull/996 (H200, B200, B300: restricted, static, and 1329Mi reserved on
+// node 0) and https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/ (what is reserved); for coherent GPUs
+// https://github.com/kubernetes/kubernetes/pull/135581 and https://github.com/kubernetes/enhancements/issues/5726.
+func (d *draft) nearness() {
+	choice, err := d.advised()
+	fabric := drivers.FabricOf(drivers.Load(), d.facts)
+	switch {
+	case err == nil && choice.Coherent:
+		d.say("# Kubelet: leave topologyManagerPolicy and memoryManagerPolicy at none. Grace has tens of NUMA nodes without CPUs, and kubelet tries each",
+			"# combination of them before it starts a pod: kubernetes/kubernetes pull 135581, kubernetes/enhancements issue 5726.")
+	case fabric == drivers.FabricSwitch, fabric == drivers.FabricNVLink5:
+		d.say("# Kubelet, for CPUs and memory on the NUMA node of a pod's GPUs: cpuManagerPolicy: static, topologyManagerPolicy: restricted,",
+			"# memoryManagerPolicy: Static, and reservedMemory as large as kubeReserved, systemReserved and evictionHard of memory together:",
+			"# nebius/nebius-solutions-library pull 996, https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/.")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
@@ -33,17 +32,13 @@ func newManifest(c *common) *cobra.Command {
 it in runtimeClassName. Where the handler is the engine's default, and with
 CDI by the device plugin, the DRA driver or NRI, pods need none.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return c.manifest(func(s spec.Spec) (string, map[string]any, error) {
-				name := s.Runtime.Handler
-				if name == "" || name == "auto" {
-					name = engineHandler
-				}
-				return "", node.RuntimeClassManifest(name), nil
-			})
-		},
+		RunE: func(*cobra.Command, []string) error { return c.manifest(runtimeClass) },
 	})
 	namespace := ""
+	configuration := func(s spec.Spec) (string, map[string]any, error) {
+		m, err := node.PluginManifest(s, namespace)
+		return fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", node.PluginConfigLabel, node.PluginEntry(s.Sharing)), m, err
+	}
 	plugin := &cobra.Command{
 		Use:   "device-plugin",
 		Short: "print the device plugin's configuration as a ConfigMap",
@@ -56,13 +51,7 @@ that the Node's label nvidia.com/device-plugin.config names.
 
 A device plugin that runs as a unit of the machine reads no ConfigMap.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return c.manifest(func(s spec.Spec) (string, map[string]any, error) {
-				m, err := node.PluginManifest(s, namespace)
-				label := fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", node.PluginConfigLabel, node.PluginEntry(s.Sharing))
-				return label, m, err
-			})
-		},
+		RunE: func(*cobra.Command, []string) error { return c.manifest(configuration) },
 	}
 	plugin.Flags().StringVar(&namespace, "namespace", "nvidia-device-plugin", "`NAME` of the namespace in which the plugin runs")
 	cmd.AddCommand(plugin)
@@ -71,40 +60,32 @@ A device plugin that runs as a unit of the machine reads no ConfigMap.`,
 		if len(args) > 0 {
 			return unknown(cmd, args)
 		}
-		return c.manifests(cmd.Commands())
+		return c.manifest(func(s spec.Spec) (string, map[string]any, error) {
+			if s.Runtime.Inject == "cdi" { // there is no handler to name
+				return "", nil, nil
+			}
+			return runtimeClass(s)
+		}, func(s spec.Spec) (string, map[string]any, error) {
+			if !s.Has("sharing") {
+				return "", nil, nil
+			}
+			return configuration(s)
+		})
 	}
 	return cmd
 }
 
-// manifests prints all that the cluster needs: a RuntimeClass where there is a handler to name, and the device plugin's configuration
-// where [sharing] says one.
-func (c *common) manifests(all []*cobra.Command) error {
-	h, err := c.open(c.rootDir)
-	if err != nil {
-		return err
+// runtimeClass is the RuntimeClass of the spec's handler.
+func runtimeClass(s spec.Spec) (string, map[string]any, error) {
+	name := s.Runtime.Handler
+	if name == "" || name == "auto" {
+		name = engineHandler
 	}
-	s, err := c.spec(h, c.files)
-	if err != nil {
-		return err
-	}
-	first := true
-	for _, of := range slices.Backward(all) { // cobra has them by name
-		if of.Name() == "runtimeclass" && s.Runtime.Inject == "cdi" || of.Name() == "device-plugin" && !s.Has("sharing") {
-			continue
-		}
-		if !first && c.output != "json" {
-			printf(c.stdout, "---\n")
-		}
-		first = false
-		if err := of.RunE(of, nil); err != nil {
-			return err
-		}
-	}
-	return nil
+	return "", node.RuntimeClassManifest(name), nil
 }
 
-// manifest prints an object for the cluster, made of the spec alone: as YAML under a comment, or as JSON.
-func (c *common) manifest(of func(spec.Spec) (comment string, object map[string]any, err error)) error {
+// manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment, or as JSON. What is nil is left out.
+func (c *common) manifest(all ...func(spec.Spec) (comment string, object map[string]any, err error)) error {
 	h, err := c.open(c.rootDir)
 	if err != nil {
 		return err
@@ -113,19 +94,23 @@ func (c *common) manifest(of func(spec.Spec) (comment string, object map[string]
 	if err != nil {
 		return err
 	}
-	comment, object, err := of(s)
-	if err != nil {
-		return err
+	between := ""
+	for _, of := range all {
+		comment, object, err := of(s)
+		if err == nil && object == nil {
+			continue
+		} else if err == nil && c.output == "json" {
+			err = printJSON(c.stdout, object)
+		} else if err == nil {
+			text, _ := yaml.Marshal(object) // it is of texts and numbers
+			_, err = io.WriteString(c.stdout, between+comment+string(text))
+		}
+		if err != nil {
+			return err
+		}
+		between = "---\n"
 	}
-	if c.output == "json" {
-		return printJSON(c.stdout, object)
-	}
-	text, err := yaml.Marshal(object)
-	if err != nil {
-		return fmt.Errorf("internal error: cannot write a manifest: %w", err)
-	}
-	_, err = io.WriteString(c.stdout, comment+string(text)) // what is in it was checked when the spec was read
-	return err
+	return nil
 }
 
 func newDaemonSet(c *common) *cobra.Command {
