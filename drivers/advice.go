@@ -62,14 +62,17 @@ func (r repositoryRow) word() string {
 	return "distro"
 }
 
-// named returns the text that asks for a branch in the spec. A runfile needs an exact version: named returns the version with
-// the newest security fixes, "" if none is known.
+// named is how the spec asks for a branch: a runfile is of one exact version. "" if none is known.
 func (p *plan) named(branch int) string {
 	if p.repo.Source != SourceRunfile {
 		return strconv.Itoa(branch)
 	}
-	fix, _ := p.c.fix(branch)
-	return fix
+	for _, b := range p.c.Branches {
+		if b.Branch == branch {
+			return b.Known
+		}
+	}
+	return ""
 }
 
 // works says whether the plan would succeed with a version of a branch.

@@ -36,7 +36,6 @@ type Catalog struct {
 	Tools         []toolRow       `toml:"tools"`
 	Headers       []headerRow     `toml:"headers"`
 	Sets          []setRow        `toml:"sets"`
-	Bulletins     []bulletinRow   `toml:"bulletins"`
 }
 
 // Origin says where a row's facts come from and how far to trust them.
@@ -137,7 +136,7 @@ func (c Catalog) UnloadOrder() []string {
 
 // Evidence returns the oldest and the newest day on which a row's facts were checked.
 func (c Catalog) Evidence() (oldest, newest string) {
-	for _, table := range []any{c.Branches, c.GPUs, c.Exceptions, c.Repositories, c.Sets, c.Bulletins} {
+	for _, table := range []any{c.Branches, c.GPUs, c.Exceptions, c.Repositories, c.Sets} {
 		rows := reflect.ValueOf(table)
 		for i := range rows.Len() {
 			day := rows.Index(i).FieldByName("Date").String()

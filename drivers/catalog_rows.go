@@ -44,6 +44,7 @@ type branchRow struct {
 	Default     string `toml:"default"` // gpuadm chooses it unasked from this month on; "" = never
 	Why         string `toml:"why"`     // the reason for that
 	VGPU        int    `toml:"vgpu"`    // the release of NVIDIA vGPU with guest drivers of it; 0 if unknown
+	Known       string `toml:"known"`   // a version of it; "" = none
 	Origin
 }
 
@@ -171,10 +172,3 @@ type memberRow struct {
 
 // in says whether a branch has the member by this name.
 func (m memberRow) in(branch int) bool { return m.First <= branch && (m.Last == 0 || branch <= m.Last) }
-
-type bulletinRow struct {
-	ID        string            `toml:"id"`        // the number in its address: 5861
-	Published string            `toml:"published"` // 2026-09-30
-	Fixed     map[string]string `toml:"fixed"`     // by branch, the first version with the fixes
-	Origin
-}

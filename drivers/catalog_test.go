@@ -143,10 +143,7 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Sets {
 		all["sets"] = append(all["sets"], r.Origin)
 	}
-	for _, r := range c.Bulletins {
-		all["bulletins"] = append(all["bulletins"], r.Origin)
-	}
-	check.That(t, len(all) == 17, "%d tables have rows, not 17", len(all))
+	check.That(t, len(all) == 16, "%d tables have rows, not 16", len(all))
 	for table, rows := range all {
 		for i, o := range rows {
 			_, err := time.Parse(time.DateOnly, o.Date)
@@ -370,7 +367,7 @@ func TestLoadCostsNothing(t *testing.T) {
 	few := 0
 	if made := testing.AllocsPerRun(10, func() {
 		c := Load()
-		few = 4 * (2 + len(c.Exceptions) + len(c.Bulletins))
+		few = 4 * (2 + len(c.Exceptions))
 	}); int(made) > few {
 		t.Errorf("to load the catalog takes %v allocations, more than %d", made, few)
 	}

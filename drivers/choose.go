@@ -208,16 +208,16 @@ func (p *plan) remark() {
 }
 
 func (p *plan) remarkBranch() {
-	if i := slices.IndexFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }); i >= 0 && p.d.Version == "" {
+	i := slices.IndexFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch })
+	if i >= 0 && p.d.Version == "" {
 		p.choice.Reason = p.c.Branches[i].Why
 		p.warn("no version is asked for: branch %d is taken, and its newest version: %s", p.branch, cmp.Or(p.choice.Reason, p.repo.String()+" has no other branch"))
 	}
-	asked := cmp.Or(p.choice.Version, p.choice.Branch)
-	if s := p.c.unfixed("driver "+asked, asked, p.m.Day); s != "" {
-		p.warn("%s", s)
-	}
-	if !slices.ContainsFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }) {
+	switch {
+	case i < 0:
 		p.warn("driver branch %d is not known to this release", p.branch)
 		p.choice.Unlisted = true
+	case p.c.Branches[i].ended(p.m.Day):
+		p.warn("driver branch %d ended in %s: no security fix will come for it", p.branch, p.c.Branches[i].End)
 	}
 }

@@ -320,7 +320,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 				return nil
 			}
 			k, _ := c.KernelSide(s.Driver, f)
-			notes := slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), c.lacking(s.Driver, f))
+			notes := slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), c.lacking(s.Driver, f))
 			if c.Coherent && k.Parameters[coherentMode] == "driver" && (s.MIG.Asked() || s.Driver.GDS) {
 				notes = append(notes, coherentMode+"=driver keeps the GPUs' memory out of the node's, and NVIDIA excludes MIG and GPUDirect Storage under it since 580.65.06: no release is known that allows them")
 			}

@@ -127,7 +127,7 @@ func (m Model) refuse(want Layout, items []item) error {
 	}
 	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot make %s on %s: %s", want, m.Name, why),
-		Because: append(strings.Split(strings.TrimSuffix(m.Picture(part), "\n"), "\n"), "no room is left for "+left.String()),
+		Because: []string{"these fit: " + strings.TrimPrefix(part.String(), string(On)+" ") + "; no room is left for " + left.String()},
 	}
 	if spare := m.spare(items); len(spare) > 0 {
 		t.Try = []string{"leave out " + trouble.Or(spare)}

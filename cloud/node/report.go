@@ -55,7 +55,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	}
 	r := newReadyStage(se, s, f)
 	reason, message := r.told(ctx, h, n, o)
-	events := made(o.Made)
+	events := made(o.Made, sinceBoot(h))
 	if reason != "" {
 		p := r.part("condition "+GPUReady, nil)
 		state := converge.State("False " + reason + " " + message)
@@ -150,8 +150,19 @@ func madeReadyIn(v host.View, boot string) bool {
 // event is one line of kubectl describe node.
 type event struct{ kind, reason, message string }
 
-// made is an Event for each stage that has changed something. The stage ready tells its own by the condition.
-func made(changes []converge.Change) (list []event) {
+// sinceBoot says how long the machine has run, and where the time of the last run went; "" where that is not known.
+func sinceBoot(v host.View) string {
+	uptime, err := v.ReadFile("/proc/uptime") // seconds, then those of idle processors: proc(5)
+	seconds, _, found := strings.Cut(string(uptime), ".")
+	runs := converge.ReadJournal(v).Runs()
+	if err != nil || !found || len(runs) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s s after the boot: %s", seconds, runs[len(runs)-1].Took)
+}
+
+// made is an Event for each stage that has changed something; that of the condition says how long after the boot it is met.
+func made(changes []converge.Change, after string) (list []event) {
 	var order []string
 	names := map[string][]string{}
 	for _, c := range changes {
@@ -165,6 +176,9 @@ func made(changes []converge.Change) (list []event) {
 		text := fmt.Sprintf("%s: %d changes: %s", stage, len(what), strings.Join(what, ", "))
 		if len(what) == 1 {
 			text = stage + ": " + what[0]
+		}
+		if slices.Contains(what, "node condition "+GPUReady) {
+			text += after
 		}
 		list = append(list, event{"Normal", camel(stage) + "Made", clip(text)})
 	}

@@ -13,28 +13,37 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
-// and files and the words of other programs may come from a tenant, who could use them to forge gpuadm's lines.
+// and files and the words of other programs may come from a tenant, who could use them to forge gpuadm's lines. On a terminal it breaks
+// lines between words.
 func printf(w io.Writer, format string, values ...any) {
+	columns := 0
+	if s, ok := w.(screen); ok {
+		columns = s.columns()
+	}
 	for i, v := range values {
 		switch v := v.(type) {
 		case verbatim:
 			values[i] = string(v)
+		case whole:
+			values[i], columns = said(w, string(v)), 0
 		case int, int64, float64:
 		default:
 			values[i] = said(w, fmt.Sprint(v))
 		}
 	}
-	fmt.Fprintf(w, format, values...)
+	fmt.Fprint(w, strings.ReplaceAll(fold(fmt.Sprintf(format, values...), columns), glue, " "))
 }
 
-// screen is a stream that an operator reads, with the command line that the operator would type.
+// screen is a stream that an operator reads, with its width, and the command line that the operator would type.
 type screen struct {
 	io.Writer
-	typed func(words string) string
+	typed   func(words string) string
+	columns func() int
 }
 
 // screen wraps a stream, so that printed commands carry this command line's flags.
@@ -42,7 +51,7 @@ func (c *common) screen(w io.Writer) io.Writer {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
 	}
-	return screen{w, func(words string) string { return c.command(words) }}
+	return screen{w, func(words string) string { return c.command(words) }, func() int { return c.width(w) }}
 }
 
 // file is the open file that a stream is, or writes to.
@@ -66,6 +75,12 @@ func commandsOf(w io.Writer, text string) string {
 
 // verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.
 type verbatim string
+
+// whole is text that is copied from a terminal, or has its own form: its lines are not broken.
+type whole string
+
+// glue joins the words of a command, which is copied in one piece: no line breaks at a NO-BREAK SPACE, and none is printed.
+const glue = "\u00a0"
 
 // printable escapes control characters, line separators and bidirectional marks like a Go string: \n, \x1b, \u202e.
 // Tabs stay, as in the lines of files.
@@ -92,7 +107,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-func escaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' }
+func escaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
 
 // width is how many columns a terminal has; 0 where w is none, and nothing is wrapped.
 func (e env) width(w io.Writer) int {
@@ -107,31 +122,53 @@ func (e env) width(w io.Writer) int {
 	return columns
 }
 
-// prose prints a sentence, wrapped to the terminal's width. Commands are printed unwrapped, so that they can be copied.
-func (c *common) prose(w io.Writer, indent int, text string) {
-	printf(w, "%s%s\n", verbatim(strings.Repeat(" ", indent)), verbatim(wrap(said(w, text), indent, c.width(w)-indent)))
-}
-
-// wrap breaks text into lines of at most width characters, those after the first indented. A width of 0 or less does not.
-func wrap(text string, indent, width int) string {
-	if width <= 0 || utf8.RuneCountInString(text) <= width {
+// fold breaks the lines of a text between words, so that they have at most width columns; 0 does not. What continues a line begins
+// below its text: after its blanks, its label and its sign.
+func fold(text string, width int) string {
+	if width <= 0 {
 		return text
 	}
-	var b strings.Builder
-	n := 0 // characters of the line
-	for i, word := range strings.Split(text, " ") {
-		long := utf8.RuneCountInString(word)
-		switch {
-		case i == 0:
-		case n+1+long > width:
-			b.WriteString("\n" + strings.Repeat(" ", indent))
-			n = 0
-		default:
-			b.WriteByte(' ')
-			n++
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if columns(line) > width {
+			lines[i] = folded(line, hang(line, width/2), width)
 		}
-		b.WriteString(word)
-		n += long
+	}
+	return strings.Join(lines, "\n")
+}
+
+func folded(line string, indent, width int) string {
+	var b strings.Builder
+	n, gap := 0, ""
+	for i, word := range strings.Split(line, " ") {
+		long := columns(word)
+		if i > 0 {
+			gap += " "
+		}
+		if word == "" {
+			continue
+		}
+		if n > indent && n+len(gap)+long > width {
+			gap, n = "\n"+strings.Repeat(" ", indent), -1
+		}
+		b.WriteString(gap + word)
+		n, gap = n+len(gap)+long, ""
 	}
 	return b.String()
 }
+
+// hang is the column below which a line's text goes on: of the last column before most that begins after two blanks, past its sign.
+func hang(line string, most int) (at int) {
+	runes := []rune(colours().ReplaceAllString(line, ""))
+	for i := range runes[:min(len(runes), most)] {
+		if runes[i] != ' ' && (i == 0 || i > 1 && runes[i-1] == ' ' && (runes[i-2] == ' ' || at > 0 && i == at+2)) {
+			at = i
+		}
+	}
+	return at
+}
+
+// columns is how many columns a text takes.
+func columns(text string) int { return utf8.RuneCountInString(colours().ReplaceAllString(text, "")) }
+
+var colours = pattern.Of("\x1b\\[[0-9;]*m")

@@ -68,22 +68,26 @@ func (k kept) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// TestWrap: text is broken between words, with the lines after the first indented; a word that is too long stays whole.
-func TestWrap(t *testing.T) {
+// TestFold: lines are broken between words; what continues a line begins below its text; a word that is too long stays whole.
+func TestFold(t *testing.T) {
 	for _, test := range []struct {
-		text          string
-		indent, width int
-		want          string
+		text  string
+		width int
+		want  string
 	}{
-		{"one two three", 0, 0, "one two three"},
-		{"one two three", 0, 13, "one two three"},
-		{"one two three", 0, 12, "one two\nthree"},
-		{"one two three", 4, 12, "one two\n    three"},
-		{"/etc/containerd/config.toml is new", 2, 10, "/etc/containerd/config.toml\n  is new"},
-		{"× × ×", 0, 3, "× ×\n×"},
-		{"", 3, 10, ""},
+		{"one two three", 0, "one two three"},
+		{"one two three", 13, "one two three"},
+		{"one two three\nfour", 12, "one two\nthree\nfour"},
+		{"    one two three", 12, "    one two\n    three"},
+		{"  because  one two three four", 24, "  because  one two three\n           four"},
+		{"  driver     \x1b[32m+\x1b[0m package a, package b, package c", 34, "  driver     \x1b[32m+\x1b[0m package a, package\n               b, package c"},
+		{"A reboot is needed", 12, "A reboot is\nneeded"},
+		{"/etc/containerd/config.toml is new", 10, "/etc/containerd/config.toml\nis new"},
+		{"To apply: sudo" + glue + "gpuadm" + glue + "apply", 20, "To apply:\nsudo" + glue + "gpuadm" + glue + "apply"},
+		{"× × ×", 3, "× ×\n×"},
+		{"", 10, ""},
 	} {
-		check.Equal(t, wrap(test.text, test.indent, test.width), test.want, "wrap(%q, %d, %d) =", test.text, test.indent, test.width)
+		check.Equal(t, fold(test.text, test.width), test.want, "fold(%q, %d) =", test.text, test.width)
 	}
 }
 

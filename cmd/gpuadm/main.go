@@ -206,7 +206,11 @@ func (f ending) print(e env) {
 				}
 				return ' '
 			}, string(before[:min(len(before), w.Column-1)]))
-			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, blank)
+			width := e.width(e.stderr)
+			if width > 0 {
+				width = max(width-10, w.Column+2)
+			}
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, whole(clip(w.Text, width)), whole(blank))
 		}
 		if w.Fix != "" {
 			reasons(e.stderr, nil, nil, []string{w.Fix})

@@ -114,7 +114,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		if !c.quiet {
 			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
 		}
-	}, Note: func(text string) { c.prose(c.stderr, 0, "Note: "+text+".") }}
+	}, Note: func(text string) { printf(c.stderr, "Note: %s.\n", text) }}
 	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
 		OS: is.OS, Arch: is.Arch, Day: is.Day, GPUs: gpus, Kernel: facts.Kernel{Installed: m.kernels},
 	})

@@ -58,7 +58,7 @@ func TestBeforeTheJoin(t *testing.T) {
 	for i, name := range []string{"label a/b", "label a/c", "record nvidia.com/gpuadm.labels", "taint a/d:NoSchedule", "taint a/e:NoSchedule"} {
 		all = append(all, converge.Change{Ref: converge.Ref{Kind: "node", Name: name}, Reason: converge.Reason{Deferred: "once the node has joined"}})
 		if i == 0 {
-			check.Equal(t, deferred(all), "node label a/b is deferred until the node has joined", "one:")
+			check.Equal(t, deferred(all), "node"+glue+"label a/b is deferred until the node has joined", "one:")
 		}
 	}
 	check.Equal(t, deferred(all), "5 labels, records and taints of this node are deferred until the node has joined", "all:")

@@ -153,7 +153,7 @@ func drift(changes []converge.Change) string {
 func (c *common) planText(p converge.Plan) {
 	w := c.stdout
 	if !c.quiet {
-		printf(w, "%s   spec %s\n\n", p.Host.Summary, p.Host.Spec)
+		printf(w, "%s   spec"+glue+"%s\n\n", p.Host.Summary, p.Host.Spec)
 	}
 	var quiet []string
 	flush := func() {
@@ -192,8 +192,10 @@ func (c *common) planText(p converge.Plan) {
 	if len(p.Notes) > 0 {
 		printf(w, "\n")
 	}
-	c.refusals(p, short)
-	c.prose(w, 0, planEnd(p))
+	if c.refusals(p, short) {
+		printf(w, "\n")
+	}
+	printf(w, "%s\n", planEnd(p))
 	now := p.Now() - len(p.Cannot())
 	if now > 0 && len(p.Cannot()) == 0 {
 		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
@@ -232,7 +234,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 			mark = "~"
 		}
 	}
-	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), verbatim(wrap(said(w, text), 15, c.width(w)-15)))
+	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
 
 // sorted are the changes that cannot be made, that are made now, and that are deferred.
@@ -251,15 +253,15 @@ func sorted(changes []converge.Change) (refused, ready, later []converge.Change)
 }
 
 // refusals repeats at the end what cannot be made and why, unless the plan shows nothing else.
-func (c *common) refusals(p converge.Plan, short bool) {
+func (c *common) refusals(p converge.Plan, short bool) bool {
 	all := p.Cannot()
 	if len(all) == 0 || !short && len(all) == len(p.Changes) {
-		return
+		return false
 	}
 	for _, ch := range joined(all) {
 		c.changeLine(c.stdout, ch.Stage, ch)
 	}
-	printf(c.stdout, "\n")
+	return true
 }
 
 // joined has one change in the place of all that cannot be made for one reason, with their names.
@@ -357,7 +359,7 @@ func several(changes []converge.Change) string {
 			continue
 		}
 		for _, ch := range by[kind] {
-			names = append(names, ch.String())
+			names = append(names, strings.Replace(ch.String(), " ", glue, 1))
 		}
 	}
 	return strings.Join(names, ", ")

@@ -54,6 +54,8 @@ func printJSON(w io.Writer, v any) error {
 	var out []byte
 	for _, r := range string(all) {
 		switch {
+		case string(r) == glue:
+			out = append(out, ' ')
 		case strconv.IsPrint(r) || r == '\n':
 			out = utf8.AppendRune(out, r)
 		case r > 0xffff:
@@ -69,16 +71,31 @@ func printJSON(w io.Writer, v any) error {
 
 // rows prints a label and its lines: the label only before the first line.
 func rows(w io.Writer, indent, width int, word string, lines ...string) {
+	what := word
 	for _, line := range lines {
-		printf(w, "%*s%-*s %s\n", indent, "", width, word, line)
+		var text any = line
+		if what == "try" || what == "type" {
+			text = toType(line)
+		}
+		printf(w, "%*s%-*s %s\n", indent, "", width, word, text)
 		word = ""
 	}
+}
+
+// toType is a line that says what to do: one with an option, a pipe or a second command may be a command, which stays whole.
+func toType(line string) any {
+	for _, sign := range []string{" -", " | ", "&&", "$("} {
+		if strings.Contains(line, sign) {
+			return whole(line)
+		}
+	}
+	return line
 }
 
 // notes prints remarks that need no act.
 func (c *common) notes(lines []string) {
 	for _, n := range lines {
-		c.prose(c.stdout, 0, "Note: "+n+".")
+		printf(c.stdout, "Note: %s.\n", n)
 	}
 }
 
@@ -158,12 +175,12 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	if ch.Cannot == "" {
 		return
 	}
-	c.prose(w, 15, ch.Cannot)
+	printf(w, "%15s%s\n", "", ch.Cannot)
 	for _, b := range ch.Because {
-		c.prose(w, 15, "because: "+b)
+		printf(w, "%15sbecause: %s\n", "", b)
 	}
 	for _, t := range ch.Try {
-		printf(w, "               try: %s\n", t)
+		printf(w, "%15stry: %s\n", "", toType(t))
 	}
 }
 
@@ -177,13 +194,13 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 		return
 	}
 	if s := attributes(ch); s != "" {
-		printf(w, "               %s\n", s)
+		printf(w, "%15s%s\n", "", s)
 	}
 	if ch.Why != "" {
-		c.prose(w, 15, ch.Why)
+		printf(w, "%15s%s\n", "", ch.Why)
 	}
 	if ch.Lost != "" {
-		c.prose(w, 15, "undo will refuse it: "+ch.Lost)
+		printf(w, "%15sundo will refuse it: %s\n", "", ch.Lost)
 	}
 	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
 		if l == "" {
@@ -193,7 +210,7 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 		if l[0] == '+' || l[0] == '-' {
 			mark, l = c.colour(w, l[:1]), l[1:]
 		}
-		printf(w, "               %s%s\n", mark, strings.TrimRight(l, " \r"))
+		printf(w, "%15s%s%s\n", "", mark, whole(strings.TrimRight(l, " \r")))
 	}
 }
 
@@ -228,7 +245,7 @@ func (c *common) command(verb string, more ...string) string {
 	if c.told != nil {
 		c.told(line)
 	}
-	return line
+	return strings.ReplaceAll(line, " ", glue)
 }
 
 // again is the command line that was typed, for root.
@@ -237,7 +254,7 @@ func (e env) again() string {
 	for _, w := range e.args {
 		words = append(words, host.ShellWord(w))
 	}
-	return strings.Join(words, " ")
+	return strings.Join(words, glue)
 }
 
 func count(n int, noun string) string {

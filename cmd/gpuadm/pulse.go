@@ -18,6 +18,7 @@ type pulse struct {
 	every       time.Duration // between two lines
 	stage, text string        // what is being made or waited for; "" for nothing
 	since, told time.Time
+	usual       time.Duration // that one like it took; 0 if none is known
 	says        string
 	show        func(stage, text string) // called with mu held
 	over        chan struct{}
@@ -49,6 +50,7 @@ func (p *pulse) saw(e converge.Event, now time.Time) {
 	p.text, p.says = "", ""
 	if e.What == converge.Making {
 		p.stage, p.text, p.since, p.told = e.Stage, e.Change.String(), now, now
+		p.usual = (time.Duration(e.Usual) * time.Millisecond).Round(time.Second)
 	}
 }
 
@@ -67,6 +69,9 @@ func (p *pulse) beat(now time.Time) {
 	}
 	p.told = now
 	text := fmt.Sprintf("%s   %s", p.text, now.Sub(p.since).Round(time.Second))
+	if p.usual > 0 {
+		text += fmt.Sprintf(" of usually %s", p.usual)
+	}
 	if p.says != "" {
 		text += "   " + p.says
 	}

@@ -60,7 +60,7 @@ func TestMayReboot(t *testing.T) {
 		err = command.mayReboot(t.Context())
 		told := (*trouble.Error)(nil)
 		check.That(t, errors.As(err, &told) == c.refused && (err == nil || c.refused) && command.run.Reboots == c.reboots, "%s: %v, reboots %v", c.name, err, command.run.Reboots)
-		check.That(t, !c.refused || strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot"), "%s: %v", c.name, err)
+		check.That(t, !c.refused || strings.Contains(strings.ReplaceAll(told.Try[0], glue, " "), "sudo gpuadm apply --install --reboot"), "%s: %v", c.name, err)
 		check.That(t, n.Touches() == touches, "%s: it was touched", c.name)
 	}
 }

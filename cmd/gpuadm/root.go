@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -95,6 +96,19 @@ func newRoot(e env) *cobra.Command {
 		root.AddCommand(verb)
 	}
 	root.AddCommand(topics()...)
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text strings.Builder
+		cmd.Long = sentence().ReplaceAllString(cmd.Long, "$1 ")
+		cmd.SetOut(&text)
+		help(cmd, args)
+		cmd.SetOut(nil)
+		width := c.width(c.stdout)
+		if width == 0 || width > 100 {
+			width = 80
+		}
+		printf(c.stdout, "%s", verbatim(fold(text.String(), width)))
+	})
 	root.Version = version()
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -102,6 +116,9 @@ func newRoot(e env) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
+
+// sentence is the end of a line whose sentence goes on in the next one.
+var sentence = pattern.Of(`(?m)^(\S.*)\n\b`)
 
 // A verbGroup is a part of the help.
 type verbGroup struct {

@@ -53,7 +53,7 @@ content; values of keys that look like secrets are masked.`,
 					return err
 				}
 				for line := range strings.Lines(string(r.Txtar())) { // of files that others write
-					printf(c.stdout, "%s\n", strings.TrimSuffix(line, "\n"))
+					printf(c.stdout, "%s\n", whole(strings.TrimSuffix(line, "\n")))
 				}
 				return nil
 			}
@@ -76,7 +76,7 @@ func (c *common) factsText(f facts.Facts) {
 		printf(c.stdout, "driver catalog: evidence up to %s, oldest of %s; a branch or a GPU that it does not know is taken as asked for\n", newest, oldest)
 		text, _ := json.MarshalIndent(f, "", "  ") // facts can always be encoded
 		for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
-			printf(c.stdout, "%s\n", line)
+			printf(c.stdout, "%s\n", whole(line))
 		}
 	}
 }

@@ -32,7 +32,7 @@ func newStatus(c *common) *cobra.Command {
 It touches nothing. It exits with 0 if all is converged, 3 if changes are
 pending, 1 if a change cannot be made.
 
-With --since it also lists what each run since then changed. With --diff it shows
+-v says where the time of each run went. With --since it also lists what each run since then changed. With --diff it shows
 what was changed outside gpuadm since its last run, files line by line, and exits
 with 3 if something was; that needs no spec.`,
 		ValidArgsFunction: stageNames,
@@ -124,7 +124,7 @@ const day = "2006-01-02 15:04"
 // statusText prints the state and the last five runs; with from, all runs since then and their changes.
 func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	w := c.stdout
-	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
+	printf(w, "%s   spec"+glue+"%s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
 		if changes := of(s.Changes, st.Name); len(changes) > 0 {
 			c.stageLine(w, st.Name, changes)
@@ -145,6 +145,9 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 		}
 		for _, r := range s.Runs[first:] {
 			printf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
+			if c.verbose && len(r.Took) > 0 {
+				printf(w, "    took  %s\n", r.Took)
+			}
 			for _, ch := range r.Makes {
 				if !from.IsZero() {
 					printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
@@ -153,19 +150,10 @@ func TestReadOnlyEtc(t *testing.T) {
 
 // TestRecordOnATerminal: what a file of the machine says does not reach a terminal as it is.
 func TestRecordOnATerminal(t *testing.T) {
-	pty := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
-	defer pty.Close()
-	must.OK(t, unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0))
-	n := must.Get(unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN))(t)
-	screen := must.Get(os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
-	defer screen.Close()
-	var seen bytes.Buffer
-	read := make(chan struct{})
-	go func() { _, _ = io.Copy(&seen, pty); close(read) }()
+	screen, close := atTerminal(t, 0)
 	h := machine(t)
 	e := env{stdin: strings.NewReader(""), stdout: screen, stderr: io.Discard, getenv: func(string) string { return "" }, open: func(string) (host.Host, error) { return h, nil }, read: os.ReadFile}
 	code := run(t.Context(), e, []string{"facts", "--record"})
-	screen.Close()
-	<-read
-	check.That(t, code == 0 && strings.Contains(seen.String(), `\x1b`) && !strings.ContainsAny(seen.String(), "\x1b\u202e"), "exit %d: %q", code, seen.String())
+	seen := close()
+	check.That(t, code == 0 && strings.Contains(seen, `\x1b`) && !strings.ContainsAny(seen, "\x1b\u202e"), "exit %d: %q", code, seen)
 }

@@ -243,6 +243,9 @@ func (v logVoice) tell(e converge.Event) {
 		}
 		text = strings.TrimSpace(summary(e) + "  " + e.Text)
 	}
+	if len(e.Took) > 0 {
+		text += ": " + e.Took.String()
+	}
 	entry := v.log.WithFields(fields)
 	switch e.What {
 	case converge.Failed:
@@ -299,10 +302,10 @@ func entry(e *logrus.Entry) (message string, fields map[string]string) {
 	fields = map[string]string{}
 	for k, v := range e.Data {
 		if s := printable(fmt.Sprint(v)); s != "" {
-			fields[k] = s
+			fields[k] = strings.ReplaceAll(s, glue, " ")
 		}
 	}
-	return printable(e.Message), fields
+	return strings.ReplaceAll(printable(e.Message), glue, " "), fields
 }
 
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode

@@ -182,9 +182,11 @@ type Event struct {
 	What   What      `json:"what"`
 	Change *Change   `json:"change,omitempty"`
 	Text   string    `json:"text,omitempty"`
-	Undoes []string  `json:"undoes,omitempty"` // of a run that began: the runs that it undoes, oldest first
-	Count  int       `json:"count,omitempty"`  // and how many changes it then has to make
-	Millis int64     `json:"ms,omitempty"`     // how long it took, in milliseconds
+	Undoes []string  `json:"undoes,omitempty"`   // of a run that began: the runs that it undoes, oldest first
+	Count  int       `json:"count,omitempty"`    // and how many changes it then has to make
+	Millis int64     `json:"ms,omitempty"`       // how long it took, in milliseconds
+	Usual  int64     `json:"usual_ms,omitempty"` // of a change that is being made: how long one like it took in an earlier run
+	Took   Times     `json:"took,omitempty"`     // of a run that ended
 }
 
 // What an event is about.

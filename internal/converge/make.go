@@ -171,7 +171,7 @@ func (r *run) announce(due []step) error {
 			s.Change = s.show(r.h)
 		}
 		if !r.back() {
-			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change})
+			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change, Usual: r.j.usual(s.Change)})
 		}
 	}
 	return nil

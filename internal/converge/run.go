@@ -198,7 +198,7 @@ func (r *run) end(err error) (Result, error) {
 	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: as}); werr != nil && err == nil {
 		err = unclosed(werr)
 	}
-	r.event(Event{What: Ended, Text: result})
+	r.event(Event{What: Ended, Text: result, Took: r.journalled().Took})
 	return r.Result, err
 }
 

@@ -20,8 +20,9 @@ import (
 // Kind is the kind of the devices in the toolkit's spec. The device plugin's and the DRA driver's specs have other kinds.
 const Kind = "nvidia.com/gpu"
 
-// newest is the newest version of the specification that CNCF's library knows: its specs-go/version.go and SPEC.md.
-var newest = version.Must(version.NewVersion("1.1.0"))
+// newest is the newest version of the specification that CNCF's library knows: its specs-go/version.go and SPEC.md. It is parsed where it
+// is needed: the parser compiles expressions, a tenth of gpuadm's start.
+const newest = "1.1.0"
 
 // read reads a spec with CNCF's own library, as engines do, and says why an engine does not use the spec; "" if it does.
 // Source: newSpec and validate in pkg/cdi/spec.go of https://github.com/cncf-tags/container-device-interface.
@@ -51,7 +52,7 @@ func read(text []byte) (s lib.Spec, why string) {
 		return s, err.Error()
 	}
 	switch needs, err := version.NewVersion(least); {
-	case is.GreaterThan(newest):
+	case is.GreaterThan(version.Must(version.NewVersion(newest))):
 		return s, fmt.Sprintf("it says cdiVersion %s, which engines of today do not read", raw.Version)
 	case err == nil && is.LessThan(needs):
 		return s, fmt.Sprintf("it says cdiVersion %s, and what it has came with %s", raw.Version, least)
