@@ -17,7 +17,7 @@ import (
 // Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
 	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too), names, UUIDs or PCI addresses of GPUs; empty: all
-	Devices spec.Devices // of those, which
+	Devices spec.Devices // which of the matching GPUs
 	Layout  Layout
 	Where   string // its place in the file, for messages: `entry 2 of "all-balanced", mig.yaml:14`
 }
@@ -139,7 +139,7 @@ func (e Entry) Matches(g host.GPU) bool {
 	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
 }
 
-// counts says whether the GPU is one of the entry's devices, whatever its model.
+// counts says whether the entry's devices have the GPU's index; its model does not matter.
 func (e Entry) counts(g host.GPU) bool {
 	return e.Devices.All || slices.Contains(e.Devices.Index, g.Index)
 }
@@ -172,8 +172,8 @@ func one(s string) bool {
 	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
 }
 
-// check refuses indices and names that no GPU has: otherwise a typing error would have no effect and no message. A known
-// model that this machine lacks is fine, since one file may serve many machines.
+// check refuses indices and names that no GPU has: otherwise a typing error would have no effect and no message. It accepts a known model
+// that this machine does not have, since one file may serve many machines.
 func (e Entry) check(gpus []host.GPU) error {
 	for _, i := range e.Devices.Index {
 		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {

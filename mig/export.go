@@ -15,7 +15,7 @@ import (
 )
 
 // Parted is the GPUs' state as a file for mig-parted, with one layout of this name. The same GPUs give the same
-// bytes. The format cannot state places: comments name them, and whatever else mig-parted ignores.
+// bytes. The format has no places: comments have them, and what else mig-parted ignores.
 func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
 	key, _ := yaml.Marshal(name) // a string: it cannot fail
@@ -51,8 +51,8 @@ func Parted(name string, gpus []host.GPU) string {
 	return b.String()
 }
 
-// Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, places included. The same GPUs give the same bytes.
-// Where compute instances of one size share an instance, node.toml can count them but not place them.
+// Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, with places. The same GPUs give the same bytes.
+// If compute instances of one size share an instance, node.toml can count them but not place them.
 func Tables(gpus []host.GPU) string {
 	var b strings.Builder
 	groups := alike(gpus, func(g host.GPU) string { s := StateOf(g); s.Next = s.Mode; return s.String() })
@@ -79,7 +79,7 @@ func Tables(gpus []host.GPU) string {
 	return b.String()
 }
 
-// placements are the lines of a placements table; false if a partition would appear in it twice.
+// placements are the lines of a placements table; false if a partition would be in it twice.
 func placements(s State) (string, bool) {
 	var b strings.Builder
 	for _, p := range s.Parts {
@@ -94,8 +94,8 @@ func placements(s State) (string, bool) {
 	return b.String(), true
 }
 
-// partitions are the names of an instance's compute instances, as containers get them. An instance without compute
-// instances counts as the one that it was made for.
+// partitions are the names of an instance's compute instances, as containers see them. An instance without compute instances
+// counts as one with all its slices.
 func partitions(p Part) []string {
 	if len(p.Compute) == 0 || p.slices() == 0 {
 		return []string{p.Profile}
@@ -111,7 +111,7 @@ func partitions(p Part) []string {
 	return names
 }
 
-// counts are the partitions of a state, largest first, and how many there are of each.
+// counts returns the partitions of a state, largest first, and the number of each.
 func counts(s State) ([]string, map[string]int) {
 	var list []string
 	count := map[string]int{}
@@ -131,7 +131,7 @@ func counts(s State) ([]string, map[string]int) {
 	return list, count
 }
 
-// alike groups the GPUs that can be partitioned by a key, in the order of their indices.
+// alike groups the GPUs that have MIG by a key, in the order of their indices.
 func alike(gpus []host.GPU, key func(host.GPU) string) [][]host.GPU {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b host.GPU) int { return a.Index - b.Index })
@@ -171,9 +171,9 @@ type partedEntry struct {
 	Parts   map[string]int `json:"mig-devices" yaml:"mig-devices"`
 }
 
-// Generate makes a layout for each profile of these GPUs, under the names that mig-parted's generate-config has for them (a label's
-// value can have no plus sign): all-1g.10gb.me has as many as fit on each GPU that offers it. Filters are there only for several
-// kinds of GPUs. Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go, of which all-balanced is left out.
+// Generate makes a layout for each profile of these GPUs, with the names of mig-parted's generate-config (a label's value cannot have a plus
+// sign): all-1g.10gb.me has as many as fit on each GPU that offers it. The layouts have filters only if the GPUs are of several kinds.
+// Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go, of which all-balanced is left out.
 func Generate(gpus []host.GPU) (PartedFile, error) {
 	file := PartedFile{"v1", map[string][]partedEntry{
 		"all-disabled": {{Devices: "all", Parts: map[string]int{}}}, "all-enabled": {{Devices: "all", Enabled: true, Parts: map[string]int{}}},

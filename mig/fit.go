@@ -13,38 +13,37 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Fit is where a layout lies on a GPU.
+// Fit is how a layout is placed on a GPU, and what that changes.
 type Fit struct {
 	Target   State  // the GPU's desired state
 	Keeps    int    // instances that stay
-	Destroys int    // instances that go
+	Destroys int    // instances that are destroyed
 	Creates  int    // instances that are made
 	Disturbs []Part // instances in use that are destroyed, or that get other compute instances
 }
 
-// item is one GPU instance that is wanted, as this GPU knows it.
+// item is one desired GPU instance, with this GPU's profile for it.
 type item struct {
 	profile host.Profile
 	start   int
 	compute []int // never nil
 }
 
-// placedPart is one GPU instance that was found, as this GPU knows it.
+// placedPart is one existing GPU instance, with this GPU's profile for it.
 type placedPart struct {
 	Part
 	profile int // its id; -1 if the GPU has no such profile or place: it cannot stay
 	mask    uint64
 }
 
-// cost orders the ways to lay a layout, the most important first: instances in use that would be disturbed, instances
-// that go, compute instances that go and that are made in instances that stay. Instances to make follow from those
-// that go.
+// cost compares placements of a layout. Its numbers, the most important first: disturbed instances in use; destroyed instances; destroyed
+// compute instances, and created ones, in instances that stay. The number of created instances follows from the destroyed ones.
 type cost [4]int
 
-// Fit places the layout on a GPU in the state found, with the least disturbance: it spares instances in use if it can,
-// and then destroys as few instances as possible, proven by exhaustive search. Among equal solutions it takes the one
-// that leaves the most room, then the first by places, so that the same input ends in the same places.
-// Errors are a *trouble.Error that says why the layout cannot be, with a picture where that explains it.
+// Fit places the layout on a GPU in the state found, with the least disturbance: it spares instances in use if possible,
+// and then destroys as few instances as possible, by exhaustive search. Among equal solutions it takes the one
+// that leaves the most room, then the first by places, so that the same input gives the same places.
+// Errors are a *trouble.Error that says why the layout is impossible, with a picture where that helps.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
 		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")
@@ -117,7 +116,7 @@ func (m Model) items(want Layout) ([]item, error) {
 	}
 	slices.SortStableFunc(items, func(a, b item) int {
 		return cmp.Or(
-			cmp.Compare(b.start, a.start)*fixed(a, b), // what has its place comes first
+			cmp.Compare(b.start, a.start)*fixed(a, b), // items with a given place come first
 			cmp.Compare(size(b.profile), size(a.profile)),
 			cmp.Compare(a.profile.ID, b.profile.ID),
 			slices.Compare(b.compute, a.compute))
@@ -125,7 +124,7 @@ func (m Model) items(want Layout) ([]item, error) {
 	return items, m.cannot(want, items)
 }
 
-// fixed is 1 where one of two has a place and the other has not, else 0.
+// fixed is 1 if exactly one of the two has a given place, else 0.
 func fixed(a, b item) int {
 	if (a.start == Anywhere) != (b.start == Anywhere) {
 		return 1
@@ -142,9 +141,9 @@ type search struct {
 	model Model
 	items []item
 	found []placedPart
-	any   bool // the first solution will do
+	any   bool // stop at the first solution
 
-	at   []host.Span // where each item before the current one lies
+	at   []host.Span // the places of the items before the current one
 	kept uint64      // by index of found
 
 	best     []host.Span
@@ -153,8 +152,8 @@ type search struct {
 	bestKept uint64
 }
 
-// run searches. It skips the search if compute slices or media engines do not suffice: on known GPUs memory slices run
-// out first.
+// run searches. It skips the search if compute slices or media engines do not suffice; on known GPUs the memory slices run
+// out before the compute slices.
 func (s *search) run() {
 	compute := 0
 	for _, it := range s.items {
@@ -187,7 +186,7 @@ func (it item) has(attribute string) bool {
 	return i >= 0 && it.profile.Name[i] == attribute[0] && slices.Contains(strings.Split(it.profile.Name[i+1:], ","), attribute[1:])
 }
 
-// place places the items from i on. used are the slices that are taken, and changes is what the kept instances cost so far.
+// place places the items from i on. used are the occupied slices, and changes is the cost of the kept instances so far.
 func (s *search) place(i int, used uint64, changes cost) {
 	if s.best != nil {
 		least := changes.plus(s.removed(used))
@@ -205,7 +204,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 			continue
 		}
 		if i > 0 && it.like(s.items[i-1]) && at.Start <= s.at[i-1].Start {
-			continue // the same, mirrored
+			continue // equal items in another order are the same placement
 		}
 		here := mask(at)
 		if here == 0 || used&here != 0 {
@@ -255,8 +254,8 @@ func changed(f placedPart, it item) cost {
 	return c
 }
 
-// recompute lists the compute instances to destroy and to make, by index and by slices. A kept one might block a new one of
-// two slices or more; where its place is unknown, none is kept then.
+// recompute lists the compute instances to destroy, by index, and to make, by slices. The places of the found ones are unknown, and one that
+// stays might block a new one of two slices or more: if such a one is to be made, recompute destroys all.
 func recompute(found, want []int) (destroy, create []int) {
 	left := slices.Clone(want)
 	for i, c := range found {
@@ -276,7 +275,7 @@ func recompute(found, want []int) (destroy, create []int) {
 	return destroy, want
 }
 
-// leaf judges one placement of all items.
+// leaf compares one placement of all items with the best so far.
 func (s *search) leaf(used uint64, c cost) {
 	room := s.room(used)
 	order := cmp.Or(slices.Compare(c[:], s.bestCost[:]), s.bestRoom-room)
@@ -289,7 +288,7 @@ func (s *search) leaf(used uint64, c cost) {
 	}
 }
 
-// room counts the places where one more instance would fit.
+// room counts the places where another instance would still fit.
 func (s *search) room(used uint64) int {
 	n := 0
 	for _, p := range s.model.Profiles {

@@ -15,10 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Anywhere is the start of a Want that may lie wherever it fits.
+// Anywhere is the start of a Want without a given place.
 const Anywhere = -1
 
-// Want is one GPU instance that is asked for.
+// Want is one desired GPU instance.
 type Want struct {
 	Profile string // 1g.10gb+me, or 1g for whatever this GPU calls it
 	Start   int    // its first memory slice, or Anywhere
@@ -76,11 +76,11 @@ func splits(compute []int) string {
 	return strings.Join(list, ",")
 }
 
-// most is more than any GPU holds: a larger count is a typing error, and would only cost memory.
+// most is more than any GPU holds: a larger count is a typing error.
 const most = 64
 
-// counted is a layout of so many of each profile, as mig-parted and node.toml count them: entries with a part of the
-// compute slices ("1c.3g.40gb") share GPU instances, as few as hold them.
+// counted is a layout by the number of each profile, as in mig-parted's files and node.toml. Entries with a part of the
+// compute slices ("1c.3g.40gb") share as few GPU instances as possible.
 func counted(counts map[string]int) (Layout, error) {
 	l := Layout{Enabled: true}
 	parts := map[string][]int{}
@@ -111,8 +111,8 @@ func counted(counts map[string]int) (Layout, error) {
 	return l, nil
 }
 
-// pack puts compute instances into as few GPU instances of so many slices as hold them: largest first, into the first
-// with room. With at most seven slices that is the fewest.
+// pack puts compute instances into as few GPU instances with this many slots as possible: the largest first, into the first instance with
+// room. With at most seven slots that is optimal.
 func pack(compute []int, slots int) [][]int {
 	slices.SortFunc(compute, func(a, b int) int { return b - a })
 	var bins [][]int
@@ -137,8 +137,7 @@ func total(list []int) int {
 	return sum
 }
 
-// placed is a layout of instances with their places, as node.toml has them. Parts of the compute slices at one start
-// are in one GPU instance.
+// placed is a layout by places, as in node.toml. Entries with a part of the compute slices and the same start share one GPU instance.
 func placed(list []spec.Placement) (Layout, error) {
 	l := Layout{Enabled: true}
 	for _, p := range list {
@@ -163,7 +162,7 @@ func placed(list []spec.Placement) (Layout, error) {
 	return l, nil
 }
 
-// sort puts the wants into one order: by start, then the largest first.
+// sort orders the wants by start, then the largest first.
 func (l Layout) sort() {
 	slices.SortStableFunc(l.Wants, func(a, b Want) int {
 		x, _ := parseName(a.Profile)
@@ -185,7 +184,7 @@ type NamedLayout struct {
 	Entries []Entry
 }
 
-// Layout is the entries of a layout; without a name, of the only one. The error is a *trouble.Error that says which there are.
+// Layout returns the entries of the named layout; without a name, of the only one. The error is a *trouble.Error that lists the layouts.
 func (c Config) Layout(name string) ([]Entry, error) {
 	var names []string
 	for _, l := range c.Layouts {
@@ -210,11 +209,11 @@ func (c Config) Layout(name string) ([]Entry, error) {
 	return nil, t
 }
 
-// maxFile is the size of the largest file that is read, in bytes: mig-parted's own has 14 KiB.
+// maxFile is the size limit of a file, in bytes: mig-parted's own has 14 KiB.
 const maxFile = 1 << 20
 
 // ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters that name no device,
-// negative and repeated indices, profiles that cannot be, repeated keys. A count of 0 is none. The layouts are in order of their names.
+// negative and repeated indices, impossible profiles, repeated keys. It ignores a count of 0, and sorts the layouts by name.
 // The error is trouble.Faults, with every fault.
 func ParseParted(file string, data []byte) (Config, error) {
 	p := &parted{file: file}
@@ -247,7 +246,7 @@ func ParseParted(file string, data []byte) (Config, error) {
 	return c, nil
 }
 
-// entry judges what the keys of an entry say together.
+// entry validates the keys of an entry together.
 func (p *parted) entry(read entryYAML, called string) Entry {
 	line := max(1, read.Devices.line)
 	e := Entry{Match: read.Filters, Devices: read.Devices.Devices, Where: fmt.Sprintf("%s, %s:%d", called, p.file, line)}

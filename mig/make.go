@@ -31,15 +31,15 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 	if err != nil {
 		return err
 	}
-	var ways []Way
+	var plans []Plan
 	for _, c := range all {
-		w, err := wayTo(&d, c)
+		p, err := planTo(&d, c)
 		if err != nil {
 			return err
 		}
-		ways = append(ways, w)
+		plans = append(plans, p)
 	}
-	if err := makeWays(ctx, h, &d, ways, all); err != nil {
+	if err := makePlans(ctx, h, &d, plans, all); err != nil {
 		return err
 	}
 	if d, err = h.Driver(ctx); err != nil {
@@ -49,21 +49,22 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 	return nil
 }
 
-// makeWays executes the ways while the services that hold GPUs are paused, after it has ended the processes that may be ended.
-func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
+// makePlans pauses the services that hold GPUs, ends the processes that the operator has allowed to end, executes the plans, and starts the
+// services again.
+func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
 	run := Runner{Device: h, Found: d}
-	if !disturbs(ways) {
-		return explain(run.Run(ctx, ways...), nil)
+	if !disturbs(plans) {
+		return explain(run.Run(ctx, plans...), nil)
 	}
-	if err := watched(ctx, h, ways); err != nil {
+	if err := watched(ctx, h, plans); err != nil {
 		return err
 	}
-	if err := refuseUsers(ctx, h, d, ways, all); err != nil {
+	if err := refuseUsers(ctx, h, d, plans, all); err != nil {
 		return err
 	}
-	err := things.Pause(ctx, h, pausedFor(ways))
+	err := things.Pause(ctx, h, pausedFor(plans))
 	if err == nil {
-		err = endUsers(ctx, h, d, ways)
+		err = endUsers(ctx, h, d, plans)
 	}
 	if err != nil {
 		return host.Join(err, things.Resume(context.WithoutCancel(ctx), h))
@@ -76,11 +77,11 @@ func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all 
 		return host.Join(err, things.ResumePersistence(context.WithoutCancel(ctx), h))
 	}
 	run.Holders = func(ctx context.Context, gpus []string) ([]string, error) { return holding(ctx, h, d, gpus) }
-	err = run.Run(ctx, ways...)
-	var held []string // before the services run again
+	err = run.Run(ctx, plans...)
+	var held []string // asked before the services start again
 	if refused := (*host.GPUError)(nil); errors.As(err, &refused) && refused.Code == "IN_USE" {
 		var failed error
-		if held, failed = holding(context.WithoutCancel(ctx), h, d, names(ways)); failed != nil {
+		if held, failed = holding(context.WithoutCancel(ctx), h, d, names(plans)); failed != nil {
 			held = []string{failed.Error()}
 		}
 	}
@@ -93,25 +94,25 @@ func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all 
 	return explain(err, held)
 }
 
-// wayTo lists the steps of one GPU to its desired state.
-func wayTo(d *host.Driver, c converge.Change) (Way, error) {
+// planTo lists the steps of one GPU to its desired state.
+func planTo(d *host.Driver, c converge.Change) (Plan, error) {
 	at, known := find(d, c.Name)
 	if !known {
-		return Way{}, &trouble.Error{
+		return Plan{}, &trouble.Error{
 			What: fmt.Sprintf("cannot partition GPU %s: the driver does not know it", c.Name),
 			Try:  []string{"lspci -d 10de: says whether it is still on the bus; dmesg says why it may have fallen off"},
 		}
 	}
 	target, err := ParseState(string(c.After))
 	if err != nil {
-		return Way{}, err
+		return Plan{}, err
 	}
 	m, err := Of(at)
 	if err != nil {
-		return Way{}, err
+		return Plan{}, err
 	}
 	steps, err := m.Steps(StateOf(at), target)
-	return Way{c.Name, steps}, err
+	return Plan{c.Name, steps}, err
 }
 
 // Sweep starts the services that a killed run had paused.
@@ -121,14 +122,14 @@ func changesMode(steps []Step) bool {
 	return slices.ContainsFunc(steps, func(s Step) bool { return s.Do == ModeOn || s.Do == ModeOff || s.Do == Reset })
 }
 
-// disturbs reports whether the ways take something from the users of a GPU.
-func disturbs(ways []Way) bool {
-	return slices.ContainsFunc(ways, func(w Way) bool {
-		return changesMode(w.Steps) || slices.ContainsFunc(w.Steps, func(s Step) bool { return s.Do == DestroyInstance || s.Do == DestroyCompute })
+// disturbs reports whether the plans take instances or GPUs from processes.
+func disturbs(plans []Plan) bool {
+	return slices.ContainsFunc(plans, func(p Plan) bool {
+		return changesMode(p.Steps) || slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Do == DestroyInstance || s.Do == DestroyCompute })
 	})
 }
 
-// explain turns a failure into the engine's error. It names the processes that have a device open, if a GPU is in use.
+// explain turns a Failure into a trouble.Error. If a GPU is in use, it names the processes that have a device open.
 func explain(err error, held []string) error {
 	f := (*Failure)(nil)
 	if !errors.As(err, &f) {
@@ -174,8 +175,8 @@ type Unreset struct {
 	Holders []string // processes that have a device of these GPUs open
 }
 
-// Boot reports whether only a reboot changes the mode. The driver has asked for a reset, and the reset is not available on this machine, or
-// it has no effect: "VM reboot is required" for a GPU that is passed through, says nvml.h at nvmlDeviceSetMigMode; on Azure's A100 a
+// Boot reports whether only a reboot changes the mode: the driver asks for a reset, and a reset is not available on this machine or has no
+// effect: "VM reboot is required" for a GPU that is passed through, says nvml.h at nvmlDeviceSetMigMode; on Azure's A100 a
 // reset may end well and change nothing (cse_main.sh in https://github.com/Azure/AgentBaker).
 func (u *Unreset) Boot() bool {
 	command := (*host.CommandError)(nil)
@@ -219,8 +220,8 @@ func (u *Unreset) says() (why string, try []string) {
 	return "cannot reset " + names + ": " + u.Err.Error(), try
 }
 
-// reset resets the GPUs that wait for it: the driver may have reset some when it set their mode, or an operator after the
-// plan. It reads the GPUs before and after, since a reset can have no effect, or work and still report an error.
+// reset resets those of the GPUs that still wait for it: the driver may have reset some itself, or an operator since the plan. It asks the
+// driver before and after, since a reset can have no effect, or work and still report an error.
 func (r *runner) reset(ctx context.Context, asked []*gpuRun) error {
 	if len(asked) == 0 {
 		return nil
@@ -278,7 +279,7 @@ type RolledBack struct {
 	GPU    string // PCI address
 	Before State  // the state before the run
 	After  State  // the state now; the zero State if it does not answer
-	Undone []Step // what was done to bring it back
+	Undone []Step // the steps that restored it
 	Left   []error
 }
 
@@ -299,8 +300,8 @@ func (f *Failure) Error() string { return fmt.Sprintf("cannot %s: %v", f.Step.of
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// back rolls the GPUs back. It asks the driver first, which knows what was done whatever the call returned. It continues
-// after an error, since most of the old layout is better than none, and asks the driver again at the end.
+// back rolls the GPUs back. It asks the driver first, since a step may have worked though it returned an error. It continues after an error:
+// most of the old layout is better than none. At the end it asks the driver again.
 func (r *runner) back(ctx context.Context) []RolledBack {
 	rolledBack := make([]RolledBack, len(r.gpus))
 	at := map[*gpuRun]*RolledBack{}
@@ -314,8 +315,8 @@ func (r *runner) back(ctx context.Context) []RolledBack {
 	}
 	failed := map[*gpuRun][]Step{}
 	for _, g := range r.gpus {
-		// The modes show whether a reset is needed: only then do they differ.
-		g.Steps = way(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
+		// A reset is needed only if the modes differ.
+		g.Steps = stepsBetween(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
 	}
 	_, _, _ = r.walk(ctx, func(g *gpuRun, s Step, err error) {
 		failed[g] = append(failed[g], s)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mig plans how GPUs are partitioned: what fits on one, where it lies so that the most of what is there can
-// stay, and which steps lead there and back. Planning is pure; only Run gets a device.
+// Package mig partitions GPUs: it plans what fits on a GPU (fit.go), where, so that as many instances as possible stay, and which steps
+// lead there and back (steps.go). Planning is pure; only Run (run.go) gets a device. stage.go and thing.go connect it with the engine.
 package mig
 
 import (
@@ -29,14 +29,14 @@ type Model struct {
 	Arch     string   // ampere, hopper, blackwell
 	Memory   int      // memory slices
 	Compute  int      // compute slices
-	Places   string   // where their places come from: dump, inferred, fractions; driver for a live GPU
+	Places   string   // the source of the places: dump, inferred, fractions; driver for a live GPU
 	Profiles []host.Profile
 
 	words []string
-	sub   string // the subsystem of the GPU that is planned for; "" if it was not said
+	sub   string // the PCI subsystem of the GPU to plan for; "" if not given
 }
 
-// Resets says whether a change of MIG mode holds only after a reset of the GPU. Only Ampere needs one
+// Resets says whether a change of MIG mode needs a reset of the GPU. Only Ampere needs one
 // (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Enable MIG Mode").
 func (m Model) Resets() bool { return m.Arch == "ampere" }
 
@@ -97,7 +97,7 @@ var read = sync.OnceValue(func() table {
 	return t
 })
 
-// Models are all GPUs with profiles that are known without a driver, in the order of their generations.
+// Models are all GPUs whose profiles are known without a driver, by generation.
 func Models() []Model {
 	t := read()
 	all := make([]Model, 0, len(t.GPUs))
@@ -117,7 +117,7 @@ func (t table) model(g gpuRow) Model {
 	}
 	for i, r := range t.Grids[g.Grid].Rows {
 		if m.parts() {
-			r.ID = noProfile - 1 - i // no driver's
+			r.ID = noProfile - 1 - i // an id that no driver uses
 		}
 		key := strconv.Itoa(r.Memory)
 		p := host.Profile{
@@ -142,7 +142,7 @@ func (t table) compute(slices int) []host.ComputeProfile {
 	return all
 }
 
-// Of is the model of a GPU that answers: its own list of profiles comes first, the table fills what it leaves out.
+// Of is the model of a GPU that answers: the driver's list of profiles, with gaps filled from the table.
 func Of(g host.GPU) (Model, error) {
 	if g.Lost != "" {
 		return Model{}, fmt.Errorf("cannot partition GPU %s: %s", called(g), g.Lost)
@@ -159,7 +159,7 @@ func Of(g host.GPU) (Model, error) {
 		return known, nil
 	}
 	m := known
-	if found && g.Address == "" { // GPU made it: no driver has said anything
+	if found && g.Address == "" { // a GPU of Model.GPU, not of a driver
 		return known, nil
 	}
 	m.Places, m.Memory, m.Compute = "driver", 0, 0
@@ -170,7 +170,7 @@ func Of(g host.GPU) (Model, error) {
 	for _, p := range g.Profiles {
 		p.Name = strings.TrimPrefix(p.Name, "MIG ")
 		p.Compute = plain(p.Compute)
-		if len(p.Compute) == 0 { // NVML answers only for instances that exist
+		if len(p.Compute) == 0 { // NVML lists them only for existing instances
 			p.Compute = t.compute(p.Slices)
 		}
 		// NVML's counts for the A30 are wrong; NVIDIA's mig-parted has a table for it too (pkg/mig/discovery).
@@ -186,7 +186,7 @@ func Of(g host.GPU) (Model, error) {
 	return m, nil
 }
 
-// plain leaves one compute profile of each size: NVML has two names for one slice and for seven, and the plain ones
+// plain keeps one compute profile of each size: NVML has two names for one slice and for seven, and the usual ones
 // have the lower numbers (7_SLICE is 4 and 7_SLICE_NVL is 8; 1_SLICE is 0 and 1_SLICE_REV1 is 7).
 func plain(all []host.ComputeProfile) []host.ComputeProfile {
 	sorted := slices.Clone(all)
@@ -235,11 +235,11 @@ func (m Model) GPU() host.GPU {
 	return g
 }
 
-// errKnown is the cause of errors of Find about GPUs that are known: one of several, or one without a table.
+// errKnown is the cause of an error of Find about a known GPU: the name fits several, or the GPU has no table.
 var errKnown = errors.New("the GPU is known")
 
 // Find returns the model that a user names: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
-// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *trouble.Error that lists what was meant.
+// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *trouble.Error that lists similar names.
 func Find(name string) (Model, error) {
 	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {
 		m, err := Find(device)
@@ -294,14 +294,14 @@ func letters(tokens []string) bool {
 	return slices.ContainsFunc(tokens, func(t string) bool { return strings.ContainsFunc(t, func(r rune) bool { return r >= 'a' && r <= 'z' }) })
 }
 
-// sameDevice compares 0x233010DE with any way to write it.
+// sameDevice compares 0x233010DE with any spelling of it.
 func sameDevice(device, s string) bool {
 	s = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(s)), "0x")
 	short := strings.ToLower(device[2:6])
 	return s == short || s == short+"10de" || s == "10de:"+short || s == "10de:0x"+short
 }
 
-// tokens are the words of a GPU's name that tell it from others: "NVIDIA H100-80GB HBM3" has h100, 80, hbm3.
+// tokens are the distinctive words of a GPU's name: "NVIDIA H100-80GB HBM3" has h100, 80, hbm3.
 func tokens(name string) []string {
 	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9') })
 	var kept []string

@@ -14,7 +14,7 @@ import (
 )
 
 // name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as NVIDIA's go-nvlib
-// reads it. Without gigabytes it is our shorthand for what this GPU calls it.
+// reads it. A name without gigabytes is gpuadm's shorthand: 1g is this GPU's smallest profile with one slice.
 type name struct {
 	compute    int // slices of the compute instance; 0 = all
 	slices     int // compute slices of the GPU instance
@@ -31,7 +31,7 @@ func (n name) whole() string {
 	return s + n.attributes
 }
 
-// String is the name with the compute instance, where that is a part of it.
+// String is the full name, with the compute instance if the name has one.
 func (n name) String() string {
 	if n.compute == 0 {
 		return n.whole()
@@ -66,7 +66,7 @@ func parseName(s string) (name, error) {
 	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
 }
 
-// takeApart reads a profile's name, or says why it is none.
+// takeApart parses a profile's name, or says why it is none.
 func takeApart(s string) (n name, why string) {
 	wrong := func(why string) (name, string) { return name{}, why }
 	head, attributes := s, ""
@@ -102,7 +102,7 @@ func takeApart(s string) (n name, why string) {
 	return n, ""
 }
 
-// parseAttributes puts the attributes into one order.
+// parseAttributes sorts the attributes.
 func parseAttributes(s string) (string, error) {
 	if s == "" {
 		return "", nil
@@ -124,7 +124,7 @@ func parseAttributes(s string) (string, error) {
 	return s[:1] + strings.Join(list, ","), nil
 }
 
-// profile is what this GPU calls a profile. The error is a *trouble.Error that says what the GPU offers.
+// profile finds this GPU's profile of a name. The error is a *trouble.Error that says what the GPU offers.
 func (m Model) profile(n name) (host.Profile, error) {
 	best := -1
 	for i, p := range m.Profiles {
@@ -155,7 +155,7 @@ func size(p host.Profile) int {
 }
 
 // noProfile says what the GPU offers in place of a profile that it lacks. Names differ between boards and drivers of
-// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): then the profile nearest in memory is probably meant.
+// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): so it suggests the profile that is nearest in memory.
 func (m Model) noProfile(n name) error {
 	near, off := "", 0
 	var offers []string

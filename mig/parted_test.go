@@ -91,7 +91,7 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
+	if err := (Runner{Device: x}).Run(context.Background(), Plan{x.gpu.Address, steps}); err != nil {
 		return 0, err
 	}
 	if got := StateOf(x.gpu).String(); got != fit.Target.String() {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// width is what pictures keep to.
+// width is the most columns of a picture.
 const width = 80
 
 // cell is how many columns a memory slice has in a picture: 8 on most GPUs, 5 where there are 12 slices, 15 on an A30.
@@ -88,7 +88,7 @@ func (m Model) placedAt(s State, start int) (drawn, bool) {
 	return drawn{}, false
 }
 
-// note is what the bar does not say of an instance.
+// note says what the bar cannot show of an instance.
 func (p drawn) note(label string) string {
 	s := p.Part.String()
 	switch {
@@ -102,7 +102,7 @@ func (p drawn) note(label string) string {
 	return ""
 }
 
-// label is the longest name of an instance that has room: its profile, without its memory, its slices.
+// label is the longest of these names that fits: the profile; the profile without its memory; the number of slices.
 func (p drawn) label(room int) string {
 	n, err := parseName(p.Profile)
 	if utf8.RuneCountInString(p.Profile) <= room || err != nil {
@@ -115,7 +115,7 @@ func (p drawn) label(room int) string {
 	return fmt.Sprintf("%dg", n.slices)[:min(2, room)]
 }
 
-// memory names what Memory counts.
+// memory names the unit of Memory.
 func (m Model) memory() string {
 	if m.parts() {
 		return "parts of the memory"

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// cannot says what is wrong with wants before any search: what one instance cannot be, and what counts forbid.
+// cannot refuses, without a search, instances that are impossible by themselves, and more of a profile than the GPU holds.
 func (m Model) cannot(want Layout, items []item) error {
 	count := map[int]int{}
 	for _, it := range items {
@@ -83,7 +83,7 @@ func (m Model) badCompute(it item) error {
 	return nil
 }
 
-// fits says whether the items can lie together, and where.
+// fits says whether all items fit on the GPU together, and where.
 func (m Model) fits(items []item) (State, bool) {
 	s := search{model: m, items: items, any: true}
 	if s.run(); s.best == nil {
@@ -92,7 +92,7 @@ func (m Model) fits(items []item) (State, bool) {
 	return s.fit().Target, true
 }
 
-// refuse says why items that are possible one by one cannot lie together.
+// refuse says why items that are possible one by one do not fit together.
 func (m Model) refuse(want Layout, items []item) error {
 	why, need, compute := "", 0, 0
 	for _, it := range items {
@@ -143,7 +143,7 @@ func (it item) want() Want {
 	return w
 }
 
-// overlap finds two items that were asked to lie in the same slices.
+// overlap finds two items whose given places overlap.
 func overlap(items []item) (a, b string) {
 	place := func(it item) uint64 {
 		for _, at := range it.profile.Places {
@@ -163,7 +163,7 @@ func overlap(items []item) (a, b string) {
 	return "", ""
 }
 
-// spare is what to leave out, one at a time, for the others to fit.
+// spare lists the items each of which could be left out for the others to fit.
 func (m Model) spare(items []item) []string {
 	var list []string
 	for i, it := range items {

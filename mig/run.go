@@ -22,34 +22,34 @@ type Device interface {
 	DestroyCompute(ctx context.Context, gpu string, instance, id int) error
 }
 
-// Way is the list of steps for one GPU.
-type Way struct {
+// Plan is the steps for one GPU.
+type Plan struct {
 	GPU   string // PCI address
 	Steps []Step
 }
 
-// Runner executes ways on a device.
+// Runner executes plans on the device.
 type Runner struct {
 	Device
-	Found *host.Driver // what the device says now; nil: Run asks it
-	// Idle stops the services that hold these GPUs while their mode changes, since the change may need a reset.
+	Found *host.Driver // the driver's present answer; nil: Run asks
+	// Idle calls change while the services that hold these GPUs are stopped, since a change of mode may need a reset.
 	Idle func(ctx context.Context, gpus []string, change func() error) error
 	// Holders names the processes that have a device of these GPUs open.
 	Holders func(ctx context.Context, gpus []string) ([]string, error)
 }
 
-// Run executes the ways of several GPUs together. One call resets all GPUs that need a reset, and no others: GPUs joined by
+// Run executes the plans of several GPUs together. One call resets all GPUs that need a reset, and no others: GPUs joined by
 // NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the context
 // ends between two steps, Run restores the earlier instances at their places on all the GPUs and returns a *Failure. If only a
 // reboot changes the mode of some GPUs, the others still get their partitions, and the error is an *Unreset.
-func (x Runner) Run(ctx context.Context, ways ...Way) error {
-	ways = slices.DeleteFunc(slices.Clone(ways), func(w Way) bool { return len(w.Steps) == 0 })
-	if len(ways) == 0 {
+func (x Runner) Run(ctx context.Context, plans ...Plan) error {
+	plans = slices.DeleteFunc(slices.Clone(plans), func(p Plan) bool { return len(p.Steps) == 0 })
+	if len(plans) == 0 {
 		return nil
 	}
 	r := &runner{Runner: x}
-	for _, w := range ways {
-		r.gpus = append(r.gpus, &gpuRun{Way: w})
+	for _, p := range plans {
+		r.gpus = append(r.gpus, &gpuRun{Plan: p})
 	}
 	var err error
 	if x.Found != nil {
@@ -62,7 +62,7 @@ func (x Runner) Run(ctx context.Context, ways ...Way) error {
 	}
 	for _, g := range r.gpus {
 		g.before = g.now
-		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes its own
+		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes now.Instances
 	}
 	g, s, err := r.walk(ctx, nil)
 	switch {
@@ -82,16 +82,16 @@ func (x Runner) Run(ctx context.Context, ways ...Way) error {
 	return nil
 }
 
-// runner executes ways and tracks what is on the GPUs, since asking the driver each time costs more than the steps.
+// runner executes plans and tracks the GPUs' instances itself: asking the driver after each step costs more than the steps.
 type runner struct {
 	Runner
 	gpus    []*gpuRun
-	unreset *Unreset // GPUs that wait for a boot
+	unreset *Unreset // GPUs that wait for a reboot
 }
 
 // gpuRun is a GPU with steps under way.
 type gpuRun struct {
-	Way
+	Plan
 	before, now host.GPU
 }
 
@@ -103,7 +103,7 @@ func (r *runner) look(ctx context.Context) error {
 	return r.see(d)
 }
 
-// see stores what the driver says.
+// see stores the driver's answer.
 func (r *runner) see(d host.Driver) error {
 	for _, g := range r.gpus {
 		now, known := find(&d, g.GPU)
@@ -119,18 +119,18 @@ func (r *runner) see(d host.Driver) error {
 	return nil
 }
 
-// walk executes all ways: first up to the change of mode, for all GPUs together; then each to its end. It stops at the
-// first error that failed does not handle.
+// walk executes all plans: first up to the change of mode, for all GPUs together; then each to its end. It stops at the first error. With
+// failed, it reports each error to that and continues.
 func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (at *gpuRun, s Step, err error) {
 	var names []string
-	head := map[*gpuRun]int{} // how many steps it takes to change the mode
+	head := map[*gpuRun]int{} // the number of steps up to the change of mode
 	for _, g := range r.gpus {
 		for i, s := range g.Steps {
 			if changesMode([]Step{s}) {
 				head[g] = i + 1
 			}
 			if s.Do == Reset {
-				break // a mode that is asked for after it is to stay pending
+				break // a mode that is set after the reset must stay pending
 			}
 		}
 		if head[g] > 0 {
@@ -163,13 +163,13 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 	return nil, Step{}, nil
 }
 
-// modes sets the mode of each GPU, and then resets all that wait for a reset.
+// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a reset together.
 func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
 	var asked []*gpuRun
 	for _, g := range r.gpus {
 		steps := g.Steps[:head[g]]
 		if i := slices.IndexFunc(steps, func(s Step) bool { return s.Do == Reset }); i >= 0 {
-			steps, asked = steps[:i], append(asked, g) // a reset is the last of them
+			steps, asked = steps[:i], append(asked, g) // the reset is the last of these steps
 		}
 		if s, err := r.each(ctx, g, steps, failed); err != nil {
 			return g, s, err
@@ -279,8 +279,8 @@ func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instanc
 	return nil
 }
 
-// computeProfile is the driver's own id of the step's compute instance, and the step's where the driver says none: in
-// +me instances it differs from the table's on some GPUs. Some drivers say it only once the instance exists.
+// computeProfile is the driver's own id for the step's compute instance, else the step's: on some GPUs the ids in +me instances differ from
+// the table's. Some drivers list the ids only once the GPU instance exists.
 func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, error) {
 	for range 2 {
 		for _, p := range g.now.Profiles {

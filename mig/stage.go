@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Stage partitions the GPUs, before anything can hold them.
+// Stage partitions the GPUs before a process can hold them.
 var Stage = converge.Stage{
 	Name:  "mig",
 	About: "partitions the GPUs that can be",
@@ -90,8 +90,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(list, things.Resumed()), nil
 }
 
-// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format, by its name or the only one. Errors quote
-// nothing of a private file, which not every user can read.
+// Asked reads what a spec asks for: its tables, or a layout in a file in mig-parted's format: the named one, or the only one. Errors do not
+// quote a private file, which not every user can read.
 func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 	if m.Layout == "" && (len(m.GPU) > 0 || m.File == "") {
 		return Entries(m)
@@ -120,8 +120,8 @@ func Asked(m spec.MIG, file []byte, private bool) ([]Entry, error) {
 	return entries, err
 }
 
-// impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have according to the table of known
-// GPUs. It leaves unknown GPUs, and a file that does not exist yet, to the driver.
+// impossible refuses, while no driver answers, layouts that the GPUs on the bus cannot have by the table of known GPUs. It does not judge
+// unknown GPUs, nor a file that does not exist yet.
 func impossible(s spec.Spec, f facts.Facts) error {
 	m := s.MIG
 	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
@@ -134,7 +134,7 @@ func impossible(s spec.Spec, f facts.Facts) error {
 	t, index := read(), 0
 	var fits []Assigned
 	for _, p := range f.GPUs {
-		if !p.Display() || p.Driver == "vfio-pci" { // those of a virtual machine have no index for the driver
+		if !p.Display() || p.Driver == "vfio-pci" { // the driver does not count GPUs that are passed through to virtual machines
 			continue
 		}
 		model, known := t.byDevice(wide(p.Device + ":" + p.Vendor))
@@ -147,12 +147,12 @@ func impossible(s spec.Spec, f facts.Facts) error {
 				continue
 			}
 			_, err := model.Fit(StateOf(g), e.Layout)
-			if errors.Is(err, errKnown) { // only its driver can judge this layout
+			if errors.Is(err, errKnown) { // only the driver can judge this layout
 				continue
 			}
-			if told := (*trouble.Error)(nil); errors.As(err, &told) {
-				told.Because = append(told.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
-				told.Try = append(told.Try, "trust_driver = true in [mig], if the driver to come knows more")
+			if t := (*trouble.Error)(nil); errors.As(err, &t) {
+				t.Because = append(t.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
+				t.Try = append(t.Try, "trust_driver = true in [mig], if the driver to come knows more")
 			}
 			if err != nil {
 				return err
@@ -163,7 +163,7 @@ func impossible(s spec.Spec, f facts.Facts) error {
 	return Offered(s.Sharing, fits, nil)
 }
 
-// wide writes two PCI ids, "2330:10de", as host.GPU and mig-parted do: 0x233010DE.
+// wide writes two PCI ids, "2330:10de", like host.GPU and mig-parted: 0x233010DE.
 func wide(pair string) string { return "0x" + strings.ToUpper(strings.ReplaceAll(pair, ":", "")) }
 
 // unknown is the want for the partitions of all GPUs while no driver answers.
@@ -178,7 +178,8 @@ func unknown(f facts.Facts) converge.Want {
 	return untouched("partitions of the GPUs", later, "their driver reports their state")
 }
 
-// Offered refuses partitions of which the device plugin offers none. gpus are all of the machine: those that no entry is for keep their state.
+// Offered refuses partitions of which the device plugin would offer none. gpus are all GPUs of the machine: those without an entry keep
+// their state.
 func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
 	var offers []spec.Offers
 	offer := func(g host.GPU, to State) {
@@ -208,7 +209,7 @@ func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
 	return nil
 }
 
-// kinds names what the part offers: each compute instance is a device.
+// kinds names the devices that a part offers, one for each compute instance.
 func (p Part) kinds() (names []string) {
 	n, _ := parseName(p.Profile)
 	for _, c := range p.Compute {
@@ -221,15 +222,15 @@ func (p Part) kinds() (names []string) {
 	return names
 }
 
-// untouched wants no partitions, or waits for what they need. Partitions made earlier cannot be read now, or belong to another
-// program, and neither is a reason to undo them.
+// untouched wants nothing of the partitions, or waits. Earlier partitions cannot be read now, or belong to another program; gpuadm undoes
+// them in neither case.
 func untouched(what string, later error, why string) converge.Want {
 	w := things.Check(what, func(context.Context, host.View) (string, error) { return "", later }, why)
 	w.Releases = true
 	return w
 }
 
-// partitioned wants one GPU to have its entry's layout, as the least disturbance has it.
+// partitioned wants one GPU to have its entry's layout, with the least disturbance.
 func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 	w := converge.Want{Thing: gpu{a.GPU.Address, shared}, Why: fmt.Sprintf("GPU %d: %s", a.GPU.Index, a.Entry.Layout), AsFound: true}
 	m, err := Of(a.GPU)
@@ -238,7 +239,7 @@ func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 	}
 	now := StateOf(a.GPU)
 	w.To = func(found converge.State) (converge.State, error) {
-		from := now // the users are only known for the state found
+		from := now // with the instances in use; a state's text does not have them
 		if string(found) != now.String() {
 			var err error
 			if from, err = ParseState(string(found)); err != nil {
@@ -251,7 +252,7 @@ func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 		}
 		return converge.State(fit.Target.String()), nil
 	}
-	_, err = m.Fit(now, a.Entry.Layout) // an impossible layout is reported once, not for each GPU
+	_, err = m.Fit(now, a.Entry.Layout) // so the stage reports an impossible layout once, and not for each GPU
 	return w, err
 }
 

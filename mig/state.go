@@ -28,14 +28,14 @@ const (
 //	instance = profile "@" start [ "(" [ compute { "," compute } ] ")" ]
 //	compute  = slices "c"                       largest first
 //
-// Starts are memory slices, and instances are in their order. An instance with one compute instance that takes all its slices has no brackets; empty brackets are half-made.
-// A profile that the driver lists no more is "?" and its id. For example:
+// Starts are memory slices; instances are ordered by start. An instance without brackets has one compute instance, which takes all its
+// slices; one with empty brackets is half-made. "?" and an id is a profile that the driver no longer lists. For example:
 //
 //	on 3g.40gb@0 2g.20gb@4(1c,1c) 1g.10gb@6
 //	off, on after a reset
 type State struct {
 	Mode  Mode
-	Next  Mode   // after a reset; the same as Mode where none is pending
+	Next  Mode   // after a reset; equal to Mode if no change is pending
 	Parts []Part // by start
 }
 
@@ -44,10 +44,10 @@ type Part struct {
 	Profile string
 	Start   int
 	Compute []int // slices of its compute instances, largest first; none: it is half-made
-	Busy    bool  // processes use it; no part of the text
+	Busy    bool  // processes use it; the text does not have it
 }
 
-// StateOf is a GPU's state by its driver; the zero State if it has no MIG or does not answer.
+// StateOf is a GPU's state as its driver reports it; the zero State if the GPU has no MIG or does not answer.
 func StateOf(g host.GPU) State {
 	if !g.MIG || g.Lost != "" {
 		return State{}
@@ -121,7 +121,7 @@ func (p Part) String() string {
 	return s + "(" + splits(p.Compute) + ")"
 }
 
-// slices is how many compute slices the profile has by its name; 0 for one that has no name.
+// slices is the number of compute slices in the profile's name; 0 if it has no name.
 func (p Part) slices() int {
 	n, err := parseName(p.Profile)
 	if err != nil {
@@ -130,7 +130,7 @@ func (p Part) slices() int {
 	return n.slices
 }
 
-// longest is more than any state's text has; it bounds what ParseState reads.
+// longest bounds what ParseState reads: no state's text is longer.
 const longest = 4096
 
 // ParseState reads what State.String writes, and nothing else.
@@ -148,7 +148,7 @@ func ParseState(text string) (State, error) {
 	return s, nil
 }
 
-// parseState reads a state's text, and what is not quite one: ParseState compares.
+// parseState is lenient: ParseState verifies that String writes the same text.
 func parseState(text string) (s State, ok bool) {
 	now, next, _ := strings.Cut(text, ", ")
 	words := strings.Split(now, " ")

@@ -12,28 +12,28 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Deed is one kind of change to a GPU.
-type Deed string
+// Action is a kind of step.
+type Action string
 
 const (
-	ModeOn          Deed = "switch MIG mode on"
-	ModeOff         Deed = "switch MIG mode off"
-	Reset           Deed = "reset the GPU"
-	DestroyCompute  Deed = "destroy compute instance"
-	DestroyInstance Deed = "destroy"
-	CreateInstance  Deed = "create"
-	CreateCompute   Deed = "create compute instance"
+	ModeOn          Action = "switch MIG mode on"
+	ModeOff         Action = "switch MIG mode off"
+	Reset           Action = "reset the GPU"
+	DestroyCompute  Action = "destroy compute instance"
+	DestroyInstance Action = "destroy"
+	CreateInstance  Action = "create"
+	CreateCompute   Action = "create compute instance"
 )
 
 // Step is one change to one GPU. Instances are named by profile and place, since ids are known only once they exist.
 type Step struct {
-	Do      Deed
+	Do      Action
 	Name    string    // of the instance's profile
 	Profile int       // its id
-	At      host.Span // the instance's place; Size is 0 where an instance goes that the GPU no longer offers
+	At      host.Span // the instance's place; Size is 0 if the step destroys an instance that the GPU no longer offers
 	Slices  int       // of the compute instance
 	Compute int       // id of its profile
-	Spot    host.Span // its place; zero where the driver chooses, or where any of its size may go
+	Spot    host.Span // its place; zero if the driver chooses, or if any one of its size may be destroyed
 }
 
 // String is the step in words: "destroy 3g.40gb at 4", "create compute instance 1c in 3g.40gb at 4".
@@ -51,7 +51,7 @@ func (s Step) String() string {
 	return string(s.Do)
 }
 
-// of is the step in words with the GPU, by its PCI address: what an error says that gpuadm cannot do.
+// of is the step in words, with the GPU's PCI address: for "cannot …" in an error.
 func (s Step) of(gpu string) string {
 	switch s.Do {
 	case ModeOn, ModeOff:
@@ -62,7 +62,7 @@ func (s Step) of(gpu string) string {
 	return s.String() + " on GPU " + gpu
 }
 
-// piece is an instance as steps need it.
+// piece is a GPU instance, with the ids that steps need.
 type piece struct {
 	name    string
 	profile int
@@ -71,7 +71,7 @@ type piece struct {
 	busy    bool
 }
 
-// bit is a compute instance as steps need it.
+// bit is a compute instance, with the ids that steps need.
 type bit struct {
 	slices  int
 	profile int
@@ -83,8 +83,8 @@ type geometry struct {
 	pieces     []piece
 }
 
-// Steps lists the steps from one state of a GPU to another: first all that destroy, then all that make an instance at its
-// place. Steps with the two states exchanged leads back.
+// Steps lists the steps from one state of a GPU to another: first all that destroy, then all that create an instance at its place. With from
+// and to exchanged, Steps lists the steps back.
 func (m Model) Steps(from, to State) ([]Step, error) {
 	if from.Mode == Unknown || to.Mode == Unknown {
 		return nil, fmt.Errorf("cannot plan the steps from %q to %q: the GPU's state is not known", from, to)
@@ -97,11 +97,11 @@ func (m Model) Steps(from, to State) ([]Step, error) {
 	if b.mode != b.next && !m.Resets() {
 		return nil, fmt.Errorf("cannot plan the steps from %q to %q: a change of mode needs no reset on %s", from, to, m.Name)
 	}
-	return way(a, b, m.Resets()), nil
+	return stepsBetween(a, b, m.Resets()), nil
 }
 
-// geometry resolves a state by the GPU's profiles. The error names a profile that the GPU does not offer: such an instance can
-// be destroyed, not made.
+// geometry resolves a state by the GPU's profiles. The error names a profile that the GPU does not offer: gpuadm can destroy such an instance,
+// and not create it.
 func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
@@ -138,8 +138,8 @@ func (m Model) geometry(s State) (geometry, error) {
 	return g, wrong
 }
 
-// way lists the steps from one geometry to another. It destroys instances in use first: if that fails, no idle one is lost.
-func way(from, to geometry, resets bool) []Step {
+// stepsBetween lists the steps from one geometry to another. It destroys instances in use first: if that fails, no idle one is lost.
+func stepsBetween(from, to geometry, resets bool) []Step {
 	var destroyed, made, modes []Step
 	keep := from.mode == On && to.mode == On
 	busy := func(p piece) bool { return p.busy }
@@ -183,11 +183,11 @@ func way(from, to geometry, resets bool) []Step {
 
 func (p piece) same(q piece) bool { return p.profile == q.profile && p.at.Start == q.at.Start }
 
-func (p piece) step(do Deed) Step {
+func (p piece) step(do Action) Step {
 	return Step{Do: do, Name: p.name, Profile: p.profile, At: p.at}
 }
 
-func (p piece) bits(do Deed, list []bit) []Step {
+func (p piece) bits(do Action, list []bit) []Step {
 	var steps []Step
 	if do == CreateCompute {
 		list = inOrder(list, Part{Profile: p.name}.slices())
@@ -200,9 +200,8 @@ func (p piece) bits(do Deed, list []bit) []Step {
 	return steps
 }
 
-// inOrder is the order to make compute instances in, where the driver chooses their places: the largest first, unless
-// they block each other then. On A100 a 2c begins at even slices and a 3c at 0 or 4, the first that is free, and so 3c,
-// 2c, 2c do not fit into seven slices in this order, but the other way round.
+// inOrder is the order in which to create compute instances if the driver chooses their places: the largest first, unless they then block
+// each other. On A100 a 2c starts at the first free even slice, a 3c at 0 or 4: so into seven slices fit 2c, 2c, 3c, but not 3c, 2c, 2c.
 func inOrder(list []bit, slots int) []bit {
 	if slices.ContainsFunc(list, func(b bit) bool { return b.spot.Size > 0 }) {
 		return list
@@ -235,8 +234,8 @@ func inOrder(list []bit, slots int) []bit {
 	return list
 }
 
-// firstFree is where the driver would place a compute instance: at the first free multiple of its size, rounded up to a
-// power of two; -1 where there is none.
+// firstFree is where the driver places a compute instance: at the first free multiple of its size, rounded up to a power of two; -1 if there
+// is none.
 func firstFree(size, slots int, used uint64) int {
 	step := 1
 	for step < size {

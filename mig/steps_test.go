@@ -41,7 +41,7 @@ create compute instance 1c in 3g.20gb at 4`
 // TestFailureInWords: the error of each kind of step is a sentence.
 func TestFailureInWords(t *testing.T) {
 	of := Step{Name: "3g.20gb", At: host.Span{Start: 4, Size: 4}, Slices: 1}
-	for do, want := range map[Deed]string{
+	for do, want := range map[Action]string{
 		ModeOn:          "cannot switch MIG mode on for GPU 0000:17:00.0: x",
 		ModeOff:         "cannot switch MIG mode off for GPU 0000:17:00.0: x",
 		Reset:           "cannot reset GPU 0000:17:00.0: x",

@@ -19,19 +19,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// gpu is how one GPU is partitioned.
+// gpu is the thing: the partitions of one GPU.
 type gpu struct {
 	address     string
 	driverCache *driverCache // nil: the driver is asked each time
 }
 
 // driverCache is the driver's answer, shared by all GPUs of a stage: asking for all costs little more than asking for one, and each
-// question attaches the GPUs that no process holds. It is valid until the stage changes something: MakeAll asks before and after.
+// question attaches the GPUs that no process holds. MakeAll, which changes GPUs, asks the driver again before and after.
 type driverCache struct {
 	mu                 sync.Mutex
 	driver             *host.Driver
 	holders            *[]devices.Holder // the processes that have a device open, as of the same answer; nil: not asked
-	pauses, modePauses *[]string         // the services that a change of instances alone pauses, and that of a mode
+	pauses, modePauses *[]string         // the services to pause for a change of instances alone, and for a change of mode
 }
 
 // once returns the cached answer, and asks if there is none.
@@ -61,10 +61,10 @@ func (s *driverCache) open(ctx context.Context, v host.View) ([]devices.Holder, 
 	return once(s, &s.holders, func() ([]devices.Holder, error) { return devices.Holders(ctx, v) })
 }
 
-// paused lists the services that the ways pause, or nvidia-persistenced too where a mode changes.
-func (s *driverCache) paused(ctx context.Context, v host.View, ways []Way) ([]string, error) {
-	held, units := &s.pauses, pausedFor(ways)
-	if slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }) {
+// paused lists the running services that the plans pause; for a change of mode nvidia-persistenced is one of them.
+func (s *driverCache) paused(ctx context.Context, v host.View, plans []Plan) ([]string, error) {
+	held, units := &s.pauses, pausedFor(plans)
+	if slices.ContainsFunc(plans, func(p Plan) bool { return changesMode(p.Steps) }) {
 		held, units = &s.modePauses, append(units, things.Persistenced)
 	}
 	return once(s, held, func() ([]string, error) { return things.Pauses(ctx, v, units) })
@@ -79,7 +79,7 @@ func (s *driverCache) set(d *host.Driver) {
 	}
 }
 
-// find is one GPU of a driver's; false if it does not know it.
+// find returns the driver's answer about one GPU; false if the driver does not know the GPU.
 func find(d *host.Driver, address string) (host.GPU, bool) {
 	i := slices.IndexFunc(d.GPUs, func(g host.GPU) bool { return g.Address == address })
 	if i < 0 {
@@ -91,7 +91,7 @@ func find(d *host.Driver, address string) (host.GPU, bool) {
 // New builds the thing again from its name.
 func New(name string) converge.Thing { return gpu{name, nil} }
 
-// Ref names it by the PCI address: its index changes when another GPU falls off the bus.
+// Ref names a GPU by its PCI address: its index changes when another GPU falls off the bus.
 func (g gpu) Ref() converge.Ref { return converge.Ref{Kind: "mig", Name: g.address} }
 
 // Look returns "" for a GPU that the driver does not know: it was removed from the machine.
@@ -110,9 +110,8 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(StateOf(at).String()), nil
 }
 
-// TakeOut returns the state before gpuadm, if every partition on the GPU now is gpuadm's or was there before: a reboot or a killed
-// run leaves fewer than were made. Beside partitions that were made outside gpuadm it only removes gpuadm's: the earlier ones may
-// no longer fit.
+// TakeOut returns the state before gpuadm, if each partition on the GPU is gpuadm's or was there before; some may be missing, after a reboot
+// or a killed run. If others have made partitions, it only removes gpuadm's, and restores none: the earlier partitions may no longer fit.
 func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]State
 	for i, text := range []converge.State{found, before, after} {
@@ -141,7 +140,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest con
 	return converge.State(is.String()), left, nil
 }
 
-// among reports whether a partition is one of some, without further compute instances.
+// among reports whether a partition is one of the known ones, with no other compute instances than they have.
 func (p Part) among(known []Part) bool {
 	there := false
 	var compute []int
@@ -153,7 +152,7 @@ func (p Part) among(known []Part) bool {
 	return there && within(p.Compute, compute)
 }
 
-// within reports whether all of some compute instances are among the known ones, each counted once.
+// within reports whether all of these compute instances are among the known ones, each counted once.
 func within(some, known []int) bool {
 	left := slices.Clone(known)
 	for _, c := range some {
@@ -166,7 +165,7 @@ func within(some, known []int) bool {
 	return true
 }
 
-// perGPU says whether a GPU that cannot change waits alone: as the spec says, else at boot.
+// perGPU says whether a GPU that cannot change waits alone: failure in [mig] decides; with "auto" it does so at boot.
 func perGPU(s spec.Spec, f facts.Facts) bool {
 	return s.MIG.Failure == "per-gpu" || s.MIG.Failure != "all-or-nothing" && f.Booting
 }
@@ -185,7 +184,7 @@ func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	to, err := a.to(found)
 	if err != nil || to == found {
-		return found, nil // To says it again
+		return found, nil // the engine calls To next, and reports its error
 	}
 	_, clients, err := a.Breaks(ctx, v, found, to)
 	if users := clients["stop-clients"]; err == nil && len(users) > 0 {
@@ -205,8 +204,8 @@ func waits(g host.GPU, why string) converge.Want {
 // mayStop says whether the spec lets a change end the processes that use a GPU.
 func mayStop(s spec.Spec) bool { return slices.Contains(s.Disruption.Allow, "stop-clients") }
 
-// withOwners adds the pods to which kubelet has assigned the GPU, or an instance that will be destroyed, and that have no process yet:
-// a pod whose image is still being pulled has none.
+// withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance that will be destroyed: such a pod may
+// still be pulling its image.
 func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice) []user {
 	mode := changesMode(steps)
 	for _, p := range pods {
@@ -226,7 +225,7 @@ func withOwners(users []user, g host.GPU, steps []Step, pods []devices.PodDevice
 	return users
 }
 
-// partOf is an instance of a GPU as its state writes it.
+// partOf is an instance of a GPU as a Part of its state.
 func partOf(g host.GPU, i int) Part {
 	return StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// user is a process that keeps a step from being made.
+// user is a process, or a pod, that prevents a step.
 type user struct {
 	devices.Holder
 	text string
@@ -32,20 +32,20 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	}
 	at, known := find(d, g.address)
 	if !known || StateOf(at).String() != string(before) {
-		return nil, nil, nil // it will be read again
+		return nil, nil, nil // Make asks the driver again
 	}
-	w, err := wayTo(d, converge.Change{Ref: converge.Ref{Name: g.address}, After: after})
+	p, err := planTo(d, converge.Change{Ref: converge.Ref{Name: g.address}, After: after})
 	if err != nil {
 		return nil, nil, err
 	}
-	ways := []Way{w}
-	if !disturbs(ways) {
+	plans := []Plan{p}
+	if !disturbs(plans) {
 		return nil, nil, nil
 	}
-	if err := watched(ctx, v, ways); err != nil {
+	if err := watched(ctx, v, plans); err != nil {
 		return nil, nil, err
 	}
-	users, err := cache.users(ctx, v, d, ways)
+	users, err := cache.users(ctx, v, d, plans)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,11 +53,11 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}
-	if changesMode(w.Steps) && at.Arch == "ampere" {
+	if changesMode(p.Steps) && at.Arch == "ampere" {
 		what = append(what, "reset-gpu")
 	}
 	clients = map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}
-	services, err := cache.paused(ctx, v, ways)
+	services, err := cache.paused(ctx, v, plans)
 	if len(services) > 0 {
 		what, clients["pause-services"] = append(what, "pause-services"), services
 	}
@@ -72,8 +72,8 @@ func texts(users []user) (list []string) {
 }
 
 // usersOf lists the processes that would lose their GPU or instance by the steps: those that the driver lists, and those that have
-// the device open. DCGM and others block the end of an instance though the driver lists no process
-// (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). The services that are paused do not count.
+// the device open. DCGM and others keep an instance from being destroyed though the driver lists no process
+// (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
 func usersOf(v host.View, g host.GPU, steps []Step, open []devices.Holder) (list []user) {
 	add := func(pids []int, of string, holds func(devices.Holder) bool) {
 		for _, pid := range pids {
@@ -123,24 +123,24 @@ func modeServices() []string {
 	return []string{"nvsm.service", "nvsm-core.service", "nvsm-mqtt.service", "nvsm-notifier.service", "nvsm-api-gateway.service"}
 }
 
-// pausedFor are the services to pause for some ways. nvidia-persistenced is paused for the change of a mode alone.
-func pausedFor(ways []Way) []string {
-	if slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }) {
+// pausedFor are the services to pause for these plans. nvidia-persistenced is not among them: a Runner pauses it while modes change.
+func pausedFor(plans []Plan) []string {
+	if slices.ContainsFunc(plans, func(p Plan) bool { return changesMode(p.Steps) }) {
 		return append(modeServices(), instanceServices()...)
 	}
 	return instanceServices()
 }
 
-// watched refuses to pause what EKS's node monitoring agent watches: it reports a DCGM that it cannot reach, and the node may be replaced
-// for that. Sources: docs/node-health-issues.adoc in https://github.com/aws/eks-node-monitoring-agent,
+// watched refuses to pause a service that EKS's node monitoring agent watches: the agent reports a DCGM that it cannot reach, and EKS may
+// replace the node. Sources: docs/node-health-issues.adoc in https://github.com/aws/eks-node-monitoring-agent,
 // https://docs.aws.amazon.com/eks/latest/userguide/node-health.html.
-func watched(ctx context.Context, v host.View, ways []Way) error {
+func watched(ctx context.Context, v host.View, plans []Plan) error {
 	const agent = "eks-node-monitoring-agent"
-	pods, _ := v.ReadDir("/var/log/pods") // there is no kubelet
+	pods, _ := v.ReadDir("/var/log/pods") // without kubelet the folder is missing
 	if !slices.ContainsFunc(pods, func(name string) bool { return strings.Contains(name, "_"+agent) }) {
 		return nil
 	}
-	for _, name := range pausedFor(ways) {
+	for _, name := range pausedFor(plans) {
 		if !strings.Contains(name, "dcgm") {
 			continue
 		}
@@ -159,8 +159,8 @@ func watched(ctx context.Context, v host.View, ways []Way) error {
 	return nil
 }
 
-// users lists the processes that block the ways.
-func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list []user, err error) {
+// users lists the processes that block the plans.
+func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, plans []Plan) (list []user, err error) {
 	open, err := s.open(ctx, v)
 	if err != nil {
 		return nil, err
@@ -169,9 +169,9 @@ func (s *driverCache) users(ctx context.Context, v host.View, d *host.Driver, wa
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range ways {
-		if g, known := find(d, w.GPU); known {
-			list = append(list, withOwners(usersOf(v, g, w.Steps, open), g, w.Steps, pods)...)
+	for _, p := range plans {
+		if g, known := find(d, p.GPU); known {
+			list = append(list, withOwners(usersOf(v, g, p.Steps, open), g, p.Steps, pods)...)
 		}
 	}
 	return list, nil
@@ -197,17 +197,17 @@ func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) (l
 	return list, nil
 }
 
-func names(ways []Way) (list []string) {
-	for _, w := range ways {
-		list = append(list, w.GPU)
+func names(plans []Plan) (list []string) {
+	for _, p := range plans {
+		list = append(list, p.GPU)
 	}
 	return list
 }
 
-// refuseUsers refuses before anything is touched, for processes that started after the operator agreed, and for those of pods,
-// which only a drain may end.
-func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
-	found, err := new(driverCache).users(ctx, h, d, ways)
+// refuseUsers refuses, before anything is touched, if a process has started since the operator agreed, or if a pod uses a GPU: only a drain
+// may end pods.
+func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, all []converge.Change) error {
+	found, err := new(driverCache).users(ctx, h, d, plans)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -228,15 +228,15 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, a
 	return nil
 }
 
-// endUsers ends the processes that use what will be destroyed, as the operator has allowed. All end before anything is destroyed.
-func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) error {
-	found, err := new(driverCache).users(ctx, h, d, ways)
+// endUsers ends the processes that use what the plans destroy, as the operator has allowed, before anything is destroyed.
+func endUsers(ctx context.Context, h host.Host, d *host.Driver, plans []Plan) error {
+	found, err := new(driverCache).users(ctx, h, d, plans)
 	if err != nil {
 		return err
 	}
 	var holders []devices.Holder
 	for _, u := range found {
-		if u.PID == 0 { // a pod that has come since: it has no process to end
+		if u.PID == 0 { // a new pod: it has no process to end
 			return &trouble.Error{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
 		}
 		if !slices.ContainsFunc(holders, func(o devices.Holder) bool { return o.PID == u.PID }) {

@@ -26,8 +26,8 @@ type parted struct {
 }
 
 const (
-	maxFaults = 20      // are reported; more help no reader
-	maxNodes  = 1 << 17 // are read: aliases of aliases grow exponentially
+	maxFaults = 20      // the most faults to report
+	maxNodes  = 1 << 17 // the most nodes to read: aliases of aliases grow exponentially
 )
 
 func (p *parted) add(line int, fix, format string, args ...any) {
@@ -59,7 +59,7 @@ type devicesYAML struct {
 	line int
 }
 
-// read takes the file's one document apart. It walks the nodes, since they have lines: the library's decoder gives sentences.
+// read parses the file's one document. It walks the nodes, which have line numbers: the library's decoder has them only in sentences.
 func (p *parted) read(data []byte) (f fileYAML) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -115,7 +115,7 @@ func whole(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// content is what a list or a mapping has; nil, with a fault, if the node is something else or the file has too much.
+// content returns the nodes in a list or a mapping; nil, with a fault, if the node is something else or the file has too many nodes.
 func (p *parted) content(n *yaml.Node, kind yaml.Kind, called string) []*yaml.Node {
 	if p.nodes += len(n.Content) + 1; p.nodes > maxNodes {
 		if p.nodes = maxNodes; len(p.errs) == 0 {
@@ -147,7 +147,7 @@ func (p *parted) list(n *yaml.Node, do func(*yaml.Node)) {
 	}
 }
 
-// pairs gives each key with its value; those that are merged in come first, so that the mapping's own win.
+// pairs calls do for each key and its value; merged mappings come first, so that the mapping's own keys win.
 func (p *parted) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
 	lines, all := map[string]int{}, p.content(whole(n), yaml.MappingNode, "a mapping")
 	for i := 0; i < len(all); i += 2 {
@@ -167,7 +167,7 @@ func (p *parted) pairs(n *yaml.Node, do func(key, value *yaml.Node)) {
 	}
 }
 
-// keys reads a mapping that has these keys and no others.
+// keys reads a mapping; a key that is not in read is a fault.
 func (p *parted) keys(n *yaml.Node, read map[string]func(*yaml.Node)) {
 	p.pairs(n, func(key, value *yaml.Node) {
 		switch do := read[key.Value]; {
@@ -212,7 +212,7 @@ func (p *parted) devices(n *yaml.Node) (d devicesYAML) {
 	return d
 }
 
-// counts are how many of each profile there are.
+// counts reads how many of each profile are asked for.
 func (p *parted) counts(n *yaml.Node) map[string]int {
 	all := map[string]int{}
 	p.pairs(n, func(key, value *yaml.Node) {
@@ -228,7 +228,7 @@ func (p *parted) counts(n *yaml.Node) map[string]int {
 	return all
 }
 
-// filters are PCI device and vendor ids, and since mig-parted v0.15 the subsystem's after a colon.
+// filters reads PCI device and vendor ids; since mig-parted v0.15 the subsystem's may follow a colon.
 func (p *parted) filters(n *yaml.Node) (all []string) {
 	if n.Kind == yaml.ScalarNode {
 		n = &yaml.Node{Kind: yaml.SequenceNode, Line: n.Line, Content: []*yaml.Node{n}}

@@ -27,7 +27,7 @@ import (
 // BillFile is the bill of materials of what was baked into an image.
 const BillFile = "/usr/share/gpuadm/sbom.cdx.json"
 
-// A bill is a bill of materials in CycloneDX's form, as far as gpuadm writes it. Sources: https://cyclonedx.org/docs/1.6/json/, and the
+// A bill is the part of CycloneDX's format that gpuadm writes. Sources: https://cyclonedx.org/docs/1.6/json/, and the
 // schema in https://github.com/CycloneDX/cyclonedx-go, which images/build/sbom's test judges one by.
 type bill struct {
 	Schema   string `json:"$schema"`
@@ -57,12 +57,12 @@ type hash struct {
 // ownPurl is gpuadm's, without the version, as in the bill of materials of its own binary (images/build/sbom).
 const ownPurl = "pkg:golang/github.com/gpuadm/gpuadm"
 
-// runfileRef names the driver of NVIDIA's installer in a bill. No form of package URL is for it.
+// runfileRef names the driver of NVIDIA's installer in a bill: no type of package URL fits it.
 const runfileRef = "runfile nvidia"
 
-// writeBill writes which packages gpuadm has added to the image, the driver of NVIDIA's installer, and gpuadm itself. An image that was sealed before and is baked once
-// more has the names of its earlier packages in the bill that is there; versions are read from the image. There is no time in it and no
-// serial number, so two bakes of the same are alike.
+// writeBill writes the bill: the packages that gpuadm has added to the image, the driver of NVIDIA's installer, and gpuadm itself. For an image
+// that was sealed before it takes the names of earlier packages from the earlier bill, and all versions from the image. A bill has no time
+// and no serial number, so two bakes of the same give the same bytes.
 func writeBill(ctx context.Context, h host.Host, asked spec.Driver, s converge.Status, version string) error {
 	old, err := readBill(h)
 	if err != nil || old.Components != nil && len(s.Made) == 0 {
@@ -101,7 +101,7 @@ func writeBill(ctx context.Context, h host.Host, asked spec.Driver, s converge.S
 			d := found[name]
 			c := component{Ref: name, Type: "library", Name: d.Name, Version: d.Version, Purl: purl(packager, s.Host.Facts.OS, d)}
 			if c.Hashes = digest(d.SHA256); d.SHA256 == "" && was[name].Purl == c.Purl {
-				c.Hashes = was[name].Hashes // the lists that said it went with the earlier seal
+				c.Hashes = was[name].Hashes // the earlier seal has removed the lists that had the hash
 			}
 			all = append(all, c)
 		}
@@ -115,7 +115,7 @@ func writeBill(ctx context.Context, h host.Host, asked spec.Driver, s converge.S
 	return describe(h, BillFile, text)
 }
 
-// readBill reads the bill of an earlier bake; an empty one where there is none.
+// readBill reads the bill of an earlier bake; an empty bill if there is none.
 func readBill(v host.View) (b bill, err error) {
 	text, err := v.ReadFile(BillFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func digest(hex string) []hash {
 	return []hash{{"SHA-256", hex}}
 }
 
-// purl names a package for all tools. Sources: types/deb-definition.json and types/rpm-definition.json of
+// purl is the package URL by which tools know a package. Sources: types/deb-definition.json and types/rpm-definition.json of
 // https://github.com/package-url/purl-spec; for distro and the namespace https://github.com/anchore/syft/pull/754; for redhat
 // sbom/examples/rpm of https://github.com/RedHatProductSecurity/security-data-guidelines.
 func purl(packager string, os facts.OS, d packages.Description) string {
@@ -152,7 +152,7 @@ func purl(packager string, os facts.OS, d packages.Description) string {
 	return "pkg:" + kind + "/" + escape(vendor) + "/" + escape(d.Name) + "@" + escape(version) + "?" + qualifiers
 }
 
-// escape encodes all but letters, digits and .-_~: (docs/ecma/character-encoding.md of the same).
+// escape percent-encodes all but letters, digits and .-_~: (docs/ecma/character-encoding.md of purl-spec).
 func escape(s string) string {
 	return strings.NewReplacer("+", "%20", "%3A", ":").Replace(url.QueryEscape(s))
 }
@@ -163,7 +163,7 @@ const ManifestFile = "/usr/share/gpuadm/manifest.json"
 // manifestFormat is the version of the manifest's JSON.
 const manifestFormat = 1
 
-// A manifest is what was baked into an image: for who uses it, gpuadm does not read it. It has no time: two bakes of the same are alike.
+// A manifest says what was baked into an image, for its users: gpuadm does not read it. It has no time: two bakes of the same are alike.
 type manifest struct {
 	Format   int        `json:"format"`
 	Gpuadm   string     `json:"gpuadm"`
@@ -193,7 +193,7 @@ type deferred struct {
 	Takes string `json:"takes,omitempty"`
 }
 
-// writeManifest writes the manifest of what the journal names. Where the journal names nothing the one that is there is still true.
+// writeManifest writes the manifest of what the journal names. If the journal names nothing, it leaves the earlier manifest.
 func writeManifest(h host.Host, s converge.Status, version string) error {
 	if _, err := h.Stat(ManifestFile); err == nil && len(s.Made) == 0 {
 		return nil
@@ -232,7 +232,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 	return describe(h, ManifestFile, data)
 }
 
-// indented is JSON for people, too: & stays &.
+// indented is JSON that people can read: it does not escape &.
 func indented(v any) ([]byte, error) {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -244,7 +244,7 @@ func indented(v any) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// describe writes a file that says what was baked.
+// describe writes a manifest or a bill.
 func describe(h host.Host, name string, data []byte) error {
 	dir := path.Dir(name)
 	for _, d := range []string{path.Dir(dir), dir} {

@@ -40,8 +40,8 @@ func Units() []string {
 	return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile, unitDir + specPath, unitDir + specUnit, unitDir + driftTime, unitDir + driftUnit}
 }
 
-// Installed returns gpuadm's files that run at boot: the unit files, and the binary if a unit file runs it. Without unit files
-// nothing says that a binary of this name will run as root; and on a Debian that has /etc/staff-group-for-usr-local the group
+// Installed returns gpuadm's files that run at boot: the unit files, and the binary if its unit file is there. Without unit files
+// no unit runs a binary of this name as root; and on a Debian that has /etc/staff-group-for-usr-local the group
 // staff can write to its folder (Debian policy 9.1.2; base-files, /usr/share/base-files/staff-group-for-usr-local).
 func Installed(v host.View) []string {
 	names := Units()
@@ -54,7 +54,7 @@ func Installed(v host.View) []string {
 // InstallName is the name of the stage that Install makes.
 const InstallName = "install"
 
-// maskNotes names gpuadm's units that an operator has masked: they stay so.
+// maskNotes names gpuadm's units that an operator has masked: gpuadm leaves them masked.
 func maskNotes(v host.View) (notes []string) {
 	for _, name := range Units() {
 		if unit := path.Base(name); things.IsMasked(v, name) {
@@ -64,8 +64,8 @@ func maskNotes(v host.View) (notes []string) {
 	return notes
 }
 
-// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. A flag asks for it, not the
-// spec: once installed it stays until undo.
+// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for the unit. A flag asks for it, and not the spec: once
+// installed, both stay until undo.
 func Install(binary []byte) converge.Stage {
 	return converge.Stage{
 		Name:  InstallName,
@@ -74,7 +74,7 @@ func Install(binary []byte) converge.Stage {
 			wants := things.Folders("/usr/local/sbin", "")
 			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit runs it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
-			// Where it is missing, enabling makes it and disabling removes it, and a run that is cut short between would leave it.
+			// systemd makes a missing folder when it enables a unit. gpuadm makes it first, so that an undo removes it after any cut run.
 			for _, dir := range []string{wantsDir, timersDir} {
 				enabled := things.Folders(dir, "")
 				wants = append(wants, enabled[len(enabled)-1])
@@ -102,7 +102,7 @@ func Install(binary []byte) converge.Stage {
 	}
 }
 
-// preflight verifies what must be true before the first touch.
+// preflight is the stage that verifies what must be true before the first touch.
 func preflight() converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
@@ -138,7 +138,7 @@ func gpusAsBefore(s spec.Spec, f facts.Facts) converge.Want {
 		switch {
 		case why == "":
 			return "", nil
-		case n == 0: // gpu_count = 0 expects none in particular
+		case n == 0: // gpu_count = 0 expects no number
 			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus: " + why +
 				things.OrTry("if the GPUs were taken out for good: "+trouble.Command("undo --to all")+", then apply again"), nil
 		}
@@ -158,8 +158,8 @@ func gpuCount(f facts.Facts) (n int) {
 	return n
 }
 
-// gpusOnTheBus wants as many GPUs as the spec expects. A GPU that fell off the bus is gone for lspci too, and a node
-// that joins without it is paid for and never used.
+// gpusOnTheBus wants as many GPUs as the spec expects. lspci does not list a GPU that fell off the bus, and a node that joins
+// without it leaves a paid GPU unused.
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {

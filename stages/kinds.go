@@ -111,7 +111,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
 }
 
-// mergeOf returns how to take gpuadm's part out of a file that was changed outside gpuadm since, by the form that the journal names.
+// mergeOf returns the function that takes gpuadm's part out of a file that was changed outside gpuadm, by the form in the journal.
 func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 	switch ref.Form {
 	case things.Whole:

@@ -28,16 +28,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Mirror is what gpuadm mirror is asked for.
+// A Mirror has the arguments of gpuadm mirror.
 type Mirror struct {
 	For    string   // ubuntu-24.04
-	Models []string // as they were named
+	Models []string // GPUs, as the operator named them
 	Dir    string   // absolute
 	Key    string   // the file with the secret key that signs
 	Binary []byte   // of gpuadm
-	Keep   bool     // packages of the folder that the spec no longer asks for stay in it
+	Keep   bool     // packages that the spec no longer asks for stay in the folder
 	Say    func(files int, size int64)
-	Note   func(text string) // what the operator should know
+	Note   func(text string) // shows a note to the operator
 }
 
 // Files of a mirror beside the packages.
@@ -49,8 +49,8 @@ const (
 	mirrorWork   = ".gpuadm" // what the packager needs while the mirror is made
 )
 
-// Make fills the folder of a mirror with all that a machine with these facts needs for a spec. The folder is made beside the old one,
-// and takes its place at the end. changed is false where the old one has the same content: it stays.
+// Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes the new folder beside the old one, which it
+// replaces at the end. changed is false if the old one has the same content: then it stays.
 func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
 	from, ok := gatherers()[manager(f.OS)]
 	if !ok {
@@ -100,7 +100,7 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	return m.publish(ctx, h, from, signer, lock, next)
 }
 
-// signer reads the key, or makes one. It lies outside the folder, which is copied to nodes.
+// signer reads the key, or makes one. The key is outside the folder, which operators copy to nodes.
 func (m Mirror) signer(h host.Host) (things.Signer, error) {
 	if i, err := h.Stat(m.Key); err == nil && i.Mode&0o044 != 0 {
 		return things.Signer{}, &trouble.Error{
@@ -133,14 +133,13 @@ func gatherers() map[string]packages.Gatherer {
 	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer), "dnf": dnf.New().(packages.Gatherer)}
 }
 
-// beside is a folder of gpuadm's beside the mirror: new while it is made, old while the new one takes its place. gpuadm knows both by
-// name, since a run may be killed before it writes into them, or while it removes them.
+// beside is a temporary folder beside the mirror: the "new" one while it is made, the "old" one while the new one replaces it. Their names are
+// fixed, since a run may be killed before it writes into them, or while it removes them.
 func (m Mirror) beside(which string) string {
 	return path.Join(path.Dir(m.Dir), ".gpuadm-"+path.Base(m.Dir)+"-"+which)
 }
 
-// begin prepares the folder in which the mirror is made, and continues the folder of a killed run. It touches no folder that gpuadm
-// has not made.
+// begin prepares the new folder, which may be that of a killed run. It refuses a mirror's folder that gpuadm has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	if err := h.Trusted(m.Dir, next, m.beside("old"), m.Key); err != nil {
 		return converge.Distrust(h.Root(), err)
@@ -155,7 +154,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 			Try:  []string{"name a new folder with -o, or remove " + m.Dir},
 		}
 	}
-	// A run that was killed between its last two steps leaves the old folder under its other name.
+	// A run that was killed between its two renames has left the old folder as beside("old").
 	if _, err := h.Lstat(m.Dir); errors.Is(err, fs.ErrNotExist) {
 		if err := h.Rename(m.beside("old"), m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -169,13 +168,13 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	return nil
 }
 
-// gather brings packages and runfile into the folder, and returns the names of the files.
+// gather gets the packages and the runfile into the folder, and returns the names of the files.
 func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string) ([]string, error) {
 	names, w, err := m.packages(ctx, h, from, s, f, next)
 	if err != nil {
 		return nil, err
 	}
-	// Modules are built with the compiler that built their kernel. Its headers say which one that is.
+	// DKMS builds modules with the compiler that built the kernel; the kernel's headers name it.
 	configs, err := from.Configs(ctx, h, next, path.Join(next, mirrorWork, "headers"), w.headers)
 	if err != nil {
 		return nil, err
@@ -211,7 +210,7 @@ func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer,
 	return append(names, runfile), h.Download(ctx, request, file, host.Attr{Mode: 0o644})
 }
 
-// packages brings the packages that a spec asks for.
+// packages gets the packages that a spec asks for into the folder.
 func (m Mirror) packages(
 	ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string,
 ) (names []string, w wanted, err error) {
@@ -243,7 +242,7 @@ func (m Mirror) spec(s spec.Spec, manager, fingerprint string) []byte {
 	for _, section := range []string{"driver", "toolkit"} {
 		if s.Has(section) {
 			fmt.Fprintf(&b, "[%s.repo]\nurl = \"file://%s\"\nkey = \"%[2]s/%s\"\nfingerprint = %q\n", section, m.Dir, mirrorKey, fingerprint)
-			if manager == "dnf" { // the packages have the signatures of those who made them
+			if manager == "dnf" { // the packages have their vendors' signatures
 				b.WriteString("signature = \"metadata\"\n")
 			}
 		}
@@ -254,7 +253,7 @@ func (m Mirror) spec(s spec.Spec, manager, fingerprint string) []byte {
 	return b.Bytes()
 }
 
-// seal has the lock name the files.
+// seal writes the files' names, sizes and digests into the lock.
 func seal(h host.View, l *packages.Lock, dir string, names []string) error {
 	slices.Sort(names)
 	l.Files = nil
@@ -269,7 +268,7 @@ func seal(h host.View, l *packages.Lock, dir string, names []string) error {
 	return nil
 }
 
-// same says whether the folder has these files already, and beside them only signatures.
+// same says whether the mirror has just these files already, apart from signatures.
 func (m Mirror) same(h host.View, lock packages.Lock) (old packages.Lock, same bool) {
 	old, err := packages.ReadLock(h, m.Dir)
 	if err != nil {
@@ -285,7 +284,7 @@ func (m Mirror) same(h host.View, lock packages.Lock) (old packages.Lock, same b
 	return old, cmp.Or(err, failed) == nil && bytes.Equal(is, now)
 }
 
-// publish signs the folder, writes its lock, and gives it the name of the old one.
+// publish signs the new folder, writes its lock, and replaces the old one by it.
 func (m Mirror) publish(
 	ctx context.Context, h host.Host, from packages.Gatherer, by things.Signer, lock packages.Lock, next string,
 ) (packages.Lock, bool, error) {
@@ -307,7 +306,7 @@ func (m Mirror) publish(
 	if err := h.WriteFile(path.Join(next, packages.MirrorLock), append(data, '\n'), host.Attr{Mode: 0o644}); err != nil {
 		return lock, false, err
 	}
-	signature, err := by.Detached(append(data, '\n'), h.Now()) // the packager's own covers the packages alone
+	signature, err := by.Detached(append(data, '\n'), h.Now()) // from.Sign covers the packages alone
 	if err == nil {
 		err = h.WriteFile(path.Join(next, mirrorSigned), signature, host.Attr{Mode: 0o644})
 	}
@@ -318,7 +317,7 @@ func (m Mirror) publish(
 	if err != nil {
 		return lock, false, err
 	}
-	for _, name := range all { // of a run that was killed, and had another spec
+	for _, name := range all { // left by a killed run with another spec
 		of := func(file string) bool { return file == name || strings.HasPrefix(file, name+"/") }
 		if name != packages.MirrorLock && name != mirrorSigned && !slices.ContainsFunc(names, of) {
 			if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, name)); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// Part is one part of a node that gives GPUs to pods. It has an owner, or a reason why it has none.
+// Part is one part of the path by which pods get GPUs. It has an owner, or a reason why it has none.
 type Part struct {
 	Name   string  `json:"name"`
 	Owner  *Claim  `json:"owner,omitempty"`
@@ -45,9 +45,10 @@ const (
 	ownerPlugin  = "the device plugin"
 )
 
-// The operator keeps a label of a pool where it has a value. A GPUCluster has neither toolkit nor MIG manager: it takes them from the
-// host. Sources: NVIDIA/gpu-operator at a22dbf67, controllers/state_manager.go (addGPUStateLabels, gpuClusterStateLabels),
-// controllers/nodelabeling_controller.go (updateGPUClusterStateLabels), deployments/gpu-operator/values.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/dra-intro-install.rst.
+// operatorEnds says how the GPU Operator leaves a part to others. The operator does not overwrite a pool's own label. A GPUCluster has neither
+// toolkit nor MIG manager: it uses the host's. Sources: NVIDIA/gpu-operator at a22dbf67, controllers/state_manager.go
+// (addGPUStateLabels, gpuClusterStateLabels) and nodelabeling_controller.go (updateGPUClusterStateLabels),
+// deployments/gpu-operator/values.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/dra-intro-install.rst.
 func operatorEnds(part string) []Ends {
 	pool := func(operand string) Ends {
 		return Ends{"ClusterPolicy, one pool", "label its nodes nvidia.com/gpu.deploy." + operand + "=false"}
@@ -102,7 +103,7 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 	}, nil
 }
 
-// part has the first claim as its owner.
+// part is a Part whose owner is the first claim.
 func part(name, none string, claims ...Claim) Part {
 	if len(claims) == 0 {
 		return Part{Name: name, None: none}
@@ -110,12 +111,12 @@ func part(name, none string, claims ...Claim) Part {
 	return Part{Name: name, Owner: &claims[0], Others: claims[1:]}
 }
 
-// asks is the claim of gpuadm, by a table of node.toml.
+// asks is gpuadm's claim, by a table of node.toml.
 func asks(table, leave string) Claim {
 	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
 }
 
-// imageClaim is that of an image with a driver; nil if none brings it. It can have the toolkit, too.
+// imageClaim is the claim of an image that has a driver; nil if it has none. Such an image may have the toolkit, too.
 func imageClaim(f facts.Facts, other drivers.Other) *Claim {
 	switch o := f.DriverOwner; {
 	case o != nil && o.Name != facts.GPUOperator:
@@ -137,7 +138,7 @@ func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, im
 	if by, err := drivers.ByInstaller(v); err == nil && by != "" && len(claims) == 0 && s.Driver.Source != drivers.SourceRunfile {
 		claims = append(claims, Claim{"NVIDIA's installer", "it has installed driver " + string(by), []Ends{{"this node", "nvidia-uninstall --silent"}}})
 	}
-	// Where the spec leaves the owner open, the stages only verify a driver that another one brings.
+	// With owner = "auto" the stages only verify a driver that another program brings.
 	wanted := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
 	if wanted && (other.Owner == "" || s.Driver.Owner == ownerGPUADM) {
 		claims = append(claims, asks("[driver]", `owner = "other" in [driver]`))
@@ -167,7 +168,7 @@ func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 	return part("toolkit", none, claims...)
 }
 
-// cdiPart is of the spec of the host's own devices. What the operator, its device plugin and the DRA driver write have other names.
+// cdiPart is the CDI spec of the host's own devices. The operator, its device plugin and the DRA driver write specs of other kinds.
 func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
 	if u, err := v.Unit(ctx, cdi.Unit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
 		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + cdi.Output(v), []Ends{
@@ -198,7 +199,7 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 			break
 		}
 	}
-	// The stage takes the operator's entry as it is, unless gpuadm installs the toolkit.
+	// The runtime stage leaves the operator's entry alone, unless gpuadm installs the toolkit.
 	if s.Has("runtime") && h.Owner == "" && (len(claims) == 0 || s.Has("toolkit")) {
 		claims = append([]Claim{asks("[runtime]", "remove [runtime]")}, claims...)
 	}

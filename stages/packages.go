@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
-// needrestart's own configuration says whether it is there.
+// needrestart is installed if its configuration is there.
 const needrestart = "/etc/needrestart/needrestart.conf"
 
 func packageNeeds(s spec.Spec) facts.Needs {
@@ -31,7 +31,7 @@ func packageNeeds(s spec.Spec) facts.Needs {
 	return drivers.Needs(s).And(facts.Needs{Files: files})
 }
 
-// wanted is all that is to be installed, and from where.
+// wanted is all that the spec asks to install, and from where.
 type wanted struct {
 	manager string
 	repos   []packages.Repository
@@ -39,12 +39,12 @@ type wanted struct {
 	toolkit map[string]packages.State
 	headers map[string]string   // by kernel that modules are built for
 	brings  map[string][]string // kernel modules, by the driver's packages
-	asFound []string            // packages that nothing is built with now
-	ifThere []string            // and those for kernels that need not have the driver yet
+	asFound []string            // packages that no build needs now: they stay as found
+	ifThere []string            // headers of kernels that need not have the driver yet: wanted only if available
 	stream  string              // of dnf's module nvidia-driver; "" where there is none
 	family  *packages.Family    // of the driver's packages
-	lacks   []packages.Lack     // what the driver's packages depend on and this machine does not enable
-	enable  bool                // gpuadm is to enable it
+	lacks   []packages.Lack     // repositories and components that the driver's packages need, and that are not enabled here
+	enable  bool                // gpuadm enables these
 	mirrors []string            // folders that gpuadm mirror wrote
 }
 
@@ -52,7 +52,7 @@ func (w wanted) names() []string {
 	return slices.Sorted(maps.Keys(w.all()))
 }
 
-// held are those that stay in their version.
+// held are the packages that are held in their version.
 func (w wanted) held() (names []string) {
 	for _, name := range w.names() {
 		if w.all()[name].Held {
@@ -80,11 +80,11 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 		w.brings = c.Brings()
 		w.asFound, w.ifThere = c.Spared(s.Driver, f)
 		if isMirror(f, s.Driver.Repo.URL) && c.Source == drivers.SourceRunfile {
-			r := s.Driver.Repo // what builds modules comes from the same folder
+			r := s.Driver.Repo // the packages that build modules come from the same folder
 			w.repos = []packages.Repository{{ID: "driver", About: "what builds NVIDIA's modules", URL: r.URL, Key: r.Key, Fingerprint: r.Fingerprint, Mixed: true}}
 		}
 		w.enable = s.Driver.Repo.EnableNeeded
-		if w.enable || f.Modules == nil || len(f.Modules.Libraries) == 0 { // a driver that is there has found what it needs
+		if w.enable || f.Modules == nil || len(f.Modules.Libraries) == 0 { // an installed driver has found what it needs
 			w.lacks = c.Lacks(f)
 		}
 	}
@@ -96,7 +96,7 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 	return w, nil
 }
 
-// add adds a repository. One that another section names too is configured once: apt refuses one URL with two keyrings
+// add adds a repository, once if both sections name it: apt refuses one URL with two keyrings
 // (apt-pkg/deb/debmetaindex.cc: "Conflicting values set for option Signed-By").
 func (w *wanted) add(r packages.Repository) {
 	for i, other := range w.repos {
@@ -113,8 +113,8 @@ func isMirror(f facts.Facts, url string) bool {
 	return slices.ContainsFunc(packages.LocksOf(url), func(lock string) bool { _, is := f.Files[lock]; return is })
 }
 
-// fromMirrors has packages taken from a mirror where one has them. The distribution's newer ones may be out of reach: apt goes by the pin,
-// and dnf reads no other repositories.
+// fromMirrors has packages come from a mirror, if gpuadm mirror wrote one: the network may not reach the distribution's newer ones. A pin does
+// this for apt; dnf reads no other repositories.
 func (w *wanted) fromMirrors(f facts.Facts) {
 	for i, r := range w.repos {
 		if isMirror(f, r.URL) {
@@ -168,7 +168,7 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			}
 			set := packages.NewSet().Sharing(database).Of(w.family)
 			for name, to := range w.all() {
-				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
+				packages.Want(set, name, to, "") // so Database finishes half-done jobs of these packages
 			}
 			first := packages.Database(set, w.manager, "nothing is installed on top of a half-done job")
 			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, wants)
@@ -200,7 +200,7 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			// Not before the lists are read: they say whether the distribution has built modules, or DKMS builds them.
+			// The lists must be read first: they say whether the distribution has built modules, or DKMS builds them.
 			_, restarts := f.Files[needrestart]
 			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
 			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
@@ -225,20 +225,20 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 	}
 }
 
-// needed are the headers without which nothing is begun.
+// needed are the headers without which the transaction must not begin.
 func (w wanted) needed() map[string]string {
 	of := maps.Clone(w.headers)
 	maps.DeleteFunc(of, func(_, name string) bool { return slices.Contains(w.asFound, name) || slices.Contains(w.ifThere, name) })
 	return of
 }
 
-// sectioned tells what of the repositories is the toolkit's alone. A repository is named after the section that asks for it.
+// sectioned marks the wants that only the toolkit's repository needs as section toolkit's. A repository's ID is its section's name.
 func (w wanted) sectioned(wants []converge.Want, database *packages.Reading, s spec.Spec) {
 	if len(w.driver) == 0 || len(w.toolkit) == 0 {
 		return
 	}
 	other := slices.DeleteFunc(slices.Clone(w.repos), func(r packages.Repository) bool { return r.ID == "toolkit" })
-	of, _ := database.Repositories(w.manager, other, via(s)) // it has not failed for all of them
+	of, _ := database.Repositories(w.manager, other, via(s)) // the caller has called it for all of them without an error
 	for i, want := range wants {
 		if !slices.ContainsFunc(of, func(o converge.Want) bool { return o.Ref().Kind == want.Ref().Kind && o.Ref().Name == want.Ref().Name }) {
 			wants[i].Section = "toolkit"
@@ -246,12 +246,12 @@ func (w wanted) sectioned(wants []converge.Want, database *packages.Reading, s s
 	}
 }
 
-// via is how packages are reached.
+// via is the proxy through which gpuadm gets packages.
 func via(s spec.Spec) host.Via {
 	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
 }
 
-// sections tells the engine by which section of the spec a stage of two sections is asked for.
+// sections gives each want without a section one: driver, or toolkit if the spec has no [driver].
 func sections(wants []converge.Want, s spec.Spec) []converge.Want {
 	section := "driver"
 	if !s.Has(section) {
@@ -263,7 +263,7 @@ func sections(wants []converge.Want, s spec.Spec) []converge.Want {
 	return wants
 }
 
-// enables are the repositories and components that gpuadm enables: those that lack, where the spec says so.
+// enables are the repositories and components that gpuadm enables: none, unless the spec says enable_needed.
 func (w wanted) enables() []packages.Lack {
 	if !w.enable {
 		return nil
@@ -271,7 +271,7 @@ func (w wanted) enables() []packages.Lack {
 	return w.lacks
 }
 
-// reads are our files about sources, those that the distribution's packages bring for us, and what they are to hold.
+// reads are the files about sources that gpuadm writes, and those of packages that gpuadm installs for them; hold is their desired content.
 func (w wanted) reads(contents map[string][]byte) (files []string, hold map[string][]byte) {
 	files = append(slices.Sorted(maps.Keys(contents)), packages.EnabledBy(w.enables())...)
 	hold = maps.Clone(contents)

@@ -18,11 +18,11 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// A Repair is the fix of one fault, as one stage of wants. The stage is in no sequence, so that no apply takes back what it made.
+// A Repair is the fix of one fault, as a stage of its own. The stage is not in the sequence, so no later apply reverts what it made.
 type Repair struct {
 	Code    string `json:"code"`              // of the fault, as doctor names it
 	About   string `json:"about"`             // what it does
-	Section string `json:"section,omitempty"` // of node.toml: where the spec has it, apply is the fix
+	Section string `json:"section,omitempty"` // of node.toml: if the spec has it, apply is the fix
 	needs   facts.Needs
 	wants   func(facts.Facts) ([]converge.Want, error)
 }
@@ -47,7 +47,7 @@ func Repairs() []Repair {
 	}
 }
 
-// Stage is the repair as a stage of the engine. Each want starts from the state found: earlier changes of gpuadm stay.
+// Stage is the repair as a stage of the engine. Each want gets the state found, so that earlier changes of gpuadm stay.
 func (r Repair) Stage() converge.Stage {
 	return converge.Stage{
 		Name: "repair", About: r.About, Needs: func(spec.Spec) facts.Needs { return r.needs },

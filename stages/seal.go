@@ -47,9 +47,9 @@ func Needs(ch converge.Change) string {
 	return "the running machine"
 }
 
-// Takes says how long first boot takes for what a deferred change needs; "" where no measure and no vendor says it. Sources: a GPU that
-// no process holds is attached in 1 to 3 seconds (https://docs.nvidia.com/deploy/driver-persistence/overview.html; at boot none holds it);
-// how long a kubelet took that the lab joined to a real control plane: cloud/node/registered.go.
+// Takes says how long first boot takes for a deferred change; "" if that was neither measured nor documented. Sources: the driver attaches a
+// GPU that no process holds, as at boot, in 1 to 3 seconds (https://docs.nvidia.com/deploy/driver-persistence/overview.html);
+// cloud/node/registered.go has the times of a kubelet that the lab joined to a real control plane.
 func Takes(ch converge.Change) string {
 	switch {
 	case ch.Kind == "registered":
@@ -60,7 +60,7 @@ func Takes(ch converge.Change) string {
 	return ""
 }
 
-// Sealable refuses to seal an image that is not converged, or that needs the network to become a node's system.
+// Sealable refuses to seal an image that is not converged, or that needs the network at first boot.
 func Sealable(s converge.Status) error {
 	var open []string
 	for _, ch := range s.Changes {
@@ -78,7 +78,7 @@ func Sealable(s converge.Status) error {
 	}
 }
 
-// Seal removes what belongs to one machine from the image, and returns what it removed. A second Seal finds nothing.
+// Seal removes from the image what belongs to one machine, and returns what it removed. It is idempotent.
 func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
 	unlock, err := h.Lock()
 	if err != nil {
@@ -110,7 +110,7 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	return c.removed, noPrivateKey(h)
 }
 
-// OtherKubelet names the credentials of a kubelet that another distribution of Kubernetes starts with its own configuration; "" where
+// OtherKubelet is the path of a kubelet's credentials in another distribution of Kubernetes, which configures that kubelet itself; "" if
 // there are none. Sources: pkg/constant of https://github.com/k0sproject/k0s and its docs/backup.md; snap/hooks of
 // https://github.com/canonical/microk8s and its CIS page (check 4.1.5).
 func OtherKubelet(v host.View) string {
@@ -122,7 +122,7 @@ func OtherKubelet(v host.View) string {
 	return ""
 }
 
-// noPrivateKey refuses an image that contains the key with which its DKMS signs: an administrator's key, in a place that they chose.
+// noPrivateKey refuses an image with the private key that DKMS's settings name: an administrator's own key, in a place of their choice.
 func noPrivateKey(h host.View) error {
 	t, err := facts.ReadTrust(h)
 	if err != nil || t.BuildKey == "" {
@@ -135,7 +135,7 @@ func noPrivateKey(h host.View) error {
 	}
 }
 
-// own are single files that belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the
+// own are the files to remove: they belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the
 // random seed and the credentials' key; prepare_mok in dkms.in of https://github.com/dkms-project/dkms, for DKMS's key.
 func own() []string {
 	return []string{
@@ -146,8 +146,8 @@ func own() []string {
 	}
 }
 
-// folders are emptied, but for what keep names. Of package lists those parts stay by which gpuadm sees that they were read:
-// an image boots without a network. Ubuntu has its key for modules in shim-signed: update-secureboot-policy of its package.
+// folders are the folders to empty, each with a function that says which files stay. Of package lists the parts stay by which gpuadm sees
+// that the lists were read: an image boots without a network. Ubuntu's key for modules is in shim-signed/mok: update-secureboot-policy.
 func folders() map[string]func(name string) bool {
 	none := func(string) bool { return false }
 	return map[string]func(string) bool{
@@ -191,7 +191,7 @@ func (c *cleaner) file(name string) {
 	c.note(name, err)
 }
 
-// top cleans a folder, also where its name is a link to it.
+// top cleans a folder, or the target of a link to one.
 func (c *cleaner) top(name string, keep func(name string) bool) {
 	dir, err := c.h.Resolve(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -219,7 +219,7 @@ func (c *cleaner) within(dir string, keep func(name string) bool) {
 		name := path.Join(dir, n)
 		if i, err := c.h.Lstat(name); err != nil || !i.Mode.IsDir() {
 			if !keep(name) {
-				c.file(name) // which reports what Lstat did
+				c.file(name) // which reports the error of Lstat
 			}
 			continue
 		}
