@@ -18,20 +18,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// LockWait is how long another apt may take: unattended-upgrades at boot takes minutes.
+// LockWait is how long gpuadm waits for another packager's lock: unattended-upgrades at boot takes minutes.
 const LockWait = 5 * time.Minute
 
-// RepairLimit bounds dpkg --configure -a: a driver's modules may be compiled in it, for several kernels.
+// RepairLimit bounds dpkg --configure -a: it may compile a driver's modules for several kernels.
 const RepairLimit = 30 * time.Minute
 
-// Quiet is argv with what keeps scripts of packages from asking or restarting, needrestart(1), apt-listchanges(1), ucf(1),
-// and from running more compilers than the memory holds: see things.BuildJobs.
+// Quiet adds variables to argv that keep packages' scripts from questions and restarts, needrestart(1), apt-listchanges(1),
+// ucf(1), and from running more compilers than the memory allows: see things.BuildJobs.
 func Quiet(v host.View, argv ...string) []string {
 	jobs := "OMP_NUM_THREADS=" + strconv.Itoa(kmod.BuildJobs(v))
 	return append([]string{"env", jobs, "NEEDRESTART_SUSPEND=1", "APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1"}, argv...)
 }
 
-// Due returns the changes that ask for another version or a repair, and not only for other marks.
+// Due returns the changes that need a new version or a repair; it leaves out changes of marks alone.
 func Due(changes []converge.Change) (list []converge.Change) {
 	for _, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)
@@ -42,7 +42,7 @@ func Due(changes []converge.Change) (list []converge.Change) {
 	return list
 }
 
-// Named says of names whether they are among the changes.
+// Named returns the names of the changes as a set.
 func Named(changes []converge.Change) map[string]bool {
 	named := map[string]bool{}
 	for _, c := range changes {
@@ -55,11 +55,11 @@ func Lines(text string) []string {
 	return strings.Split(strings.TrimSpace(text), "\n")
 }
 
-// sayEvery is how often gpuadm says which process it waits for.
+// sayEvery is how often gpuadm names the process that it waits for.
 const sayEvery = 12 * time.Second
 
-// Patiently runs a command that may find a packager's lock held, again until it is free or the wait has ended. It names the
-// holder at once, and then every sayEvery. explain makes an error of what the command said: a Locked where a lock was held.
+// Patiently runs a command, and again while another process holds a packager's lock, until the wait has ended. It names the
+// holder at once, and then every sayEvery. explain makes an error of the command's output: a Locked if a lock was held.
 func Patiently(ctx context.Context, h host.Host, wait time.Duration, explain func(host.View, string, error) error, run func() ([]byte, error)) (out []byte, err error) {
 	err = patiently(ctx, h, wait, time.Second, func() error {
 		if out, err = run(); err != nil {
@@ -93,9 +93,9 @@ func patiently(ctx context.Context, h host.Host, wait, pause time.Duration, run 
 	}
 }
 
-// What apt, dpkg, dnf or rpm say when they fail is shown as they say it: their last lines. These are the only words of theirs
-// that decide anything, where neither an exit code nor a file does: gpuadm waits for a lock; a full disk and a
-// signature have next steps of their own. All commands run with LC_ALL=C.
+// gpuadm shows the last lines of a failed apt, dpkg, dnf or rpm unchanged. It parses only these messages, for which there is
+// neither an exit code nor a file: it waits for a lock, and gives advice of its own for a full disk and a signature. All
+// commands run with LC_ALL=C.
 var (
 	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
 	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
@@ -121,7 +121,7 @@ func (d Distrust) Unwrap() error { return d.error }
 
 const Cannot = "cannot install packages: "
 
-// Busy names who holds a lock, as far as the process is still there.
+// Busy names the process that holds a lock, if it still runs.
 func Busy(v host.View, pid, lock string, err error) error {
 	who := "another process holds " + lock
 	if pid != "" {
@@ -134,7 +134,7 @@ func Busy(v host.View, pid, lock string, err error) error {
 	}
 }
 
-// commandOf says in parentheses what a process was called with: " (apt-get upgrade)"; "" where that cannot be read.
+// commandOf returns a process's command line in parentheses: " (apt-get upgrade)"; "" if it cannot be read.
 func commandOf(v host.View, pid string) string {
 	const most = 120
 	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
@@ -148,7 +148,7 @@ func commandOf(v host.View, pid string) string {
 	return " (" + string(r) + ")"
 }
 
-// Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
+// Failure describes a packager's failure with the packager's own lines. known says whether the cause is a full disk or a signature.
 func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
 	said, late := failed.Stderr+"\n"+out, host.OverLimit{}
 	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
@@ -184,8 +184,8 @@ func program(argv []string) string {
 	return argv[max(0, slices.IndexFunc(argv, func(a string) bool { return a != "env" && a[0] != '-' && !strings.ContainsAny(a, "=/") }))]
 }
 
-// ownLines are what the packager names as its errors: apt's lines that begin with E:, the end of dnf's and rpm's words from
-// their first Error: on; else its last lines. There is at least one.
+// ownLines returns the packager's errors: apt's lines that begin with E:, or the output of dnf and rpm from the first Error:
+// on; else the last lines. There is at least one.
 func ownLines(failed *host.CommandError) (own []string) {
 	all := Lines(failed.Stderr)
 	for _, l := range all {
@@ -216,7 +216,7 @@ func clean(line string) string {
 	return strings.TrimSuffix(line, ".")
 }
 
-// Short leaves out what is said twice or not at all, and all but the first lines.
+// Short drops repeated and empty lines, and keeps only the first of the rest.
 func Short(all []string) (some []string) {
 	const most = 8
 	for _, l := range all {
@@ -235,7 +235,7 @@ func Tail(text string, n int) []string {
 
 var proxySet = pattern.Of(`(?m)^(?:Acquire::https?::Proxy "([^"]+)";|proxy=(\S+))$`)
 
-// tryProxy is what to do about the proxy that our own files name to apt or dnf, if they do.
+// tryProxy advises on the proxy that gpuadm's files set for apt or dnf, if they set one.
 func tryProxy(v host.View) []string {
 	for _, f := range append(gpuadmFiles(v, "/etc/apt/apt.conf.d"), gpuadmFiles(v, "/etc/yum.repos.d")...) {
 		data, _ := v.ReadFile(f)
@@ -246,7 +246,7 @@ func tryProxy(v host.View) []string {
 	return nil
 }
 
-// gpuadmFiles are the files in a folder that have our name.
+// gpuadmFiles lists the files in a folder that are named after gpuadm.
 func gpuadmFiles(v host.View, dir string) (files []string) {
 	for _, name := range ListOf(v, dir) {
 		if strings.Contains(name, "gpuadm") {

@@ -19,9 +19,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// database is the packager's own, which an interrupted run leaves broken: then it refuses all further work.
+// database is the packager's own database. An interrupted run leaves it broken, and the packager then refuses all further work.
 // Its states are "clean", "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
-// Broken packages that are wanted do not count: they are repaired with the others, in one transaction.
+// Broken packages that the spec wants do not count: the transaction that installs the others repairs them.
 type database struct {
 	set *Set
 	of  string // dpkg, rpm
@@ -29,7 +29,7 @@ type database struct {
 
 const orderlyState = "clean"
 
-// Database wants a packager's database clean before anything is asked of it. set is that of the packages that come after it.
+// Database wants a packager's database clean before gpuadm uses the packager. set has the packages that are installed afterwards.
 func Database(set *Set, packager, why string) converge.Want {
 	name := "dpkg"
 	if p := set.named(packager); p != nil {
@@ -42,13 +42,13 @@ func Database(set *Set, packager, why string) converge.Want {
 	}
 }
 
-// NewDatabase builds the thing again from its name.
+// NewDatabase builds the thing from its name, for undo.
 func NewDatabase(name string, read *Reading) converge.Thing {
 	return database{NewSet().Sharing(read), name}
 }
 
-// orderly is the database's desired state. The packager may finish what it can. What failed already would fail again, and
-// the administrator has to fix it.
+// orderly returns the database's desired state. The packager may finish interrupted work. A package that has failed would fail
+// again: the operator has to fix it.
 func orderly(name string, found converge.State) (converge.State, error) {
 	packages, broken := Broken(found)
 	if !broken {
@@ -61,7 +61,7 @@ func orderly(name string, found converge.State) (converge.State, error) {
 	}
 }
 
-// Broken are the packages that are not wholly installed, and that gpuadm did not install, of a database's state.
+// Broken returns, from a database's state, the packages that are not wholly installed and that gpuadm did not install.
 func Broken(state converge.State) (packages string, is bool) {
 	what, packages, _ := strings.Cut(string(state), " ")
 	return packages, what == "broken"
@@ -108,7 +108,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
 }
 
-// Make lets the packager finish, once.
+// Make has the packager finish its interrupted work, once.
 func (d database) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != orderlyState {
 		return nil
@@ -122,7 +122,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	d.set.Forget()
 	found, lookErr := d.Look(ctx, h)
 	if found == orderlyState && lookErr == nil {
-		return nil // what failed are wanted packages, which come next
+		return nil // only wanted packages failed, which come next
 	}
 	if t := (*trouble.Error)(nil); errors.As(err, &t) {
 		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")
@@ -130,7 +130,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	return err
 }
 
-// Reading is the packager's database as last read, for all who share it: it is read again once it has changed.
+// Reading is a shared reading of the packager's database: it is read again only after the database has changed.
 type Reading struct {
 	packagers []Packager
 
@@ -166,14 +166,14 @@ func (r *Reading) named(name string) Packager {
 	return nil
 }
 
-// identity tells one state of a file from another: a packager replaces its files, or writes them, which both show here.
+// identity distinguishes the versions of a file: it changes when a packager replaces the file or writes to it.
 type identity struct {
 	name  string
 	size  int64
 	ctime time.Time
 }
 
-// Read returns the states of all packages, from memory while the database is the same.
+// Read returns the states of all packages, from memory while the database is unchanged.
 func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, error) {
 	m, err := r.packager(v)
 	if err != nil {
@@ -188,7 +188,7 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	if r.found != nil && slices.Equal(of, r.of) {
 		return r.found, nil
 	}
-	v = view.Machine(v) // the reading is kept for longer than a snapshot, which may have read a file before it was asked what it is
+	v = view.Machine(v) // the reading outlives a snapshot, which may have read a file before its identity was asked for
 	if of, err = identities(v, m.Files()); err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	return found, nil
 }
 
-// identities are those of files; a missing file has none.
+// identities returns the identity of each file; a missing file has the zero identity.
 func identities(v host.View, names []string) (all []identity, err error) {
 	for _, name := range names {
 		id := identity{name: name}
@@ -232,7 +232,7 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 	return true, err
 }
 
-// Forget has the database read again: a coarse clock may stamp two writes alike.
+// Forget makes the next Read read the database: with a coarse clock two writes may have the same time.
 func (r *Reading) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,22 +15,22 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Family is packages that work in one upstream version only: the parts of a driver. The spec asks for a few of them;
-// their dependencies bring the others, and the result is checked: one upstream version over the whole family.
+// A Family is a set of packages that must all have the same upstream version: the parts of a driver. The spec asks for a few of
+// them, and their dependencies add the others; gpuadm checks that the whole family has one upstream version.
 type Family struct {
 	Group    string                // of the members' open versions: "driver" of "driver=580.*"
 	Names    []string              // globs; apt's pins use them too, so they are apt's: apt_preferences(5)
 	Branch   func() *regexp.Regexp // the branch, as its first group, in names whose version is not the driver's; nil: none have one
-	Apart    []string              // packages of the family's names that the distribution gives versions of their own
+	Apart    []string              // packages with names like the family's that have versions of their own
 	Extras   []string              // asked for where the source has them in the family's version; a node works without them
 	Exclude  string                // apt's pin for the source that must not mix with this one: "release o=Ubuntu"; "" for none
-	Excluded []string              // globs of the names that Exclude keeps out; an expression cost each apt command 15 s of CPU, and they cost 1
+	Excluded []string              // globs of the names that Exclude keeps out; a regular expression cost each apt command 15 s of CPU, globs cost 1 s
 }
 
-// numbered is what upstream versions of drivers look like: 535.309.01, 580.95, 615.71.09. Packages with a driver's name and
-// another kind of version have one of their own: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
+// numbered says whether an upstream version looks like a driver's: 535.309.01, 580.95, 615.71.09. Other packages with a
+// driver's name have their own versions: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
 //
-// It is no expression: each run would compile it for the packages of a driver that it finds converged.
+// It uses no regular expression, which each run would compile even on a converged machine.
 func numbered(own string) bool {
 	if strings.IndexByte(own, '.') != 3 || own[0] < '3' {
 		return false
@@ -61,8 +61,8 @@ func bareName(name string) string {
 	return strings.TrimSuffix(name, ".i686")
 }
 
-// branchOf is the branch that a package's name says, such as 595 in linux-modules-nvidia-595-open-generic, whose version is
-// the kernel's; "" if it says none.
+// branchOf returns the branch in a package's name, such as 595 in linux-modules-nvidia-595-open-generic, whose version is the
+// kernel's; "" if the name has none.
 func (f *Family) branchOf(name string) string {
 	if f == nil || f.Branch == nil {
 		return ""
@@ -73,7 +73,7 @@ func (f *Family) branchOf(name string) string {
 	return ""
 }
 
-// Pins keep a family at a version, which may be open, and another source's family out. The first that fits a package counts.
+// Pins keep the family at a version, which may be open, and exclude another source's. The first pin that fits a package counts.
 func (f *Family) Pins(version string) (pins []Pin) {
 	if f.Exclude != "" {
 		pins = append(pins, Pin{Names: f.Excluded, Pin: f.Exclude, Priority: -1})
@@ -81,7 +81,7 @@ func (f *Family) Pins(version string) (pins []Pin) {
 	return append(pins, KeepAt(version, f.Names...))
 }
 
-// names are the packages whose offers a request needs.
+// names returns the packages whose offers a request needs.
 func (r Request) names(installed map[string]State) (names []string) {
 	for _, c := range r.Changes {
 		names = append(names, c.Name)
@@ -100,10 +100,10 @@ func (r Request) names(installed map[string]State) (names []string) {
 // A choice is the one version of a family, and the source that has it.
 type choice struct {
 	own  string // 580.95.05
-	site string // "" where its packages come from several
+	site string // "" if its packages come from several
 }
 
-// strangers are the installed packages of the family that a transaction does not name.
+// strangers returns the installed packages of the family that the changes do not name.
 func (f *Family) strangers(all map[string]State, changes []converge.Change) []string {
 	named := Named(changes)
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool {
@@ -111,8 +111,8 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) []st
 	})
 }
 
-// fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
-// removed. kept is true where it can stay.
+// fit returns the state that an installed package of the family needs for a choice: the version that the chosen source has, or
+// removed. kept is true if the package can stay.
 func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
 	if Own(found.Version) == chosen.own {
 		now, known := Find(offers, found.Version)
@@ -136,7 +136,7 @@ func (c choice) has(o Offer) bool {
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
 // the chosen version, and holds on those that do. offers are of all these names.
 func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) []converge.Change {
-	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
+	for _, c := range changes { // the other parts get the marks of the parts asked for
 		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
 			chosen.own = Own(after.Version)
 		}
@@ -146,7 +146,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	for i, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)
-		// What the spec no longer asks for goes back to how it was found; a driver that was there before goes with the new one.
+		// A part that the spec no longer asks for is restored as gpuadm found it; parts of an earlier driver are upgraded.
 		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
 			to, _ := f.fit(before, chosen, offers[c.Name])
 			changes[i].After = to.String()
@@ -186,8 +186,8 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 // extra says whether a package is one of Extras.
 func (f *Family) extra(name string) bool { return f != nil && slices.Contains(f.Extras, name) }
 
-// mayStay says of a change to an installed part, which the chosen source has, whether the packager may know better: it removes what the
-// spec no longer asks for, or brings a dependency in another version.
+// mayStay says whether an installed part that a change would touch could stay instead: the chosen source has it, and the change
+// removes a part that the spec no longer asks for, or moves a dependency to another version.
 func (f *Family) mayStay(c converge.Change, chosen choice, offers []Offer) bool {
 	before, after := Parse(c.Before), Parse(c.After)
 	if f == nil || chosen.own == "" || !before.Installed() || !f.Has(c.Name, before.Version) || after.Installed() && !(c.Dependency && before.Auto) {
@@ -197,8 +197,8 @@ func (f *Family) mayStay(c converge.Change, chosen choice, offers []Offer) bool 
 	return to.Installed()
 }
 
-// revised brings parts that are installed in another revision of the chosen version, which the source has no more, in the revision that
-// it has: the others depend on it. more says whether there was any.
+// revised adds changes for installed parts whose revision of the chosen version the source no longer has: they get the source's
+// revision, on which the other parts depend. more says whether there was any.
 func (f *Family) revised(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
 	if f == nil || chosen.own == "" {
 		return changes, false
@@ -224,7 +224,7 @@ func (f *Family) revised(changes []converge.Change, all map[string]State, offers
 	return changes, more
 }
 
-// mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
+// mixed refuses a transaction that would install parts of another version or branch, whatever the packager's reason.
 func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 	if f == nil || chosen.own == "" {
 		return nil
@@ -257,8 +257,8 @@ func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 	}
 }
 
-// fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
-// part of the family, and needs that one. "" where it is none.
+// fitting returns the version for a package that the spec asks for in any version. If the source has the package in the
+// family's version, it is part of the family and needs that version; else the result is "".
 func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	if f == nil || chosen.own == "" {
 		return ""
@@ -271,7 +271,7 @@ func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	return ""
 }
 
-// hold has all parts of the family held like those that were asked for in its version: an upgrade would tear them apart.
+// hold gives all parts of the family the hold of the parts asked for: an upgrade of one part would mix versions.
 func (f *Family) hold(changes []converge.Change) {
 	for i, c := range changes {
 		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
@@ -294,8 +294,8 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 	})
 }
 
-// missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
-// are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
+// missed notes a package that keeps its group at an older version than the others have: on Debian 12 the open modules of 535
+// have 535.261.03, while its security pocket has all other parts in 535.309.01 (test/listings).
 func missed(name, version string, members []string, pattern string, offers map[string][]Offer, compare order) string {
 	all := owns(members, pattern, offers, compare)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {

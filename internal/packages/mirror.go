@@ -24,7 +24,7 @@ import (
 // MirrorLock is the file of a mirror that has the digests of all others.
 const MirrorLock = "gpuadm-mirror.json"
 
-// MirrorOrigin is what the signed list of a mirror says of its origin: apt's pins name it.
+// MirrorOrigin is the Origin in the signed list of a mirror, which apt's pins name.
 const MirrorOrigin = "gpuadm-mirror"
 
 // A Lock says what a mirror is for, and which files it has.
@@ -45,33 +45,33 @@ type LockFile struct {
 	SHA256 string `json:"sha256"`
 }
 
-// A Gathering is what a packager brings into the folder of a mirror.
+// A Gathering says which packages a packager puts into the folder of a mirror.
 type Gathering struct {
 	Repos   []Repository
 	Via     host.Via
 	Request Request
 	Work    string                      // a folder for the packager's own files, which is removed afterwards
 	Into    string                      // where the packages' files go
-	Before  string                      // where some of them may be, from an earlier run
-	Keep    bool                        // all that is there stays in the mirror
-	Say     func(files int, size int64) // what is fetched, before it is
-	Note    func(text string)           // what the operator should know
+	Before  string                      // where an earlier run may have left some of them
+	Keep    bool                        // all packages of the earlier mirror stay in it
+	Say     func(files int, size int64) // called before the files are fetched
+	Note    func(text string)           // called for each note to the operator
 }
 
 // A Gatherer is a packager that can fill a mirror.
 type Gatherer interface {
-	// Gather brings what a request needs, with all that it depends on, and returns the names of the files.
+	// Gather fetches the packages of a request and all their dependencies, and returns the names of the files.
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
-	// Configs reads from packages of headers in the folder how their kernels were built. headers has their names, by kernel.
+	// Configs reads the kernel configurations from packages of headers in the folder. headers maps kernels to these packages.
 	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
 	// Sign makes of the folder a signed repository. It returns the names of the signatures.
 	Sign(h host.Host, dir string, by things.Signer) (files []string, err error)
 }
 
-// Signatures are the files of mirrors that each signing writes differently, since they have a time.
+// Signatures returns the files of mirrors that differ after each signing, since they have a time.
 func Signatures() []string { return []string{"InRelease", "repodata/repomd.xml.asc"} }
 
-// FolderOf is the folder that a file: URL names; "" for others.
+// FolderOf returns the folder that a file: URL names; "" for other URLs.
 func FolderOf(url string) string {
 	rest, is := strings.CutPrefix(url, "file:")
 	if !is {
@@ -80,7 +80,7 @@ func FolderOf(url string) string {
 	return path.Clean("/" + strings.TrimLeft(rest, "/"))
 }
 
-// LocksOf is the file with the digests of the mirror at a URL; none where the URL names no folder.
+// LocksOf returns the file with the digests of the mirror at a URL; none if the URL names no folder.
 func LocksOf(url string) []string {
 	if dir := FolderOf(url); dir != "" {
 		return []string{path.Join(dir, MirrorLock)}
@@ -133,7 +133,7 @@ func (l Lock) Verify(v host.View, dir string, digest func(host.View, string) (Lo
 	return "", nil
 }
 
-// Digest reads a file of any size. The name in it is that within the file's folder.
+// Digest reads a file of any size. The result's name is relative to the file's folder.
 func Digest(v host.View, name string) (LockFile, error) {
 	info, err := v.Stat(name)
 	if err != nil {
@@ -160,7 +160,7 @@ type viewAt struct {
 
 func (a viewAt) ReadAt(p []byte, off int64) (int, error) { return a.v.ReadAt(a.name, p, off) }
 
-// digest is Digest from memory, while the file is the same.
+// digest is Digest, from memory while the file is unchanged.
 func (r *Reading) digest(v host.View, name string) (LockFile, error) {
 	i, err := v.Stat(name)
 	if err != nil {
@@ -177,8 +177,8 @@ func (r *Reading) digest(v host.View, name string) (LockFile, error) {
 	return known, err
 }
 
-// Mirrored wants the files of a mirror to agree with its lock. It reads them only while a package that is wanted is missing: nothing is
-// installed from the mirror otherwise.
+// Mirrored wants the files of a mirror to agree with its lock. It reads them only while a wanted package is missing: otherwise
+// nothing is installed from the mirror.
 func (r *Reading) Mirrored(dir string, want map[string]State) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if done, err := r.Meets(ctx, v, want); done || err != nil {

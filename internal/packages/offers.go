@@ -20,7 +20,7 @@ import (
 // An Offer is a version of a package that apt can install.
 type Offer struct {
 	Version  string
-	Priority int      // the highest counts, a negative one never: apt_preferences(5); of dnf see ranks
+	Priority int      // the highest wins, a negative one excludes: apt_preferences(5); for dnf see ranks
 	From     []string // sources: "http://debian.example/debian bookworm/main amd64"
 }
 
@@ -33,9 +33,9 @@ func Find(offers []Offer, version string) (Offer, bool) {
 	return offers[i], true
 }
 
-// choose picks a version for each member of a group: the first own version that matches and that each of them has an
-// offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
-// site is that source; "" where the packages come from several.
+// choose picks a version for each member of a group: the first matching own version that every member has an offer of, from one
+// source if one source has all of them, since two suppliers' packages of one version do not fit together. site is that source;
+// "" if the packages come from several.
 func choose(members []string, pattern string, offers map[string][]Offer, compare order) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers, compare) {
 		type tally struct {
@@ -67,7 +67,7 @@ func choose(members []string, pattern string, offers map[string][]Offer, compare
 		var best *tally
 		for _, name := range slices.Sorted(maps.Keys(from)) {
 			t := from[name]
-			ours := strings.HasPrefix(name, OurFiles) // dnf's ids: what the spec names comes before what others have set up
+			ours := strings.HasPrefix(name, OurFiles) // dnf's ids: gpuadm's repositories come before those that others have set up
 			if len(t.have) == len(members) && (best == nil || t.priority > best.priority || ours && t.priority == best.priority) {
 				best, site = t, name
 			}
@@ -91,8 +91,8 @@ func Newest(offers []Offer, compare order) []Offer {
 	return offers
 }
 
-// owns returns the own versions that match, in the order in which the packager itself would take them: by the priority that every member
-// has, then the newest. So a version that is left open follows apt_preferences(5), and the priorities of dnf.conf(5).
+// owns returns the matching own versions in the packager's order of preference: by the priority that every member has, then the
+// newest first. So an open version follows apt_preferences(5) and the priorities of dnf.conf(5).
 func owns(members []string, pattern string, offers map[string][]Offer, compare order) []string {
 	rank := map[string]int{}
 	for _, m := range members {
@@ -121,7 +121,7 @@ func common(members []string, offers map[string][]Offer, compare order) []string
 	})
 }
 
-// availableAll says which versions of packages are available, and from where: what is the same of several, once.
+// availableAll lists the available versions of packages with their sources; packages with the same answer share a line.
 func availableAll(names []string, source string, of func(name string) ([]Offer, State)) (lines []string) {
 	var all []string
 	about := map[string][]string{}
@@ -168,22 +168,22 @@ func available(offers []Offer, source string, found State) string {
 	return s
 }
 
-// headers verifies that the headers of kernels are available, before anything is written. It leaves the decision to
-// Resolve once our repositories' lists are read; before that it goes by the lists that are there.
+// headers verifies, before anything is written, that the headers of kernels are available. Before the lists of gpuadm's
+// repositories are read it uses the existing lists; after that Resolve decides.
 type headers struct {
 	set   *Set
 	repos []Repository
 	of    map[string]string // kernel → the package of its headers
 }
 
-// Headers wants the headers of each kernel installed or available: of maps kernels to the packages of their headers.
+// Headers wants the headers of each kernel to be installed or available. of maps kernels to the packages of their headers.
 func Headers(set *Set, repos []Repository, of map[string]string, why string) converge.Want {
 	return things.Check("headers of the kernels", headers{set, repos, of}.look, why)
 }
 
 const noHeaders = "cannot build modules for kernel "
 
-// WithoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
+// WithoutHeaders advises on a kernel whose headers are not available. It never advises to remove the running kernel.
 // Source: proc(5), /proc/sys/kernel/osrelease.
 func WithoutHeaders(v host.View, kernel string) string {
 	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")
@@ -225,8 +225,8 @@ func (t headers) look(ctx context.Context, v host.View) (problem string, err err
 	return "", nil
 }
 
-// judge says what the lists that are there say of one kernel's headers. They decide if they know the kernel itself, or are
-// younger than it; and if what they do not know of yet cannot have headers.
+// judge checks one kernel's headers against the existing lists. The lists decide if they have the kernel itself, or are younger
+// than it, and if no repository that is still unread can have headers.
 func (t headers) judge(ctx context.Context, v host.View, m Packager, kernel string, with []string) (problem string, err error) {
 	name := t.of[kernel]
 	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and those of Fedora and RHEL
@@ -258,7 +258,7 @@ func (t headers) judge(ctx context.Context, v host.View, m Packager, kernel stri
 	return strings.Join(said, "\n") + things.OrTry(WithoutHeaders(v, kernel)), nil
 }
 
-// cameWhen says when a kernel was installed. modules.builtin is in its package, and depmod leaves it alone.
+// cameWhen says when a kernel was installed, by the time of modules.builtin: it is in the kernel's package, and depmod does not write it.
 func cameWhen(v host.View, kernel string) time.Time {
 	for _, name := range []string{"/modules.builtin", ""} {
 		if i, err := v.Stat("/lib/modules/" + kernel + name); err == nil {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packages holds the machine's packages as things: installed in exactly one version, held there, and rolled back
-// to the version, the hold and the automatic mark that they had. It asks apt or dnf for candidates before anything
-// changes, since apt's pins fail open: a pin to a version that has left the repository installs the newest, and exits 0.
+// Package packages has the machine's packages as things: it installs a package in exactly one version, holds it there, and rolls it
+// back to its earlier version, hold and automatic mark. It asks apt or dnf for candidates before anything changes, since apt's pins
+// fail open: with a pin to a version that the repository no longer has, apt installs the newest and exits with 0.
 //
-// What apt and dnf share is here. What each does in its own way is below, in the packages apt and dnf, which implement
-// Packager and import this one. Nothing here imports them: NewReading is given those that a program knows.
+// This package has the code that apt and dnf share. The packages apt and dnf below implement Packager and import this package.
+// Nothing here imports them: a program passes the packagers that it knows to NewReading.
 package packages
 
 import (
@@ -27,29 +27,29 @@ type Packager interface {
 	Files() []string
 	// Installed returns the states of all packages, by name. It must cost little: each converged apply asks for it.
 	Installed(ctx context.Context, v host.View) (map[string]State, error)
-	// Audit says whether the database is in order. It must cost little, too; installed is Installed, or what that has found already.
+	// Audit says whether the database is in order. It must cost little, too; installed is Installed, or returns its earlier result.
 	Audit(ctx context.Context, v host.View, installed func() (map[string]State, error)) (Audit, error)
-	// Repair lets the packager finish once what it was interrupted in.
+	// Repair has the packager finish its interrupted work, once.
 	Repair(ctx context.Context, h host.Host) error
-	// Resolve closes open versions, checks that every wanted version has a candidate, and asks the packager by simulation
-	// what the transaction would do. It returns one change for each package that would change: those asked for, with
-	// After closed, and those drawn along (dependencies, removals) with Dependency set. Lost is set on a change whose Before
-	// is no longer available. An error is a *trouble.Error that names the package, what was found and where.
+	// Resolve chooses the open versions, checks that every wanted version has a candidate, and has the packager simulate the
+	// transaction. It returns one change for each package that would change: those asked for, with an exact After, and
+	// dependencies and removals, with Dependency set. It sets Lost on a change whose Before is no longer available. An error is
+	// a *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
-	// Available answers for what repositories and Store have.
+	// Available returns a Solver for the versions that repositories and Store have.
 	Available() Solver
-	// Known returns what the lists on disk say of packages, and when the youngest was read; the zero time if a list of a
+	// Known returns the offers of packages in the lists on disk, and when the youngest was read; the zero time if a list of a
 	// configured repository is missing. ours are files about repositories to leave out.
 	Known(ctx context.Context, v host.View, names, ours []string) (map[string][]Offer, time.Time, error)
-	// Transact makes the changes, all drawn ones included, in one transaction, then sets holds and marks. It fetches the
-	// installed versions that get replaced to Store first, for the way back.
+	// Transact makes the changes, dependencies included, in one transaction, then sets holds and marks. First it fetches the
+	// installed versions that get replaced to Store, for a rollback.
 	Transact(ctx context.Context, h host.Host, changes []converge.Change) error
 	// Keep fetches the installed versions of packages to Store, as far as a repository has them.
 	Keep(ctx context.Context, h host.Host, names []string) error
-	// Stored is the file in Store that a version of a package can be installed from; "" if there is none.
+	// Stored returns the file in Store with a version of a package; "" if there is none.
 	Stored(v host.View, name, version string) string
 
-	// Stale says whether lists of repositories that our files configure are missing, or older than those files.
+	// Stale says whether lists of repositories in gpuadm's files are missing, or older than these files.
 	Stale(v host.View, files []string) (bool, error)
 	// Update reads those lists again. It fails if one cannot be read, or has no accepted signature.
 	Update(ctx context.Context, h host.Host, files []string) error
@@ -62,7 +62,7 @@ type Packager interface {
 	Contents(repos []Repository, via host.Via) map[string][]byte
 	// Disable edits a file about sources of another tool so that it declares none of the repositories.
 	Disable(file string, data []byte, repos []Repository, sys System) []byte
-	// Enabled wants the package that enables what lacks, where gpuadm has no file that does.
+	// Enabled wants the package that enables a missing repository, if no file of gpuadm's can.
 	Enabled(database *Reading, l Lack) []converge.Want
 	// Upgrades wants automatic upgrades to leave packages alone.
 	Upgrades(names []string, needrestart bool) []converge.Want
@@ -70,16 +70,16 @@ type Packager interface {
 	FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error)
 	// Describe describes those of the packages that are installed, by name.
 	Describe(ctx context.Context, v host.View, names []string) (map[string]Description, error)
-	// Leftovers names what earlier instructions for installing drivers have left in the packager's configuration.
+	// Leftovers names entries in the packager's configuration that earlier instructions for drivers have left.
 	Leftovers(v host.View) []string
 }
 
-// A Request is what Resolve works out.
+// A Request is the input of Resolve.
 type Request struct {
 	Changes  []converge.Change
 	Versions map[string]string // by group: the own version of its members that are not among the changes
 	Family   *Family           // nil where the set has none
-	IfThere  []string          // packages that are left out where no source has them
+	IfThere  []string          // packages to leave out if no source has them
 	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
 }
 
@@ -89,8 +89,7 @@ type Audit struct {
 	Broken      map[string]string // packages that are not wholly installed, and the packager's word for it
 }
 
-// Where dpkg and rpm keep their databases. Fedora and RHEL 10 keep rpm's below /usr; /var/lib/rpm is a link to it, or the
-// place itself.
+// The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link to it, or the folder itself.
 const DpkgStatus = "/var/lib/dpkg/status"
 
 func RpmFolders() []string { return []string{"/var/lib/rpm", "/usr/lib/sysimage/rpm"} }

@@ -18,20 +18,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Repository is where packages come from beside the distribution's own.
+// A Repository is a source of packages beside the distribution's own.
 type Repository struct {
-	ID          string // cuda, nvidia-container-toolkit: what our files about it are named after
+	ID          string // cuda, nvidia-container-toolkit: it is part of the names of gpuadm's files
 	About       string // NVIDIA's CUDA repository for debian12
 	URL         string // http, https or file; a flat apt repository, or a dnf one; "" for the distribution's own, with Pins only
 	Key         string // URL or absolute path of the public key
 	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
-	Pins        []Pin  // what may come from it, and in which version
+	Pins        []Pin  // which packages apt may install from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
-	Mixed       bool   // its owner chose the packages: it may have kernel headers too
+	Mixed       bool   // its owner chose its packages: it may have kernel headers too
 	Whole       bool   // gpuadm mirror wrote it: it has all that its packages depend on, and no module streams
 }
 
-// Signed says what a repository's key signs. There is no word for nothing.
+// Signed says what a repository's key signs. No value says "nothing".
 type Signed string
 
 // NVIDIA signs both in its CUDA repositories (SIGNATURES.md in NVIDIA/cuda-repo-management), and only the metadata in
@@ -42,7 +42,7 @@ const (
 	SignedPackages Signed = "packages" // for mirrors that write their own metadata
 )
 
-// SignedAs reads what a spec says of it; auto is for what it leaves open.
+// SignedAs reads the spec's value; auto replaces an empty value.
 func SignedAs(said string, auto Signed) Signed {
 	switch said {
 	case "both":
@@ -61,14 +61,14 @@ type Pin struct {
 	Priority int
 }
 
-// KeepAt keeps packages at a version with any revision, above 1000 so that a downgrade is made too. It fails open where the
-// version is gone, so it is a second line: what installs names every version, and holds it.
+// KeepAt keeps packages at a version with any revision, above 1000 so that a downgrade is made too. A pin fails open when the
+// version is gone, so it is only a second safeguard: gpuadm installs exact versions, and holds them.
 func KeepAt(version string, names ...string) Pin {
 	return Pin{Names: names, Version: version, Pin: "version " + glob(version), Priority: 1001}
 }
 
-// Repositories wants the machine to know these repositories, to trust each one's key for that repository alone, and to
-// have current lists of what they hold. packager is what Detect returned.
+// Repositories wants the machine to know these repositories, to trust the key of each for that repository alone, and to have
+// current lists. packager is Detect's result.
 func (r *Reading) Repositories(packager string, repos []Repository, via host.Via) ([]converge.Want, error) {
 	p := r.named(packager)
 	if p == nil && len(repos) > 0 {
@@ -82,8 +82,8 @@ func (r *Reading) Repositories(packager string, repos []Repository, via host.Via
 	return p.Repositories(r, repos, via)
 }
 
-// Contents are our files that say where packages come from, and for apt in which version: a version that the spec asks for
-// since today may have come since the lists were last read.
+// Contents returns gpuadm's files about sources and, for apt, versions: if a version is new in the spec, it may be newer than
+// the last reading of the lists.
 func (r *Reading) Contents(packager string, repos []Repository, via host.Via) map[string][]byte {
 	if p := r.named(packager); p != nil {
 		return p.Contents(repos, via)
@@ -99,8 +99,8 @@ func (r *Reading) Upgrades(packager string, names []string, needrestart bool) []
 	return nil
 }
 
-// Leftovers names what earlier instructions for installing drivers and toolkits have left in the configuration of packagers,
-// and what may get in the way. Nothing of it is touched: another user may count on it.
+// Leftovers names entries in the configuration of packagers that earlier instructions for drivers and toolkits have left, and
+// that may conflict. gpuadm does not touch them: other software may depend on them.
 func (r *Reading) Leftovers(v host.View) (found []string) {
 	for _, p := range r.packagers {
 		found = append(found, p.Leftovers(v)...)
@@ -118,7 +118,7 @@ func Records(pins []Pin) (text string) {
 	return text
 }
 
-// glob matches a driver's version with any revision of the packager behind it: 580.95.05-1, 580.95.05-0ubuntu1.
+// glob returns a pattern for a driver's version with any revision of the packager: 580.95.05-1, 580.95.05-0ubuntu1.
 func glob(version string) string {
 	if strings.HasSuffix(version, "*") {
 		return version
@@ -126,11 +126,11 @@ func glob(version string) string {
 	return version + "-*"
 }
 
-// A Place is where a file says that packages are.
+// A Place is a URL of packages and the file that names it.
 type Place struct{ File, URL string }
 
-// LeftAt names what earlier instructions for NVIDIA's packages have left among places; twice says what goes wrong where two
-// files name the same one.
+// LeftAt names the leftovers of earlier instructions for NVIDIA's packages among places; twice says what goes wrong if two
+// files name the same URL.
 func LeftAt(places []Place, twice string) (found []string) {
 	by := map[string][]string{} // URL → files
 	for _, p := range places {
@@ -150,17 +150,17 @@ func LeftAt(places []Place, twice string) (found []string) {
 	return found
 }
 
-// FormSource is the form of our files that say where packages come from.
+// FormSource is the form of gpuadm's files about sources.
 const FormSource = "source"
 
-// source is such a file. Before it changes, the packages that are held are fetched to Store: the next source may not have their versions,
-// and roll-back and undo need them.
+// source is such a file. Before it changes, gpuadm fetches the held packages to Store: the next source may not have their
+// versions, which rollback and undo need.
 type source struct {
 	*things.FileThing
 	read *Reading
 }
 
-// NewSource builds a file about a repository again.
+// NewSource builds a file about a repository, for undo.
 func NewSource(name string, read *Reading) converge.Thing {
 	return source{things.NewFile(name, nil).Formed(FormSource), read}
 }
@@ -181,8 +181,8 @@ func (s source) Make(ctx context.Context, h host.Host, to converge.State) error 
 	return s.FileThing.Make(ctx, h, to)
 }
 
-// keep keeps what is held. What cannot be kept it names, and goes on: a repository that does not answer must not hold a machine in what
-// broke it.
+// keep fetches the held packages to Store. It names those that it cannot fetch, and continues: a repository that does not
+// answer must not keep a machine in the broken state.
 func (r *Reading) keep(ctx context.Context, h host.Host) error {
 	p, err := r.packager(h)
 	if err != nil {
@@ -196,26 +196,26 @@ func (r *Reading) keep(ctx context.Context, h host.Host) error {
 	return unkept(ctx, h, p, names, all, p.Keep(ctx, h, names))
 }
 
-// FormDeclared is the form of other tools' files about sources, in which gpuadm disables what its own files declare, too: of two keys for
-// one repository apt refuses to read any list, and dnf takes the packages by whichever it likes.
+// FormDeclared is the form of other tools' files about sources, in which gpuadm disables the repositories that its own files
+// declare: with two keys for one repository apt refuses to read any list, and dnf may use either entry.
 const FormDeclared = "declared"
 
-// The marks begin lines that were others': a line that is disabled, and a line that the next line replaces. apt and dnf know such
-// comments in the midst of an entry: sources.list(5), dnf.conf(5).
+// The marks begin lines of other tools: a disabled line, and a line that the next line replaces. apt and dnf allow such
+// comments within an entry: sources.list(5), dnf.conf(5).
 const (
 	disabledMark = "# gpuadm disabled:"
 	replacedMark = "# gpuadm replaced:"
 )
 
-// Disabled is a line as a comment.
+// Disabled returns a line as a comment.
 func Disabled(line string) string { return disabledMark + " " + line }
 
-// Instead is a line in the place of another, or of none.
+// Instead returns a line that replaces another, or none.
 func Instead(line, of string) string {
 	return replacedMark + " " + strings.TrimSuffix(of, "\n") + "\n" + line + "\n"
 }
 
-// Declared wants others' declarations of the repositories disabled: gpuadm's own name the key by its fingerprint.
+// Declared wants other tools' declarations of the repositories disabled: gpuadm's own name the key by its fingerprint.
 func (r *Reading) Declared(packager string, repos []Repository, sys System) (wants []converge.Want) {
 	p := r.named(packager)
 	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
@@ -238,12 +238,12 @@ func (r *Reading) Declared(packager string, repos []Repository, sys System) (wan
 	return wants
 }
 
-// NewDeclared builds such a file again.
+// NewDeclared builds such a file, for undo.
 func NewDeclared(name string) *things.FileThing {
 	return things.NewFile(name, enableIn).Formed(FormDeclared)
 }
 
-// enableIn takes gpuadm's marks out of a file, whatever else was changed in it since.
+// enableIn removes gpuadm's marks from a file, whatever else was changed in it since.
 func enableIn(_, _, found []byte) (rest []byte, left []string, err error) {
 	if found == nil {
 		return nil, nil, errors.New("internal error: a file that is not there has no marks")
@@ -251,7 +251,7 @@ func enableIn(_, _, found []byte) (rest []byte, left []string, err error) {
 	return EnabledAgain(found), nil, nil
 }
 
-// EnabledAgain is a file without gpuadm's marks.
+// EnabledAgain returns a file without gpuadm's marks.
 func EnabledAgain(data []byte) []byte {
 	var out []byte
 	skip := false
@@ -273,12 +273,12 @@ func EnabledAgain(data []byte) []byte {
 	return out
 }
 
-// lists are the packager's own of what repositories hold. They are a Follower: once gpuadm's files about repositories have
-// changed, they are read again. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
+// lists are the packager's package lists. They are a Follower: the packager reads them again after gpuadm's files about repositories
+// have changed. Their states are "fresh" and "stale"; without a configured repository nothing is read, so they are fresh.
 type lists struct {
 	of    Packager // nil where the program does not know it
 	name  string   // apt, dnf
-	files []string // ours, about repositories
+	files []string // gpuadm's files about repositories
 }
 
 const (
@@ -286,13 +286,13 @@ const (
 	stale = converge.State("stale")
 )
 
-// Lists wants the packager's lists to be those of our files about repositories.
+// Lists wants the packager's lists to match gpuadm's files about repositories.
 func Lists(of Packager, files []string) converge.Want {
 	l, why := lists{of, of.Name(), files}, of.Name()+" knows what the repositories hold"
 	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Current(found), nil }}
 }
 
-// NewLists builds the thing again.
+// NewLists builds the thing for undo.
 func NewLists(name string, files []string, read *Reading) converge.Thing {
 	return lists{read.named(name), name, files}
 }
@@ -302,7 +302,7 @@ func (l lists) Ref() converge.Ref {
 	return converge.Ref{Kind: "package-lists", Name: l.name, Reads: l.files}
 }
 
-// Look defers lists of a root folder that is not baked: reading them runs the packager.
+// Look defers the lists in a root folder outside bake, since reading them runs the packager.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Runs() {
 		return "", host.FirstBoot
@@ -327,7 +327,7 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return l.of.Update(ctx, h, l.files)
 }
 
-// Affected says that a change to a file about a repository makes the lists stale, but not its going away.
+// Affected says that a change to a file about a repository makes the lists stale; its removal does not.
 func (l lists) Affected(found converge.State, by converge.Change) converge.State {
 	if found != "" && by.After == "" && by.Deferred == "" {
 		return found
@@ -338,14 +338,14 @@ func (l lists) Affected(found converge.State, by converge.Change) converge.State
 	return found
 }
 
-// Supplies says that packages come from what the lists say.
+// Supplies says that the versions of packages depend on the lists.
 func (lists) Supplies() {}
 
-// Current says that lists are to be fresh.
+// Current returns the desired state: fresh.
 func (l lists) Current(converge.State) converge.State { return fresh }
 
-// TouchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
-// own time stays: packagers ask the server for what is newer than that.
+// TouchList gives a file a new ctime: it changes the file's attributes and changes them again, since setting equal attributes
+// does nothing. The modification time stays: packagers ask the server for lists newer than that.
 func TouchList(h host.Host, name string) error {
 	i, err := h.Stat(name)
 	if err != nil {

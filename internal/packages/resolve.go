@@ -22,11 +22,11 @@ type Solver interface {
 	Offers(ctx context.Context, v host.View, names []string) (map[string][]Offer, error)
 	// Compare orders versions as the packager does.
 	Compare(a, b string) int
-	// Hidden returns an error where repositories have packages that the packager's settings hide; nil if that is not it.
+	// Hidden returns an error if repositories have the packages and the packager's settings hide them; else nil.
 	Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]Offer) error
 	// Simulate returns what the packager would do for changes. Where it has pins, these count before those on disk.
 	Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]Offer, pins []Pin) ([]Move, error)
-	// Without is the state of a package once it is removed.
+	// Without returns the state of a package after its removal.
 	Without(v host.View, name string) converge.State
 	// Essential says whether the machine cannot work without a package.
 	Essential(name string) bool
@@ -34,7 +34,7 @@ type Solver interface {
 	Words() Words
 }
 
-// Words are how one packager calls things.
+// Words are one packager's terms, for messages.
 type Words struct {
 	Source  string // source, repository
 	Refresh string // the command that reads lists again
@@ -60,7 +60,7 @@ type Resolution struct {
 	chosen  choice // of the family, where it is among the changes
 }
 
-// Begin closes what is open, and checks that all of it is available.
+// Begin chooses the open versions, and checks that all versions are available.
 func Begin(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
 	r := &Resolution{Changes: slices.Clone(ask.Changes), Installed: installed, Solver: by, family: ask.Family, ifThere: ask.IfThere}
 	var err error
@@ -82,7 +82,7 @@ func Begin(ctx context.Context, v host.View, ask Request, installed map[string]S
 	return r, r.Check(ctx, v)
 }
 
-// Resolve closes what is open, asks the packager what else would change, and adds that.
+// Resolve chooses the open versions, asks the packager what else would change, and adds those changes.
 func Resolve(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
 	r, err := Begin(ctx, v, ask, installed, by)
 	if err == nil {
@@ -128,8 +128,8 @@ func (r *Resolution) draw(ctx context.Context, v host.View) error {
 	return nil
 }
 
-// simulate asks the packager for what it would do. Where a dependency allows several versions of a part of the family it may
-// take the newest: then that part is asked for in the chosen version, and the packager is asked again.
+// simulate asks the packager for what it would do. If a dependency allows several versions of a part of the family, the
+// packager may take the newest: simulate then names that part in the chosen version, and asks again.
 func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) {
 	decided := false
 	for len(Due(r.Changes)) > 0 {
@@ -167,13 +167,13 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			}
 		}
 		if !more {
-			return moves, nil // mixed refuses what is still wrong
+			return moves, nil // mixed refuses parts that are still wrong
 		}
 	}
 	return nil, nil
 }
 
-// ask has the packager simulate changes. lost: it would remove an extra, which no change names and which the chosen source has.
+// ask has the packager simulate changes. lost says that it would remove an extra which no change names and which the chosen source has.
 func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Change) (moves []Move, lost bool, err error) {
 	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, r.pins())
 	named := Named(changes)
@@ -182,10 +182,10 @@ func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Ch
 	}), err
 }
 
-// decide leaves to the packager which parts of the family stay: dependencies in another version, and what the spec no longer asks for.
-// Of a driver's other flavour a dependency conflicts with what is asked for. And a part that was asked for by name may be another's
-// dependency: of branch 580 nvidia-persistenced is one of nvidia-compute-utils-580, of 570 one of that, too (test/listings). It returns
-// false where there are none, or where the packager has no answer without them either.
+// decide leaves it to the packager which parts of the family stay: dependencies in another version, and parts that the spec no
+// longer asks for. A dependency of the driver's other flavour conflicts with the parts asked for. And a part that was asked for
+// by name may also be a dependency: nvidia-persistenced is a dependency of nvidia-compute-utils in branches 580 and 570
+// (test/listings). decide returns false if there are no such parts, or if the packager finds no solution without them either.
 func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 	var dependencies, unasked, others []converge.Change
 	for _, c := range r.Changes {
@@ -209,7 +209,7 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 		_, lost, err = r.ask(ctx, v, append(others[:len(others):len(others)], c))
 		return lost, err
 	}
-	for _, c := range slices.Concat(dependencies, unasked) { // in this order: those may depend on these
+	for _, c := range slices.Concat(dependencies, unasked) { // in this order: the latter may depend on the former
 		stays := c
 		to, _ := r.family.fit(Parse(c.Before), r.chosen, r.Offers[c.Name])
 		to.Held, to.Auto = true, true
@@ -229,8 +229,8 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 	return true
 }
 
-// pins are those of the version that was just chosen: a version asked for as 580.* is exact only now, and the pins on disk
-// cannot say it. They count more than the pin on disk, which fits newer versions of the branch too.
+// pins returns pins for the chosen version: a version asked for as 580.* is exact only now, and the pins on disk cannot have
+// it. These pins precede the pin on disk, which also fits newer versions of the branch.
 func (r *Resolution) pins() []Pin {
 	if r.family == nil || r.chosen.own == "" {
 		return nil
@@ -240,7 +240,7 @@ func (r *Resolution) pins() []Pin {
 	return pins
 }
 
-// closeGroups fills in the versions of groups.
+// closeGroups chooses the versions of groups.
 func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[string]string) error {
 	groups := map[string][]int{} // GROUP=PATTERN
 	for i, c := range r.Changes {
@@ -256,7 +256,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 			members = append(members, r.Changes[i].Name)
 		}
 		chosen, site, ok := choose(members, cmp.Or(versions[group], pattern), r.Offers, r.Solver.Compare)
-		if !ok { // the others come in another version, too: see Family.with
+		if !ok { // the others get another version, too: see Family.with
 			chosen, site, ok = choose(members, pattern, r.Offers, r.Solver.Compare)
 		}
 		if !ok && !slices.ContainsFunc(members, func(m string) bool { return !slices.Contains(r.ifThere, m) }) {
@@ -284,7 +284,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 	return nil
 }
 
-// missing says that no one version of a group is available: which versions each member has, and from where.
+// missing returns the error that no version of a group is available for all members: it lists each member's versions and sources.
 func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern string, members []string) error {
 	what, words := strings.TrimSuffix(group+" "+pattern, " *"), r.Solver.Words()
 	if err := r.Solver.Hidden(ctx, v, what, pattern, members, r.Offers); err != nil {
@@ -356,7 +356,7 @@ func (r *Resolution) refused(name, why string) error {
 	}
 }
 
-// Unlike says in what a simulation, or what apt announces, differs from the changes; "" where it does exactly those.
+// Unlike says how a simulation, or apt's announcement, differs from the changes; "" if it does not.
 func (r *Resolution) Unlike(moves []Move) string {
 	tool, done := r.Solver.Name(), map[string]bool{}
 	for _, m := range moves {
@@ -382,7 +382,7 @@ func (r *Resolution) Unlike(moves []Move) string {
 	return ""
 }
 
-// Exactly asks the packager once more, and refuses anything else than the changes.
+// Exactly simulates once more, and refuses if the packager would do anything but the changes.
 func (r *Resolution) Exactly(ctx context.Context, v host.View) error {
 	moves, err := r.Solver.Simulate(ctx, v, r.Changes, r.Offers, nil)
 	if err != nil {
@@ -394,7 +394,7 @@ func (r *Resolution) Exactly(ctx context.Context, v host.View) error {
 	return nil
 }
 
-// Refused is the error of a transaction that would do anything else than the changes.
+// Refused returns the error for a transaction that would do anything but the changes.
 func Refused(tool, because string) error {
 	return &trouble.Error{
 		What:    "cannot change packages: " + tool + " would not do what was planned",
@@ -403,7 +403,7 @@ func Refused(tool, because string) error {
 	}
 }
 
-// Proven refuses where the database that was read after a transaction differs from the changes: an exit code alone proves nothing.
+// Proven returns an error if the database after a transaction differs from the changes: an exit code alone proves nothing.
 func Proven(tool string, changes []converge.Change, installed map[string]State) error {
 	var because []string
 	for _, c := range changes {
@@ -421,7 +421,7 @@ func Proven(tool string, changes []converge.Change, installed map[string]State) 
 	}
 }
 
-// From returns the changes from the states that are installed now: on the way back from a failure they are not as planned.
+// From returns the changes with the installed states as Before: in a rollback these differ from the plan.
 func From(installed map[string]State, changes []converge.Change) []converge.Change {
 	now := slices.Clone(changes)
 	for i, c := range now {

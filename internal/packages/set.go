@@ -19,48 +19,48 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Set is what all packages that a stage wants share: one reading of the packager's database, and who belongs together.
+// Set is shared by all packages that a stage wants: it has one reading of the packager's database, and says which packages belong together.
 type Set struct {
 	*Reading
 
 	wanted map[string]State
 	reads  []string          // files that the packager's lists are made from: see Lists
-	hold   map[string][]byte // what those files must contain, as far as that is known
+	hold   map[string][]byte // the content that these files must have, as far as it is known
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
 	spared [2][]string       // see Sparing
 
 	mu      sync.Mutex
-	splits  map[string]bool // by group, of one edition of the database: each package that is wanted asks
+	splits  map[string]bool // by group, for one edition of the database: a cache, since every wanted package asks
 	edition int
 	try     []string // see Advising
 }
 
-// NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
-// given to Lists: until lists are read again, available versions are unknown.
+// NewSet returns a set for the packages of one stage. reads are gpuadm's files from which the packager makes its lists, as for
+// Lists: until the lists are read again, the available versions are unknown.
 func NewSet(reads ...string) *Set {
 	return &Set{Reading: new(Reading), wanted: map[string]State{}, reads: reads}
 }
 
-// Sharing has the set read the database by r, together with others.
+// Sharing makes the set use the reading r, which others share.
 func (s *Set) Sharing(r *Reading) *Set {
 	s.Reading = r
 	return s
 }
 
-// Of says that the set's packages are part of a family, which goes in one version. nil: they are not.
+// Of says that the set's packages are part of a family, which must have one version. nil says that they are not.
 func (s *Set) Of(f *Family) *Set {
 	s.family = f
 	return s
 }
 
-// Sparing names packages that need not be installed (asFound), and packages that no source needs to have (ifThere).
+// Sparing names packages that may stay in the state found (asFound), and packages to leave out if no source has them (ifThere).
 func (s *Set) Sparing(asFound, ifThere []string) *Set {
 	s.spared = [2][]string{asFound, ifThere}
 	return s
 }
 
-// Holding says what the files that lists are made from must contain: until they do, the lists are stale.
+// Holding sets the content that the files about sources must have: until they have it, the lists are stale.
 func (s *Set) Holding(files map[string][]byte) *Set {
 	s.hold = files
 	return s
@@ -72,7 +72,7 @@ func (s *Set) InStream(name string) *Set {
 	return s
 }
 
-// ready says whether the packager can be asked for available versions.
+// ready returns nil if the packager knows the available versions.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Runs() {
 		return host.FirstBoot
@@ -97,7 +97,7 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 	return err
 }
 
-// versions says which own version the members of each group have that are not among the changes.
+// versions returns, by group, the own version of the members that are not among the changes.
 func (s *Set) versions(all map[string]State, changes []converge.Change) map[string]string {
 	own := map[string]string{}
 	for name, wanted := range s.wanted {
@@ -112,8 +112,8 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 	return own
 }
 
-// agreed is the one version that all packages which the spec asks for of the family have, where each has one that it asks for:
-// then only others of the family differ, and follow them. "" where they do not agree.
+// agreed returns the version that all packages of the family share which the spec asks for, if it is one that the spec allows:
+// then the other packages of the family follow it. "" if they do not agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {
 		if group, _, ok := wanted.open(); !ok || group != s.family.Group {
@@ -128,8 +128,8 @@ func (s *Set) agreed(all map[string]State) (own string) {
 	return own
 }
 
-// split says whether the installed members of a group, with the rest of its family, had several versions of their own when
-// last read, or one of the family was not wholly installed: each may be asked for, and still they do not work together.
+// split says whether the installed members of a group, with the rest of its family, had several own versions at the last
+// reading, or one of the family was not wholly installed: each may meet the spec, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()
@@ -171,34 +171,33 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 // dnfConf may have sections about repositories, too: dnf.conf(5).
 const dnfConf = "/etc/dnf/dnf.conf"
 
-// SourceFolders hold the files of the machine that say where packages come from.
+// SourceFolders returns the folders with the machine's files about sources.
 func SourceFolders() []string {
 	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/", dnfConf, "/etc/yum/vars/", "/etc/dnf/vars/"}
 }
 
-// A System is what a distribution says of itself, its architecture (amd64, arm64) and the contents of its files about sources:
+// A System has a distribution's os-release, its architecture (amd64, arm64) and the contents of its files about sources:
 // see SourceFolders.
 type System struct {
 	ID, Version, Arch string
 	Files             map[string][]byte
 }
 
-// A Lack is something that packages depend on and that no file of the machine enables: a repository of dnf's, or
-// components of apt's archive.
+// A Lack is a dnf repository, or components of apt's archive, that packages depend on and that no file of the machine enables.
 type Lack struct {
 	Name    string // epel; contrib, non-free
-	Enabled bool   // by the distribution's package in Release, which is to stay
-	Try     string // what enables it: a command, or what to edit
+	Enabled bool   // by the distribution's package in Release, which must stay
+	Try     string // how an operator enables it: a command, or an edit
 
-	File    string // a file by gpuadm that enables it as well, with Data; "" where there can be none
+	File    string // gpuadm's file that would enable it, with Data; "" if there can be none
 	Data    []byte
-	Release *Release // the package that enables it as well; nil where there is none
+	Release *Release // the package that would enable it; nil if there is none
 }
 
-// A Release is a package of the distribution that brings the file of a repository.
+// A Release is a package of the distribution that installs the file of a repository.
 type Release struct{ Package, File, Key string }
 
-// Unavailable says that a repository cannot be enabled by us; nil if it can.
+// Unavailable returns an error if gpuadm cannot enable the repository.
 func (l Lack) Unavailable() error {
 	if l.File != "" || l.Release != nil {
 		return nil
@@ -209,10 +208,10 @@ func (l Lack) Unavailable() error {
 	}
 }
 
-// OurFiles begins the names of our files about sources.
+// OurFiles begins the names of gpuadm's files about sources.
 const OurFiles = "gpuadm-"
 
-// FilesIn are the names of others' files in a folder that end in one of the ends.
+// FilesIn returns the names of other tools' files in a folder that have one of the ends.
 func FilesIn(s System, folder string, ends ...string) (names []string) {
 	for name := range s.Files {
 		if path.Dir(name) == folder && slices.Contains(ends, path.Ext(name)) && !strings.HasPrefix(path.Base(name), OurFiles) {
@@ -223,8 +222,8 @@ func FilesIn(s System, folder string, ends ...string) (names []string) {
 	return names
 }
 
-// Enabled wants what lacks to be enabled, by our files and the distribution's packages; undo removes all of it.
-// packager is what Detect returned.
+// Enabled wants the lacks enabled by gpuadm's files and the distribution's packages; undo removes all of these. packager is
+// Detect's result.
 func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error) {
 	p, files := r.named(packager), EnabledBy(lacks)
 	var wants []converge.Want
@@ -246,7 +245,7 @@ func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error
 
 func (l Lack) Why() string { return "the driver's packages depend on " + l.Name }
 
-// EnabledBy are the files that enable what lacks: ours, and those that the distribution's packages bring.
+// EnabledBy returns the files that enable the lacks: gpuadm's, and those that the distribution's packages install.
 func EnabledBy(lacks []Lack) (files []string) {
 	for _, l := range lacks {
 		switch {
@@ -259,7 +258,7 @@ func EnabledBy(lacks []Lack) (files []string) {
 	return files
 }
 
-// Advising has the set say what to do about what lacks, where packages are not found.
+// Advising adds to errors about missing packages how an operator enables the lacks.
 func (s *Set) Advising(lacks []Lack) *Set {
 	for _, l := range lacks {
 		if !l.Enabled {
@@ -280,5 +279,5 @@ func (s *Set) advised(err error) error {
 	return &with
 }
 
-// ErrExcluded is of packages that the packager's own configuration excludes: no further repository helps.
+// ErrExcluded reports packages that the packager's own configuration excludes: another repository does not help.
 var ErrExcluded = errors.New("excluded by the packager's configuration")

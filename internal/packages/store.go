@@ -17,9 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Prune removes from Store the packages whose versions none of the changes names, and that are not installed either: a
-// package that no source has any more would have no way back from the next apply. needed is what undo may still roll back.
-// A file without a package's name stays.
+// Prune removes from Store the packages whose versions none of the changes names, and that are not installed either: a package
+// that no source has any more could not be rolled back by the next apply. needed are the changes that undo may still revert. A
+// file that is not named like a package stays.
 func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 	files := slices.DeleteFunc(ListOf(h, Store), func(name string) bool { return path.Ext(name) != ".deb" && path.Ext(name) != ".rpm" })
 	if len(files) == 0 {
@@ -55,13 +55,13 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 	return err
 }
 
-// ListOf returns the names in a folder, none if it is not there.
+// ListOf returns the names in a folder, none if it is missing.
 func ListOf(v host.View, dir string) []string {
 	names, _ := v.ReadDir(dir)
 	return names
 }
 
-// ReadAll reads files, those that are there. Where one cannot be read it goes on, and returns an error as well.
+// ReadAll reads the files that exist. If it cannot read one it continues, and also returns an error.
 func ReadAll[T any](v host.View, files []string, parse func(file string, data []byte) []T) (all []T, err error) {
 	for _, file := range files {
 		data, failed := v.ReadFile(file)
@@ -74,10 +74,10 @@ func ReadAll[T any](v host.View, files []string, parse func(file string, data []
 	return all, err
 }
 
-// Store is the folder that what gets replaced is fetched to.
+// Store is the folder for copies of packages that get replaced.
 const Store = converge.Home + "/packages"
 
-// Folder makes our folder where it is missing. It is for root alone: what lies in it gets installed.
+// Folder makes Store if it is missing. Only root may write there, since gpuadm installs from it.
 func Folder(h host.Host) error {
 	for _, dir := range []string{converge.Home, Store} {
 		_, err := h.Stat(dir)
@@ -91,8 +91,8 @@ func Folder(h host.Host) error {
 	return nil
 }
 
-// Lost says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
-// packages that were asked for half is nothing: if one cannot go back, none does. They do without a dependency of before.
+// Lost marks replaced packages whose version is no longer available: neither from an offer, as a rollback would ask, nor as a
+// file in Store. If one of the packages asked for cannot be restored, none is; they do not need their earlier dependencies.
 func (r *Resolution) Lost(again map[string][]Offer, file func(name, version string) bool) {
 	whole := ""
 	for i, c := range r.Changes {
@@ -117,7 +117,7 @@ func (r *Resolution) Lost(again map[string][]Offer, file func(name, version stri
 	}
 }
 
-// Replaced names the packages whose installed version goes away.
+// Replaced names the packages whose installed version gets replaced.
 func (r *Resolution) Replaced() (names []string) {
 	for _, c := range r.Changes {
 		if before := Parse(c.Before); before.Installed() && before.Version != Parse(c.After).Version {
@@ -127,9 +127,9 @@ func (r *Resolution) Replaced() (names []string) {
 	return names
 }
 
-// Unkept warns of packages that get replaced without a copy in Store. The transaction goes on without them, forwards and back:
-// a repository that does not answer must not stop a repair. err is of the fetch, and returned only where the run was stopped.
-// What the plan has named as lost it does not name again, nor what is broken.
+// Unkept warns of packages that get replaced without a copy in Store. The transaction continues, and so would a rollback: a
+// repository that does not answer must not stop a repair. err is the fetch's error; Unkept returns it only if the run was
+// stopped. It does not name packages that the plan has marked as lost, nor broken ones.
 func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
 	names := r.Replaced()
 	for _, c := range r.Changes {

@@ -19,14 +19,14 @@ type thing struct {
 	pkg string
 }
 
-// New builds the thing again from its name. The things of one run share a reading of the packager's database: what one
-// transaction has changed is read again for all.
+// New builds the thing from its name, for undo. The things of one run share a reading of the packager's database: after a
+// transaction it is read once for all.
 func New(name string, database *Reading) converge.Thing {
 	return thing{NewSet().Sharing(database), name}
 }
 
-// Want wants a package in a version that may be left open, held and marked as to says. A package that is wanted is not
-// automatic, unless to says so.
+// Want wants a package in a version, which may be open, with the hold and the mark of to. A wanted package is not automatic,
+// unless to says so.
 func Want(set *Set, name string, to State, why string) converge.Want {
 	set.wanted[name] = to
 	spared := slices.Contains(set.spared[0], name)
@@ -38,23 +38,23 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 	}}
 }
 
-// to returns the desired state of a package that was found in a state.
+// to returns the desired state of a package in the state found.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	group, pattern, isOpen := wanted.open()
 	switch _, _, open := found.open(); {
 	case open, isOpen && pattern == "*" && !wanted.Held && found.Installed() && found.Broken == "":
-		return found.String(), nil // any will do, and whatever it was installed for
+		return found.String(), nil // any version will do, with any automatic mark
 	case found.meets(wanted) && !(isOpen && s.split(group)):
 		held := found.Held
 		found = found.marked(wanted)
-		found.Held = held || wanted.Held // others' hold where we want it anyway is no harm
+		found.Held = held || wanted.Held // another tool's hold is no harm if gpuadm wants one anyway
 		return found.String(), nil
 	}
 	wanted.Held = wanted.Held || found.Held
 	return wanted.String(), nil
 }
 
-// Guards has an operator allow the change of a package that another tool holds, also as not installed.
+// Guards requires an operator's permission to change a package that another tool holds, also one held as not installed.
 func (t thing) Guards(found, left, after converge.State) (allow, who string) {
 	is, was, to := Parse(found), Parse(left), Parse(after)
 	switch same := is.Version == to.Version && is.Installed() == to.Installed(); {
@@ -97,8 +97,8 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 	return m.Transact(ctx, h, changes)
 }
 
-// refresh reads the lists again where our files about repositories have changed since and a version is in no file here: on the way back
-// these files are restored first. Where no list can be read, the transaction says what it lacks.
+// refresh reads the lists again if gpuadm's files about repositories have changed since and Store lacks a version: a rollback
+// restores these files first. If no list can be read, the transaction reports what is missing.
 func refresh(ctx context.Context, h host.Host, m Packager, changes []converge.Change) error {
 	if !slices.ContainsFunc(Due(changes), func(c converge.Change) bool {
 		after := Parse(c.After)
@@ -116,7 +116,7 @@ func refresh(ctx context.Context, h host.Host, m Packager, changes []converge.Ch
 	return err
 }
 
-// Lacks returns the changes to versions that no repository has, and no file here: undo refuses them.
+// Lacks returns the changes to versions that neither a repository nor Store has: undo refuses them.
 func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
 	m, err := t.set.packager(v)
 	if err != nil {
@@ -131,11 +131,11 @@ func (t thing) Lacks(ctx context.Context, v host.View, pending []converge.Change
 	return slices.DeleteFunc(r.Changes, func(c converge.Change) bool { return c.Lost == "" }), err
 }
 
-// TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
-// way: it is in one of our two versions. Marks that were set or lifted outside gpuadm stay, and so does another version.
+// TakeOut reverts gpuadm's change of a package whose marks have changed since, or that a transaction left incomplete: the package
+// has one of the change's two versions. Marks that were set or cleared outside gpuadm stay, and so does any other version.
 func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
-	half := is.Broken != "" && is.Version == Nowhere // unpacked for the first time, and not to its end
+	half := is.Broken != "" && is.Version == Nowhere // unpacked for the first time, and incomplete
 	switch {
 	case half || is.Version == was.Version || is.Version == made.Version:
 	case before == after:
@@ -155,8 +155,8 @@ func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest c
 	return was.String(), nil, nil
 }
 
-// Resolve closes what was left open and adds what is drawn along. A package in a version that is asked for stays there, so
-// that a converged machine asks no packager.
+// Resolve chooses the open versions and adds the dependencies. A package whose version meets the spec stays, so a converged
+// machine asks no packager.
 func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
 	var converged, due []converge.Change
 	for _, c := range pending {
@@ -198,8 +198,8 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	return slices.Concat(converged, found), t.set.advised(err)
 }
 
-// brings fills in which kernel modules changes bring or take away: what the catalog says of those that are asked for, and what the files say
-// of those that are installed. A change of marks brings none.
+// brings fills in the kernel modules that changes install or remove: from the catalog for packages asked for, from the files of
+// installed packages. A change of marks has none.
 func brings(ctx context.Context, v host.View, m Packager, changes []converge.Change) error {
 	var ask []string
 	for i, c := range changes {
@@ -222,8 +222,8 @@ func brings(ctx context.Context, v host.View, m Packager, changes []converge.Cha
 	return err
 }
 
-// modulesIn names NVIDIA's kernel modules that files are, or that DKMS builds of them: dkms(8) has the sources of nvidia 580.95.05 in
-// /usr/src/nvidia-580.95.05. Those of the driver count as nvidia, since they are loaded with it.
+// modulesIn names NVIDIA's kernel modules among files, and those that DKMS builds from them: dkms(8) has the sources of nvidia
+// 580.95.05 in /usr/src/nvidia-580.95.05. All modules of the driver count as nvidia, since they are loaded with it.
 func modulesIn(files []string) (modules []string) {
 	for _, file := range files {
 		name := path.Base(file)
@@ -251,19 +251,19 @@ const storage = "nvidia-fs" // GPUDirect Storage's module, which has versions of
 
 // State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
 //
-// A version wanted may be left open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"),
-// or the beginning of a version and ".*" ("580.*"), or "*". All members of a group get the same version of their own,
-// the newest that each of them has a candidate for. "removed" is an open state too: what then remains of the package
-// (its configuration, or nothing) is for the packager to say. Resolve closes what was left open.
+// A wanted version may be open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"), or the
+// beginning of a version and ".*" ("580.*"), or "*". All members of a group get the same own version, the newest for which each
+// has a candidate. "removed" is an open state too: the packager decides what remains of the package (its configuration, or
+// nothing). Resolve replaces open states by exact ones.
 type State struct {
 	Version string // as the packager writes it, epoch and revision included: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
 	Held    bool   // held by apt-mark, locked by dnf versionlock
-	Auto    bool   // installed for others' sake; apt only: dnf keeps that to itself
+	Auto    bool   // installed as a dependency; apt only: dnf has its own record
 	Broken  string // "", half-configured, half-installed, unpacked, triggers-awaited, …: dpkg's words; config-files: removed
 }
 
 const (
-	removed     = "removed"      // as a Version: not to be installed, whatever remains
+	removed     = "removed"      // as a Version: to be removed, whatever remains
 	Nowhere     = "-"            // as a Version: not installed, but held so
 	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
@@ -300,18 +300,18 @@ func (s State) String() converge.State {
 	return converge.State(out)
 }
 
-// Installed says whether the package is there, be it broken.
+// Installed says whether the package is installed, even if broken.
 func (s State) Installed() bool {
 	return s.Version != "" && s.Version != Nowhere && s.Version != removed && s.Broken != ConfigFiles
 }
 
-// open returns the group and pattern of a version that was left open.
+// open returns the group and pattern of an open version.
 func (s State) open() (group, pattern string, ok bool) {
 	group, pattern, ok = strings.Cut(s.Version, "=")
 	return group, pattern, ok
 }
 
-// meets says whether a package in state s has the version that the other state asks for, and is whole.
+// meets says whether a package in state s has the version that the other state asks for, and is wholly installed.
 func (s State) meets(wanted State) bool {
 	if !s.Installed() || s.Broken != "" {
 		return false
@@ -328,7 +328,7 @@ func (s State) marked(as State) State {
 	return s
 }
 
-// Own returns a package's own version: that of the driver or toolkit in it, without the packager's epoch and revision.
+// Own returns a package's own version, that is the version of the driver or toolkit in it, without the packager's epoch and revision.
 // 3:580.95.05-1.el9 and 580.95.05-0ubuntu1 are both 580.95.05.
 func Own(version string) string {
 	version = version[strings.IndexByte(version, ':')+1:]

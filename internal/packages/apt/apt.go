@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apt is the packager of Debian and Ubuntu: what apt and dpkg know and say, and how gpuadm runs them.
+// Package apt is the packager of Debian and Ubuntu: it reads the databases and the output of apt and dpkg, and runs both.
 package apt
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// apt speaks for dpkg and apt.
+// apt implements packages.Packager with dpkg and apt.
 type apt struct {
 	wait time.Duration // for a lock that another apt holds
 }
 
-// New returns what manages the machine by apt.
+// New returns the packager for apt.
 func New() packages.Packager { return apt{wait: packages.LockWait} }
 
 func (apt) Name() string     { return "apt" }
@@ -55,17 +55,17 @@ func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]pa
 	return a, nil
 }
 
-// Repair has dpkg finish what it was interrupted in.
+// Repair has dpkg finish the work in which it was interrupted.
 func (a apt) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
 	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 }
 
-// readOnly keeps apt from writing its caches while it is only asked. One that is younger than all that it is made of is read, since apt
-// does not write it then: without any, apt reads all lists for each answer. What it is made of: CheckValidity in apt-pkg/pkgcachegen.cc.
-// Settings say which lists count. gpuadm's own do not, and it writes them between two questions: so the times of the others' files count,
-// and not that of their folder.
+// readOnly keeps apt from writing its caches when gpuadm only queries it. A cache that is younger than all its inputs is used,
+// since apt does not write that; without a cache apt reads all lists for each answer. Its inputs: CheckValidity in
+// apt-pkg/pkgcachegen.cc. apt's settings are an input too, since they select lists. gpuadm's own settings select none, and it
+// writes them between two queries: so the times of the other files count, and not that of their folder.
 func readOnly(v host.View) (options []string) {
 	const packagesToo, lists = "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin"
 	made := []string{aptLists, "/etc/apt", "/etc/apt/sources.list.d", dpkgArch, "/var/lib/dpkg/info/apt.list"}
@@ -85,8 +85,8 @@ func readOnly(v host.View) (options []string) {
 	return options
 }
 
-// younger says whether a file was written after others: after folders and the files in them, too. Of those the time that they were given
-// counts, as it does for apt: see TouchList.
+// younger says whether a file was written after others, which may be folders with their files. Of the others the modification
+// time counts, as for apt: see TouchList.
 func younger(v host.View, file string, others ...string) bool {
 	made, err := v.Stat(file)
 	after := func(at time.Time) bool { return err != nil || at.After(made.Mtime) }
@@ -103,14 +103,14 @@ func younger(v host.View, file string, others ...string) bool {
 	return err == nil
 }
 
-// options make apt do all that its arguments say, and never ask: apt-get(8), dpkg(1).
+// options make apt do all that its arguments say, without questions: apt-get(8), dpkg(1).
 func (a apt) options() []string {
 	return []string{
 		"-y", "-q",
 		"--no-install-recommends",
 		"--allow-downgrades", // an exact version may be an older one
 		"--allow-change-held-packages",
-		"-o", "APT::Ignore-Hold=true", // apt.conf(5): it names the held packages that a change needs too, and gpuadm asks the operator
+		"-o", "APT::Ignore-Hold=true", // apt.conf(5): apt then also lists held packages that a change needs, and gpuadm asks the operator
 		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept without a question
 		"-o", "Dpkg::Use-Pty=0",
@@ -123,7 +123,7 @@ func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
 }
 
-// again runs a command that may find a lock held, until it is free or the wait ends.
+// again repeats a command that finds a lock held, until the lock is free or the wait ends.
 func (a apt) again(ctx context.Context, h host.Host, argv ...string) error {
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
 	return err
@@ -137,7 +137,7 @@ func install(name string, to packages.State) string {
 	return name + "-"
 }
 
-// Compare orders versions as dpkg does: deb-version(7). What is no version of Debian's comes before all that are, as text.
+// Compare orders versions as dpkg does: deb-version(7). A text that is no Debian version sorts before all versions.
 func (apt) Compare(a, b string) int {
 	x, errA := version.NewVersion(a)
 	y, errB := version.NewVersion(b)
@@ -152,13 +152,13 @@ func (apt) Compare(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// Who holds which lock, in the words of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock in lib/dpkg/file.c).
+// The messages about a held lock of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock in lib/dpkg/file.c).
 var (
 	markHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
 	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
 )
 
-// explain says of apt or dpkg that failed what a person can act on.
+// explain turns a failure of apt or dpkg into an error that an operator can act on.
 func explain(v host.View, out string, err error) error {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) {
@@ -186,14 +186,14 @@ func explain(v host.View, out string, err error) error {
 		return t
 	}
 	if len(t.Because) == 0 {
-		t.Because = packages.Tail(out, 6) // which packages do not go together apt says there
+		t.Because = packages.Tail(out, 6) // there apt names the packages that conflict
 	}
 	t.Try = append(t.Try, "apt-get check, which says whether anything is broken", "apt-cache policy PACKAGE, which says which versions there are, and where", "apt-get update, if the repository has changed since")
 	return t
 }
 
-// dpkgFailed says which packages a dpkg that failed has left half done, by its database, with the words of the first one's
-// script and what its compiler said. It returns false where dpkg has not run, or left nothing.
+// dpkgFailed names the packages that a failed dpkg has left half installed, by its database, and adds the output of the first
+// package's script and of its compiler. It returns false where dpkg has not run, or left no such package.
 func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	d, err := readDpkg(v)
 	if err != nil || !strings.Contains(said, "dpkg") {
@@ -241,7 +241,7 @@ func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	return true
 }
 
-// Describe is Packager's. apt-cache prints what it knows, and fails where it does not know one: no list says a digest then.
+// Describe is Packager's. apt-cache prints the packages that it knows, and fails if it does not know one of them: no list has its digest then.
 func (apt) Describe(ctx context.Context, v host.View, names []string) (map[string]packages.Description, error) {
 	d, err := readDpkg(v)
 	if err != nil {

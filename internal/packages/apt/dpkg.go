@@ -20,9 +20,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Where dpkg and apt keep what they know: dpkg(1) and apt-get(8), "FILES".
+// Where dpkg and apt keep their databases: dpkg(1) and apt-get(8), "FILES".
 const (
-	dpkgUpdates  = "/var/lib/dpkg/updates" // what dpkg has not yet taken over into status: it was interrupted
+	dpkgUpdates  = "/var/lib/dpkg/updates" // changes that an interrupted dpkg has not yet merged into status
 	dpkgArch     = "/var/lib/dpkg/arch"
 	aptExtStates = "/var/lib/apt/extended_states"
 )
@@ -30,7 +30,7 @@ const (
 // A dpkg is dpkg's database, by name; foreign ones are "name:arch".
 type dpkg struct {
 	packages    map[string]packages.State
-	read        [][]byte // what it was read from: see details
+	read        [][]byte // the texts that it was read from: see details
 	native      string   // architecture
 	interrupted bool
 }
@@ -47,10 +47,10 @@ func readDpkg(v host.View) (dpkg, error) {
 	return d, d.beside(v)
 }
 
-// each is how many bytes a paragraph of the status file has, or mostly more.
+// each is a low estimate of the bytes in a paragraph of the status file.
 const each = 800
 
-// beside adds what lies beside the status file.
+// beside adds the files beside the status file.
 func (d *dpkg) beside(v host.View) error {
 	updates, err := updatesLeft(v)
 	if err != nil {
@@ -73,8 +73,8 @@ func (d *dpkg) beside(v host.View) error {
 	return nil
 }
 
-// readStates reads the states of all packages, and nothing that details could tell. The status file has 1 to 2 MB on most machines: an
-// apply that has nothing to do is not to hold it in memory.
+// readStates reads the states of all packages, and none of the details. The status file has 1 to 2 MB on most machines: an
+// apply that has nothing to do should not hold it in memory.
 func readStates(v host.View) (map[string]packages.State, error) {
 	list, _ := v.ReadFile(dpkgArch)
 	info, err := v.Stat(packages.DpkgStatus)
@@ -88,8 +88,8 @@ func readStates(v host.View) (map[string]packages.State, error) {
 	return d.packages, err
 }
 
-// pieces adds the status file piece by piece, each up to the end of its last paragraph. It returns false where the file has to be read at
-// once: it was replaced meanwhile, as dpkg does, or a paragraph is longer than a piece.
+// pieces adds the status file piece by piece, each up to the end of its last paragraph. It returns false where the file has to
+// be read whole: dpkg has replaced it meanwhile, or a paragraph is longer than a piece.
 func (d *dpkg) pieces(v host.View, of host.Info) bool {
 	piece := make([]byte, 32<<10)
 	held := 0 // bytes of a paragraph whose end is in the next piece
@@ -110,11 +110,11 @@ func (d *dpkg) pieces(v host.View, of host.Info) bool {
 		d.add(text[:end])
 		held = copy(piece, text[end:])
 	}
-	is, err := view.Machine(v).Stat(packages.DpkgStatus) // a snapshot would say what it said before
+	is, err := view.Machine(v).Stat(packages.DpkgStatus) // a snapshot would repeat its first answer
 	return err == nil && is.Size == of.Size && is.Ctime.Equal(of.Ctime)
 }
 
-// updatesLeft are the files that a dpkg leaves which is interrupted; beside them it writes tmp.i, which does not count yet.
+// updatesLeft lists the files that an interrupted dpkg has left; beside them dpkg writes tmp.i, which does not count yet.
 func updatesLeft(v host.View) ([]string, error) {
 	names, err := v.ReadDir(dpkgUpdates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +123,8 @@ func updatesLeft(v host.View) ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return strings.Trim(name, "0123456789") != "" }), nil
 }
 
-// nativeArch is the first line of dpkg's list of architectures, or dpkg's own: without foreign ones there is no list.
+// nativeArch returns the first line of dpkg's list of architectures, which exists only with foreign ones, else the dpkg
+// package's own.
 func nativeArch(v host.View, status []byte) string {
 	if list, err := v.ReadFile(dpkgArch); err == nil {
 		if first := strings.Fields(string(list)); len(first) > 0 {
@@ -192,8 +193,8 @@ func entryOf(paragraph []byte) (e entry) {
 	return e
 }
 
-// add takes over what paragraphs say. A later one replaces an earlier one. Names and versions, of which there are many, share a
-// string: about a 24th of the text.
+// add adds the entries of paragraphs. A later entry replaces an earlier one. All names and versions share one string, which has
+// about a 24th of the text's size.
 func (d *dpkg) add(text []byte) {
 	var kept strings.Builder
 	kept.Grow(len(text) / 24)
@@ -209,8 +210,8 @@ func (d *dpkg) add(text []byte) {
 	}
 }
 
-// details says more of a package than its state. Few are asked for, and only where something is to change: so no look pays for
-// them, and they are looked up in the text.
+// details returns the whole entry of a package. gpuadm asks for few entries, and only where packages are to change: so details
+// searches the text, and a look does not parse them.
 func (d *dpkg) details(name string) (last entry) {
 	for _, text := range d.read {
 		for e := range entries(text) {
@@ -259,8 +260,8 @@ func dpkgState(version string, status []byte) packages.State {
 	return st
 }
 
-// without says what remains of a package once it is removed: dpkg keeps a package's entry as long as it has
-// configuration files, or a script that is to be run when it is purged.
+// without returns the state of a package after its removal: dpkg keeps a package's entry as long as it has configuration files,
+// or a script to run when it is purged.
 func (d *dpkg) without(v host.View, name string) converge.State {
 	p := d.packages[name]
 	if !p.Installed() {
@@ -269,7 +270,7 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 	more := d.details(name)
 	remains := more.conffiles
 	bare, _, _ := strings.Cut(name, ":")
-	for _, script := range []string{bare, bare + ":" + string(more.arch)} { // with the architecture where it can be installed for several
+	for _, script := range []string{bare, bare + ":" + string(more.arch)} { // the name has the architecture if the package can be installed for several
 		if _, err := v.Stat("/var/lib/dpkg/info/" + script + ".postrm"); err == nil {
 			remains = true
 		}
@@ -280,7 +281,7 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 	return ""
 }
 
-// mark takes over apt's automatic marks.
+// mark adds apt's automatic marks.
 func (d *dpkg) mark(text []byte) {
 	for e := range entries(text) {
 		name := d.key(e.name, e.arch)
@@ -318,7 +319,7 @@ func fields(paragraph []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// endOfField is where the first line that neither continues a field nor is a comment begins.
+// endOfField returns where the field ends: at the first line that neither continues it nor is a comment.
 func endOfField(text []byte) int {
 	for at := 0; ; {
 		line := bytes.IndexByte(text[at:], '\n') + 1

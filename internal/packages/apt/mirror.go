@@ -19,7 +19,7 @@ import (
 // aptIndex is the list of the packages in the folder of a mirror.
 const aptIndex = "Packages"
 
-// apart is the machine for an apt that has lists, sources, pins and a database of its own: nothing of the machine's changes.
+// apart is the machine for an apt with its own lists, sources, pins and database: the machine's files do not change.
 type apart struct {
 	host.Host
 	conf string
@@ -41,8 +41,8 @@ func (a apart) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	return a.Host.AskAbout(ctx, files, a.argv(argv)...)
 }
 
-// Gather has apt itself resolve and fetch. For apt nothing is installed that a source has: so a machine that has only what the
-// distribution's smallest image has, or less, finds all dependencies in the folder.
+// Gather has apt itself resolve and fetch. It hides from apt all installed packages that a source has: so a machine with the
+// distribution's smallest image, or less, finds all dependencies in the folder.
 func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]string, error) {
 	p, err := a.apart(ctx, h, g)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	return files, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
 }
 
-// apart writes what apt needs of its own, and the machine's sources with those that the mirror is made from.
+// apart writes the files for such an apt, and the machine's sources with those that the mirror is made from.
 func (a apt) apart(ctx context.Context, h host.Host, g packages.Gathering) (p apart, err error) {
 	p = apart{h, g.Work + "/apt.conf"}
 	if _, err := h.Do(ctx, "mkdir", "-p", g.Work+"/state/lists/partial", g.Work+"/cache/archives/partial", g.Work+"/sources", g.Work+"/pins"); err != nil {
@@ -98,7 +98,7 @@ func (a apt) apart(ctx context.Context, h host.Host, g packages.Gathering) (p ap
 	}
 	files := map[string][]byte{
 		g.Work + "/status": nil,
-		// Without a package installed no order of packages can be configured at once. Nothing is configured here.
+		// With no package installed apt finds no order for immediate configuration. Nothing is configured here.
 		p.conf: fmt.Appendf(nil, `Dir::State "%[1]s/state";
 Dir::State::status "%[1]s/status";
 Dir::Cache "%[1]s/cache";
@@ -118,7 +118,7 @@ APT::Immediate-Configure "false";
 		}
 	}
 	for _, r := range g.Repos {
-		// What is kept out is matched with each package there is, which takes apt long. A mirror's other sources are the operator's choice.
+		// apt matches a pin that excludes packages with every package, which takes long. A mirror's other sources are the operator's choice.
 		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool { return p.Priority < 0 })
 		if len(r.Pins) > 0 {
 			files[g.Work+"/pins/"+r.ID] = preferences(r)
@@ -140,8 +140,8 @@ APT::Immediate-Configure "false";
 	return p, nil
 }
 
-// bare writes a database in which only those packages are installed that no source has, and they depend on nothing: where a
-// package came from a file, none can bring it from the network.
+// bare writes a database in which only the packages are installed that no source has, without dependencies: a package that came
+// from a file cannot be fetched from a source.
 func (a apart) bare(ctx context.Context, file string) ([]byte, error) {
 	out, err := a.Ask(ctx, "apt-cache", "--no-all-names", "pkgnames")
 	if err != nil {
@@ -184,7 +184,7 @@ type debFile struct {
 	stanza  []byte // of the index
 }
 
-// archives are the files of NAME=VERSION.
+// archives returns the files for NAME=VERSION.
 func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
 	if len(what) == 0 {
 		return nil, nil
@@ -211,7 +211,7 @@ func (a apart) archives(ctx context.Context, what []string) (all []debFile, err 
 	return all, nil
 }
 
-// archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and SHA-256 is the digest that counts.
+// archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and only its SHA-256 digest counts.
 func archiveOf(paragraph []byte) (one debFile) {
 	e := entryOf(paragraph)
 	for key, value := range fields(paragraph) {
@@ -227,8 +227,8 @@ func archiveOf(paragraph []byte) (one debFile) {
 	return one
 }
 
-// kept are the packages of an earlier mirror, beside those that are wanted now. What is damaged is not kept, nor what differs from a
-// wanted one by its epoch alone: the two would have one file's name.
+// kept returns the packages of an earlier mirror, beside those that are wanted now. It leaves out damaged files, and packages
+// that differ from a wanted package only by the epoch: the two files would have the same name.
 func kept(v host.View, dir string, wanted []debFile) (all []debFile) {
 	index, err := v.ReadFile(path.Join(dir, aptIndex))
 	if err != nil {
@@ -244,7 +244,7 @@ func kept(v host.View, dir string, wanted []debFile) (all []debFile) {
 	return all
 }
 
-// fetch brings files into the folder: those of an earlier run as links, the others by apt.
+// fetch gets files into the folder: it links those of an earlier run, and apt downloads the others.
 func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) error {
 	var want []debFile
 	var what []string
@@ -273,7 +273,7 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 	}
 	for _, one := range want {
 		if one.fetched != one.Name {
-			// Over a file that a killed run has left, and that differs.
+			// It may replace a different file that a killed run has left.
 			if _, err := a.Do(ctx, "mv", "-fT", "--", path.Join(g.Into, one.fetched), path.Join(g.Into, one.Name)); err != nil {
 				return err
 			}
@@ -288,7 +288,7 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 }
 
 // Sign writes InRelease, which has the digest of the index: see https://wiki.debian.org/DebianRepository/Format and apt's
-// apt-pkg/deb/debmetaindex.cc, which wants a date.
+// apt-pkg/deb/debmetaindex.cc, which requires a date.
 func (a apt) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 	is, err := packages.Digest(h, path.Join(dir, aptIndex))
 	if err != nil {
@@ -303,7 +303,7 @@ func (a apt) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 	return []string{name}, h.WriteFile(path.Join(dir, name), signed, host.Attr{Mode: 0o644})
 }
 
-// Configs unpacks headers. Where they have no configuration, as those of other kernels' builders may, the compiler is not known.
+// Configs unpacks headers. Headers of other builders' kernels may have no configuration: then the compiler is not known.
 func (a apt) Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error) {
 	found := map[string]string{}
 	for kernel, name := range headers {

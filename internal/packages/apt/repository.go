@@ -26,7 +26,7 @@ func aptSource(r packages.Repository) string {
 
 func aptPins(r packages.Repository) string { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
 
-// aptKeyring is binary, as every apt takes it; a key that is known by its file's digest stays armored.
+// aptKeyring names a binary file, which every apt reads; a key that the spec names by its file's digest stays armored.
 func aptKeyring(r packages.Repository) string {
 	end := ".gpg"
 	if strings.HasPrefix(r.Fingerprint, "sha256:") {
@@ -35,8 +35,8 @@ func aptKeyring(r packages.Repository) string {
 	return "/etc/apt/keyrings/gpuadm-" + r.ID + end
 }
 
-// Repositories are deb822 files, so that Signed-By can say which key counts: a key in trusted.gpg.d would be trusted
-// for every repository. See sources.list(5), apt_preferences(5).
+// Repositories wants a deb822 file for each repository, so that Signed-By can name its key: apt would trust a key in
+// trusted.gpg.d for every repository. See sources.list(5), apt_preferences(5).
 func (a apt) Repositories(database *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
 	if len(repos) == 0 {
 		return nil, nil
@@ -90,10 +90,10 @@ func preferences(r packages.Repository) []byte {
 	return fmt.Appendf([]byte(packages.Header), "%s", packages.Records(r.Pins))
 }
 
-// aptProxy has how apt reaches the network, if the spec says so.
+// aptProxy has apt's proxy and CA settings, if the spec has any.
 const aptProxy = "/etc/apt/apt.conf.d/90gpuadm"
 
-// aptConf says how to reach the network. See apt-transport-http(1), apt-transport-https(1).
+// aptConf writes apt's proxy and CA settings. See apt-transport-http(1), apt-transport-https(1).
 func aptConf(via host.Via) []byte {
 	var b strings.Builder
 	for _, l := range []struct{ key, value string }{
@@ -116,8 +116,8 @@ func aptConf(via host.Via) []byte {
 	return []byte(strings.Replace(packages.Header, "#", "//", 1) + b.String())
 }
 
-// Upgrades wants automatic upgrades to leave these packages alone and, where needrestart is there, it to leave alone the
-// daemons that node and pods depend on: it would restart containerd in the middle of an installation.
+// Upgrades wants automatic upgrades to leave these packages alone. Where needrestart is installed, Upgrades also wants it to
+// leave alone the daemons that node and pods depend on: it would restart containerd in the middle of an installation.
 // Sources: unattended-upgrades' README, apt.conf(5); needrestart's README.batch.md and needrestart.conf.
 func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 	comment := strings.Replace(packages.Header, "#", "//", 1)
@@ -139,8 +139,8 @@ func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 // Enabled wants nothing: apt's files are gpuadm's.
 func (apt) Enabled(*packages.Reading, packages.Lack) []converge.Want { return nil }
 
-// Lacking looks which components no entry of apt's names, and returns them as one Lack. Ours then says of the distribution's entries what they
-// say, with the components that they lack.
+// Lacking returns the components that no entry of apt's names, as one Lack. gpuadm's own file then repeats the distribution's
+// entries with the missing components.
 func Lacking(sys packages.System, components []string) []packages.Lack {
 	files := append([]string{"/etc/apt/sources.list"}, packages.FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources")...)
 	var named []string
@@ -180,9 +180,9 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 	return []packages.Lack{l}
 }
 
-// ofDistribution says whether an entry is of the archive that the system itself comes from: it has main, and is signed by the
-// archive's key, or by any that apt trusts. The packages debian-archive-keyring and ubuntu-keyring bring those keys. What has another key
-// is another's archive, which may have no such components.
+// ofDistribution says whether an entry is of the distribution's own archive: it has the component main, and is signed by the
+// archive's key, or by any key that apt trusts. The packages debian-archive-keyring and ubuntu-keyring install those keys. An
+// entry with another key is another vendor's archive, which may have no such components.
 func (s source) ofDistribution() bool {
 	if !slices.Contains(s.components, "main") || len(s.signedBy) == 0 && s.options["signed-by"] != "" {
 		return false
@@ -197,15 +197,15 @@ const (
 	aptKeys  = "/etc/apt/keyrings/"
 )
 
-// Affects says that lists are read again with new keys.
+// Affects says that a changed key makes the lists stale.
 func (apt) Affects(_ []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, aptKeys) || by.Form == packages.FormDeclared
 }
 
-// Stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
+// Stale compares the times at which files were stored, not their modification times: apt gives a list the repository's time.
 //
-// Where our files configure no repository, and only pin what the distribution's have, the youngest of its lists counts: some
-// repository of others may have failed for long.
+// If gpuadm's files configure no repository, and only pin packages of the distribution, the youngest list counts: the
+// repository of another tool may have failed for a long time.
 func (apt) Stale(v host.View, files []string) (bool, error) {
 	sources, err := sourcesIn(v, files)
 	if err != nil {
@@ -216,7 +216,7 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 		if read.IsZero() {
 			return true, nil
 		}
-		for _, name := range slices.Concat(files, s.signedBy, packages.LocksOf(s.uri)) { // a mirror that was written since
+		for _, name := range slices.Concat(files, s.signedBy, packages.LocksOf(s.uri)) { // a mirror may have been written since
 			if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
 				return true, nil
 			}
@@ -235,7 +235,7 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 	return !read.After(pinned), nil
 }
 
-// youngest returns the list of the machine's repositories that was read last: a signed one, or, where none is signed, any.
+// youngest returns the list that apt has read last, of a signed repository or, if none is signed, of any.
 func youngest(v host.View) (name string, read time.Time) {
 	for _, s := range allSources(v) {
 		if file, at := release(v, s); at.After(read) {
@@ -245,7 +245,7 @@ func youngest(v host.View) (name string, read time.Time) {
 	if name != "" {
 		return name, read
 	}
-	names, _ := v.ReadDir(aptLists) // none before the first update
+	names, _ := v.ReadDir(aptLists) // empty before the first update
 	for _, n := range names {
 		if i, err := v.Stat(aptLists + "/" + n); err == nil && i.Mode.IsRegular() && n != "lock" && i.Ctime.After(read) {
 			name, read = aptLists+"/"+n, i.Ctime
@@ -254,7 +254,7 @@ func youngest(v host.View) (name string, read time.Time) {
 	return name, read
 }
 
-// release returns the file that apt keeps as a source's signed list, and when it was put there.
+// release returns the file that apt keeps as a source's signed list, and when apt stored it.
 func release(v host.View, s source) (string, time.Time) {
 	for _, end := range []string{"InRelease", "Release"} {
 		name := aptLists + "/" + s.list() + end
@@ -265,8 +265,8 @@ func release(v host.View, s source) (string, time.Time) {
 	return "", time.Time{}
 }
 
-// Known asks the lists on disk, and says when the youngest of them was read: never, if the list of a configured source is
-// missing. Ours are left out.
+// Known queries the lists on disk, and says when apt read the youngest: the zero time if the list of a configured source is
+// missing. It leaves out the files in ours.
 func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[string][]packages.Offer, time.Time, error) {
 	var youngest time.Time
 	for _, s := range allSources(v) {
@@ -288,7 +288,7 @@ func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[
 	return offers, youngest, err
 }
 
-// readAt says when a list of a source was read. One that is not signed, and trusted all the same, has no Release.
+// readAt says when apt read a source's list. An unsigned source that is marked as trusted has no Release file.
 func readAt(v host.View, s source) time.Time {
 	if _, read := release(v, s); !read.IsZero() {
 		return read
@@ -303,15 +303,15 @@ func readAt(v host.View, s source) time.Time {
 	return time.Time{}
 }
 
-// Update has apt read its lists. All of them first, which also brings those of the distribution that ours depend on;
-// if anything fails there, each of our own files alone, strictly: what others have broken does not stop us, and a
-// package that is then missing is named by who needs it.
+// Update has apt read its lists. First it reads all, which include the distribution's lists that gpuadm's packages depend on.
+// If that fails, it reads each of gpuadm's own files alone, and every one must succeed: a source that another tool broke does
+// not stop gpuadm. Resolve then names a missing package.
 func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	sources, err := sourcesIn(h, files)
 	if err != nil {
 		return err
 	}
-	// A mirror needs no list of the distribution, and where there is one, these servers may be out of reach.
+	// A mirror needs no list of the distribution, whose servers may be out of reach of a machine with a mirror.
 	mirrored := len(sources) > 0 && !slices.ContainsFunc(sources, func(s source) bool { return !packages.IsMirror(h, s.uri) })
 	all := error(nil)
 	if !mirrored {
@@ -319,7 +319,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 			return touch(h, files)
 		}
 	}
-	// Those read for the same sources will do where the network fails: the way back needs no newer ones.
+	// If the network fails, lists that were read for the same sources suffice: a rollback needs no newer lists.
 	old, err := a.Stale(h, slices.DeleteFunc(slices.Clone(files), func(f string) bool { return path.Ext(f) != ".sources" }))
 	if err != nil {
 		return err
@@ -339,8 +339,8 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	return touch(h, files)
 }
 
-// refresh runs apt-get update so that it fails where one list cannot be read. Its default is to continue with the old list of a
-// repository that was tampered with, and to exit with 0.
+// refresh runs apt-get update so that it fails if it cannot read a list. By default apt-get continues with the old list of a
+// repository that was tampered with, and exits with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3"}, options...)
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
@@ -353,7 +353,7 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 	return err
 }
 
-// touch gives lists that apt found to be current, and so left as they were, a time after that of our files.
+// touch gives lists that apt found current, and so did not rewrite, a time after that of gpuadm's files.
 func touch(h host.Host, files []string) error {
 	sources, err := sourcesIn(h, files)
 	if err != nil {
@@ -374,5 +374,5 @@ func touch(h host.Host, files []string) error {
 	return nil
 }
 
-// sayErr is how apt before 2.1, which knows no Error-Mode, names a list that it could not read.
+// sayErr matches a list that apt could not read; apt before 2.1 knows no Error-Mode.
 var sayErr = pattern.Of(`(?m)^Err:`)

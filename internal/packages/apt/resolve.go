@@ -19,13 +19,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A solver is apt with dpkg's database as it was read for one request.
+// A solver is apt with a reading of dpkg's database for one request.
 type solver struct {
 	apt
 	d dpkg
 }
 
-// Resolve closes what is open, asks apt what else would change, and whether all of it has room.
+// Resolve chooses the open versions, asks apt what else would change, and checks that the disk has room for all.
 func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]converge.Change, error) {
 	d, err := readDpkg(v)
 	if err != nil {
@@ -49,7 +49,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	return r.Changes, nil
 }
 
-// Available has no database.
+// Available answers without dpkg's database.
 func (a apt) Available() packages.Solver { return solver{apt: a} }
 
 func (solver) Words() packages.Words {
@@ -64,15 +64,15 @@ func (solver) Hidden(context.Context, host.View, string, string, []string, map[s
 func (s solver) Without(v host.View, name string) converge.State { return s.d.without(v, name) }
 func (s solver) Essential(name string) bool                      { return s.d.details(name).essential }
 
-// Simulate asks apt what installing would do. Versions that only Store has it is given as files.
+// Simulate asks apt what an installation would do. It passes versions that only Store has as files.
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
 ) ([]packages.Move, error) {
 	return s.simulate(ctx, v, s.d.native, append(verb(changes), arguments(v, changes, offers)...), pins)
 }
 
-// verb is what apt-get is asked to do. For apt, a package that dpkg has unpacked in part has its version already, and apt leaves it as it
-// is where it is held: apt-get(8), --reinstall.
+// verb returns apt-get's verb and options. For apt, a partly unpacked package already has its version, and apt does not touch
+// it while it is held: apt-get(8), --reinstall.
 func verb(changes []converge.Change) []string {
 	if packages.Removes(changes) {
 		return []string{"remove", "--"}
@@ -106,7 +106,7 @@ func arguments(v host.View, changes []converge.Change, offers map[string][]packa
 	return list
 }
 
-// Offers asks apt which versions of packages are available, newest first. What is only installed is not among them.
+// Offers asks apt which versions of packages are available, newest first. A version that is only installed does not count.
 func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -183,7 +183,7 @@ func parseSimulation(out, native string) []packages.Move {
 	return lastOf(moves)
 }
 
-// lastOf are the moves that count: a package may be removed to be installed in another version.
+// lastOf returns the last move of each package: apt may remove a package before it installs another version.
 func lastOf(moves []packages.Move) (list []packages.Move) {
 	for i, m := range moves {
 		if !slices.ContainsFunc(moves[i+1:], func(o packages.Move) bool { return o.Name == m.Name }) {
@@ -193,7 +193,7 @@ func lastOf(moves []packages.Move) (list []packages.Move) {
 	return list
 }
 
-// simulate asks apt what a verb with its arguments would do. pins count before those on disk: apt reads the file preferences before the
+// simulate asks apt what a verb with its arguments would do. pins precede those on disk: apt reads the file preferences before the
 // folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
 func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
 	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(v), a.options())
@@ -215,7 +215,7 @@ func (a apt) simulate(ctx context.Context, v host.View, native string, what []st
 	return parseSimulation(string(out), native), nil
 }
 
-// room refuses what does not fit on the disk. apt itself looks only whether it can download, and dpkg finds out in its midst.
+// room refuses changes that do not fit on the disk. apt itself only checks the room for downloads, and dpkg fails in the middle of its work.
 func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.Change) error {
 	var what []string
 	need := map[string]int64{} // bytes, by folder
@@ -252,13 +252,13 @@ func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.C
 	return fits(usr.Bytes, archives.Bytes, need["/usr"], need[aptArchives])
 }
 
-// number reads a size; 0 of what is none.
+// number reads a size; 0 if the text is none.
 func number(text []byte) int64 {
 	n, _ := strconv.ParseInt(string(text), 10, 64)
 	return n
 }
 
-// fits compares with the room in both folders. They are on one file system where they have the same.
+// fits compares with the room in both folders. If both have the same room, they are on one file system.
 func fits(usr, archives uint64, install, download int64) error {
 	if usr == archives {
 		install, download = install+download, 0

@@ -26,11 +26,11 @@ type source struct {
 	signedBy []string // key files; none: every key that apt trusts
 
 	components []string          // main, contrib
-	options    map[string]string // all else that is said of it, by the names that the deb822 form has for it, in lower case
+	options    map[string]string // all other options, by their names in the deb822 form, in lower case
 }
 
-// parseSources reads a file of sources in either form. Entries that are disabled are left out. Few files name the architecture, and dpkg's
-// database has 1 MB and more.
+// parseSources reads a file of sources in either form. Entries that are disabled are left out. It calls arch only for files
+// that name the architecture, since dpkg's database has 1 MB and more.
 func parseSources(file string, data []byte, arch func() string) []source {
 	if strings.HasSuffix(file, ".sources") {
 		return parseDeb822(file, data, arch)
@@ -83,8 +83,8 @@ func inDeb822(option string) string {
 	return option
 }
 
-// maxSources is how many sources of one file count, as each of its URIs goes with each of its suites: no file has so many, and
-// the product of a small one could fill the memory.
+// maxSources is the number of sources that gpuadm reads of one file. Each URI combines with each suite: no real file has so
+// many, and the product of a small file could fill the memory.
 const maxSources = 1000
 
 func parseDeb822(file string, data []byte, arch func() string) []source {
@@ -119,7 +119,7 @@ func withArch(s string, arch func() string) string {
 	return strings.ReplaceAll(s, "$(ARCH)", arch())
 }
 
-// keyFiles are the paths in Signed-By; it may also hold fingerprints, or a whole key.
+// keyFiles returns the paths in Signed-By, which may also have fingerprints, or a whole key.
 func keyFiles(signedBy string) (files []string) {
 	for _, f := range strings.FieldsFunc(signedBy, func(r rune) bool { return r == ' ' || r == ',' }) {
 		if strings.HasPrefix(f, "/") {
@@ -129,7 +129,7 @@ func keyFiles(signedBy string) (files []string) {
 	return files
 }
 
-// list is the beginning of the names of the files that apt makes of this source: the URI without its scheme, with
+// list returns the beginning of the names of apt's list files for this source: the URI without its scheme, with
 // slashes as underscores and some signs written %xx. Source: apt's URItoFileName, apt-pkg/contrib/strutl.cc.
 func (s source) list() string {
 	uri := strings.TrimSuffix(s.uri, "/") + "/"
@@ -162,7 +162,7 @@ func (s source) list() string {
 	return b.String()
 }
 
-// allSources reads every file that apt takes its sources from. What cannot be read, apt will complain about.
+// allSources reads every file that apt takes its sources from. It skips an unreadable file, which apt reports.
 func allSources(v host.View) []source {
 	files := []string{"/etc/apt/sources.list"}
 	for _, n := range packages.ListOf(v, "/etc/apt/sources.list.d") {
@@ -185,7 +185,7 @@ func architecture(v host.View) string {
 	return nativeArch(v, status)
 }
 
-// Leftovers names what earlier instructions have left in apt's configuration.
+// Leftovers names entries in apt's configuration that earlier instructions for NVIDIA's packages have left.
 func (apt) Leftovers(v host.View) (found []string) {
 	var places []packages.Place
 	for _, s := range allSources(v) {
@@ -206,8 +206,8 @@ func (apt) Leftovers(v host.View) (found []string) {
 	return found
 }
 
-// Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; of a paragraph with others too it
-// takes the URI or the suite out.
+// Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; from a paragraph that
+// also has other sources it removes the URI or the suite.
 func (apt) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
 	ours := lists(repos)
 	is := func(s source) bool { return slices.Contains(ours, s.list()) }
@@ -227,7 +227,7 @@ func (apt) Disable(file string, data []byte, repos []packages.Repository, sys pa
 	return []byte(out.String())
 }
 
-// lists are what apt calls the lists of repositories: two ways to write one URI and suite have one name.
+// lists returns apt's names for the lists of repositories: two spellings of one URI and suite have the same name.
 func lists(of []packages.Repository) (names []string) {
 	for _, r := range of {
 		names = append(names, source{uri: withSlash(r.URL), suite: "/"}.list())
@@ -235,7 +235,7 @@ func lists(of []packages.Repository) (names []string) {
 	return names
 }
 
-// without is a paragraph without the sources that are ours.
+// without returns a paragraph without gpuadm's sources.
 func without(paragraph string, parse func(string) []source, ours func(source) bool) string {
 	all := parse(paragraph)
 	if !slices.ContainsFunc(all, ours) {
@@ -295,11 +295,11 @@ func replaceField(paragraph, field, value string) string {
 	return out.String()
 }
 
-// readable wants apt to be able to read its lists: of one repository with two keys, or with one and none, it reads none at all. Source:
-// debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2.
+// readable wants apt to be able to read its lists. If two entries name one repository with different keys, or only one of them with
+// a key, apt reads no list at all. Source: debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2.
 func (a apt) readable(repos []packages.Repository, contents map[string][]byte) converge.Want {
 	return things.Check("apt's sources", func(_ context.Context, v host.View) (string, error) {
-		done := true // at plan, others' declarations of what gpuadm declares are there yet
+		done := true // at plan, other tools' entries for gpuadm's repositories are still enabled
 		for name, text := range contents {
 			is, err := v.ReadFile(name)
 			done = done && err == nil && string(is) == string(text)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Transact makes the changes in one apt-get install, which touches nothing if it would do anything else than what the changes say: see
+// Transact makes the changes in one apt-get install, which touches nothing if it would do anything but these changes: see
 // Verify.
 func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
@@ -26,8 +26,8 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 		return err
 	}
 	if d.interrupted {
-		// apt refuses all work until dpkg has taken over what it left. Asked to set nothing, dpkg does that and no more:
-		// configuring all that is left would run the scripts of what is about to be replaced.
+		// apt refuses all work until dpkg has merged its leftover updates. dpkg --set-selections without input does only that:
+		// dpkg --configure -a would run the scripts of packages that are about to be replaced.
 		if err := a.again(ctx, h, "dpkg", "--set-selections"); err != nil {
 			return err
 		}
@@ -86,14 +86,14 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	}
 	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
 	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && inStore(h, changes) {
-		// No source has the versions any more, our own folder has. apt reads as its user _apt, who may not enter that.
+		// No source has the versions any more, but Store has. apt reads as its user _apt, which may not enter that folder.
 		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes, nil))...)
 	}
 	return err
 }
 
-// inStore says that Store has all that is needed: such is the way back, which must not depend on a repository that has moved on, or on the
-// network.
+// inStore says whether Store has all versions that changes need. A rollback then depends neither on a repository that may have
+// dropped a version, nor on the network.
 func inStore(v host.View, changes []converge.Change) bool {
 	return !slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
 		to := packages.Parse(c.After)
@@ -101,7 +101,7 @@ func inStore(v host.View, changes []converge.Change) bool {
 	})
 }
 
-// purge takes away what remains of packages that were not there at all.
+// purge removes the leftovers of packages that were not installed before gpuadm.
 func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if err != nil {
@@ -119,8 +119,8 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 	return a.get(ctx, h, append([]string{"purge", "--"}, names...)...)
 }
 
-// markReached marks those packages that are converged after a transaction that failed for others: on the way back
-// one script that still fails must not cost all others their holds.
+// markReached marks the packages that are converged after a transaction that failed for others: in a rollback one script that
+// still fails must not cost all others their holds.
 func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if busy := (*packages.Locked)(nil); err != nil || d.interrupted || errors.As(failed, &busy) || ctx.Err() != nil {
@@ -132,7 +132,7 @@ func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes
 	}))
 }
 
-// mark sets and lifts holds and automatic marks.
+// mark sets and clears holds and automatic marks.
 func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
 	if err != nil {
@@ -161,14 +161,14 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 	return nil
 }
 
-// Before it starts dpkg, apt tells the commands in DPkg::Pre-Install-Pkgs all that dpkg will do, and changes nothing where one of them
-// fails. So apt itself says what is compared with the plan, in the transaction that it is about: between an earlier question and the
-// transaction another process may have changed what apt would do.
+// Before it starts dpkg, apt sends the commands in DPkg::Pre-Install-Pkgs all that dpkg will do, and changes nothing if one of
+// them fails. So gpuadm compares the plan with the very transaction that apt is about to make: between an earlier simulation
+// and the transaction another process may have changed what apt would do.
 //
 // Sources: apt.conf(5), DPkg::Pre-Install-Pkgs; pkgDPkgPM::SendPkgsInfo, RunScriptsWithPkgs and Go in apt-pkg/deb/dpkgpm.cc of
 // https://salsa.debian.org/apt-team/apt.
 
-// HookVerb is the verb by which apt runs gpuadm.
+// HookVerb is the verb with which apt runs gpuadm.
 const HookVerb = "apt-hook"
 
 // hookPlan has the plan: the name and the two states of each package.
@@ -187,12 +187,12 @@ func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	}, a.options()...), err
 }
 
-// refusal is the hook's line on apt's output, by which it tells gpuadm why it has failed.
+// refusal is the hook's line on apt's output, which gives gpuadm the reason of its failure.
 type refusal struct {
 	Because string `json:"gpuadm_refuses"`
 }
 
-// Verify is the hook: it compares what apt announces with the plan that getenv has, and fails where apt would do anything else.
+// Verify is the hook: it compares apt's announcement with the plan in the environment, and fails if apt would do anything else.
 func Verify(getenv func(string) string, announced io.Reader, answer io.Writer) error {
 	var plan [][3]string
 	if err := json.Unmarshal([]byte(getenv(hookPlan)), &plan); err != nil {
@@ -247,7 +247,7 @@ func parseAnnounced(in io.Reader) (moves []packages.Move, installed map[string]p
 	return lastOf(moves), installed, lines.Err()
 }
 
-// refused is the hook's reason on apt's output; nil where it has not refused.
+// refused returns the hook's reason on apt's output; nil if the hook has not refused.
 func refused(out string) error {
 	for line := range strings.Lines(out) {
 		var r refusal
@@ -282,8 +282,8 @@ func archive(v host.View, dir, name, version string) string {
 	return ""
 }
 
-// Keep brings installed packages to Store, as far as a source still has them. What is broken is not worth keeping, and must not stop what
-// repairs it.
+// Keep copies installed packages to Store, as far as a source still has them. It skips a broken package, which must not stop
+// its own repair.
 func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	installed, err := readStates(h)
 	if err != nil {
@@ -322,8 +322,8 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	return nil
 }
 
-// keepNew keeps the files of packages that were just installed in the version that the spec asks for: the next upgrade needs them for its
-// undo, and no repository may have them then. They cost no room as long as apt keeps them, too. An image needs none.
+// keepNew keeps the files of packages that were just installed in the spec's version: undo of the next upgrade needs them, and
+// no repository may have them by then. They take no room while apt keeps them, too. An image needs none.
 func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error {
 	installed, names := map[string]packages.State{}, []string(nil)
 	for _, c := range packages.Due(changes) {
@@ -342,7 +342,7 @@ func keepNew(ctx context.Context, h host.Host, changes []converge.Change) error 
 	return nil
 }
 
-// link keeps what apt has downloaded. Where Store is on another file system apt downloads it again, once it is needed.
+// link links apt's downloads into Store. If Store is on another file system, apt downloads a package again when undo needs it.
 func link(ctx context.Context, h host.Host, names []string, installed map[string]packages.State) {
 	argv := []string{"ln", "-f", "-t", packages.Store, "--"}
 	for _, name := range names {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dnf is the packager of RHEL and its derivatives: what dnf 4 and rpm know and say, and how gpuadm runs them.
+// Package dnf is the packager of RHEL and its derivatives: it reads the databases and the output of dnf 4 and rpm, and runs both.
 package dnf
 
 import (
@@ -20,33 +20,33 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// dnf speaks for rpm and dnf 4.
+// dnf implements packages.Packager with rpm and dnf 4.
 type dnf struct {
 	wait time.Duration // for a lock that another dnf holds
 	more []string      // options
 	root string        // the folder with a database, lists and streams of its own that dnf works on; "" for the machine's
 }
 
-// unfiltered is dnf that also sees what the module streams which are enabled hide: what was installed from another stream
-// must be available for the way back.
+// unfiltered returns a dnf that also sees packages which the enabled module streams hide: a rollback may need packages of
+// another stream.
 func (a dnf) unfiltered() dnf {
 	a.more = append(slices.Clone(a.more), "--setopt=*.module_hotfixes=1")
 	return a
 }
 
-// unexcluded is dnf that also sees what excludepkgs hides: dnf(8), --disableexcludes.
+// unexcluded returns a dnf that also sees packages which excludepkgs hides: dnf(8), --disableexcludes.
 func (a dnf) unexcluded() dnf {
 	a.more = append(slices.Clone(a.more), "--disableexcludes=all")
 	return a
 }
 
-// New returns what manages the machine by dnf 4.
+// New returns the packager for dnf 4.
 func New() packages.Packager { return dnf{wait: packages.LockWait} }
 
 func (dnf) Name() string     { return "dnf" }
 func (dnf) Database() string { return "rpm" }
 
-// Files leaves out the files beside rpm's: those change whenever the database is read.
+// Files leaves out the auxiliary files beside rpm's database: they change whenever the database is read.
 func (dnf) Files() []string {
 	files := []string{lockConf, lockList}
 	for _, dir := range packages.RpmFolders() {
@@ -65,8 +65,7 @@ func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.Stat
 	return d.packages, err
 }
 
-// Audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
-// dnf check know nothing.
+// Audit queries rpm only if dnf's lock shows that a transaction was cut short: rpm -V and dnf check do not report that.
 func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages.State, error)) (packages.Audit, error) {
 	if err := spoken(v); err != nil {
 		return packages.Audit{}, err
@@ -86,8 +85,8 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 	return a, nil
 }
 
-// Repair does what the killed dnf did not come to: it removes what was to be replaced, and installs again what may not
-// have been installed to its end, scripts included.
+// Repair finishes the transaction of a killed dnf: it removes the old versions that were to be replaced, and reinstalls
+// packages that may be incomplete, scripts included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
@@ -116,8 +115,8 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// single reads the database, and removes the older one of packages that a killed dnf has left installed twice, as it
-// would have.
+// single reads the database, and removes the older version of packages that a killed dnf has left installed twice, as dnf would
+// have.
 func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	d, err := readRPM(ctx, h)
 	if err != nil {
@@ -137,13 +136,13 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	return readRPM(ctx, h)
 }
 
-// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Lists are read by Lists alone, so
-// that what is planned is what is done. gpuadm itself handles locks: the plugin would hide the packages that they keep away.
+// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Only the thing Lists reads lists, so that
+// plan and transaction use the same lists. gpuadm itself handles version locks: the plugin would hide the packages that they exclude.
 func (a dnf) options(v host.View) []string {
 	from := a.more
 	switch {
 	case a.root != "":
-		// Variables and the release are the machine's: dnf(8), --installroot.
+		// dnf's variables and release are the machine's: dnf(8), --installroot.
 		from = slices.Concat(from, []string{"--installroot=" + a.root, "--releasever=/", "--setopt=reposdir=" + a.root + ownRepos})
 	case mirrored(v):
 		from = append(slices.Clone(from), "--disablerepo=*", "--enablerepo="+packages.OurFiles+"*")
@@ -154,8 +153,8 @@ func (a dnf) options(v host.View) []string {
 	}, from...)
 }
 
-// mirrored says whether all of our repositories are mirrors. dnf fails where an enabled repository cannot be read, and the distribution's
-// servers may be out of reach there. A mirror needs none of them.
+// mirrored says whether all of gpuadm's repositories are mirrors: then dnf uses no others. A mirror needs none of the
+// distribution's servers, which may be out of reach, and dnf fails if it cannot read an enabled repository.
 func mirrored(v host.View) bool {
 	ours, err := reposIn(v, repoFiles(v, packages.OurFiles, ".repo"))
 	return err == nil && len(ours) > 0 && !slices.ContainsFunc(ours, func(r repository) bool { return !packages.IsMirror(v, r.url()) })
@@ -170,7 +169,7 @@ func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, erro
 	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
 }
 
-// free waits until no other process is in a transaction: what is installed meanwhile is neither old nor new.
+// free waits until no other process is in a transaction, during which the database shows neither the old nor the new state.
 func (a dnf) free(ctx context.Context, h host.Host) error {
 	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		if pid := holds(h, dnfLock); pid != "" {
@@ -181,11 +180,11 @@ func (a dnf) free(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and a dnf that was killed
-// leaves it behind until the next. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
+// dnfLock has the id of the process that makes a transaction. dnf removes the file at the end; a killed dnf leaves it until the
+// next transaction. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
 const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
 
-// cutShort says when a dnf began its transaction that was killed in it; the zero time if none was, or one is at work.
+// cutShort says when a dnf that was killed began its transaction; the zero time if none was killed, or if a dnf runs now.
 func cutShort(v host.View) time.Time {
 	i, err := v.Stat(dnfLock)
 	if err != nil || i.Size == 0 || holds(v, dnfLock) != "" {
@@ -194,12 +193,12 @@ func cutShort(v host.View) time.Time {
 	return i.Ctime
 }
 
-// holder is the process that holds one of dnf's locks; "" if none does.
+// holder returns the id of the process that holds one of dnf's locks; "" if none does.
 func holder(v host.View) string {
 	return cmp.Or(holds(v, dnfLock), holds(v, dnfCache+"/metadata_lock.pid"), holds(v, dnfCache+"/download_lock.pid"))
 }
 
-// holds is the process that holds a lock of dnf's: the file stays behind where it was killed.
+// holds returns the id of the process that holds a lock of dnf's, if it still runs: a killed dnf leaves the file.
 func holds(v host.View, lock string) string {
 	data, err := v.ReadFile(lock)
 	pid := strings.TrimSpace(string(data))
@@ -208,12 +207,12 @@ func holds(v host.View, lock string) string {
 	}
 	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
 	if err != nil || !sayPackager().Match(argv) {
-		return "" // another process has its number now
+		return "" // another process has that id now
 	}
 	return pid
 }
 
-// sayPackager is what a process that can hold the lock is called: dnf and yum are programs of Python, others use its library.
+// sayPackager matches the command line of a process that can hold the lock: dnf and yum are Python programs, others use dnf's library.
 var sayPackager = pattern.Of(`dnf|yum|packagekit|PackageKit`)
 
 // storedRPM returns the file in our own folder that a version of a package can be installed from; "" if there is none.
@@ -245,7 +244,7 @@ func rpmFile(file string) (rpmPackage, bool) {
 	return rpmPackage{nvr[:version], nvr[version+1:], arch}, true
 }
 
-// spoken refuses a dnf that is no dnf 4: another one has other options, words and files.
+// spoken refuses any dnf but dnf 4: others have other options, messages and files.
 func spoken(v host.View) error {
 	const program = "/usr/bin/dnf"
 	to, err := v.Readlink(program)
@@ -267,14 +266,14 @@ func spoken(v host.View) error {
 var (
 	sayDnfError  = pattern.Of(`(?m)^Error: .*$|^error: .*$`)
 	sayUnmatched = pattern.Of(`(?m)^(?:No match for argument: |Unable to find a match|All matches were filtered out by |Package \S+ not available|Installed package \S+ .*not available|Error: No packages? marked)`)
-	// sayScript is rpm's word for a script that failed behind which dnf goes on, and exits with 0: lib/rpmscript.c in rpm's tree.
+	// sayScript matches rpm's message about a failed script, after which dnf continues and exits with 0: lib/rpmscript.c in rpm's tree.
 	sayScript = pattern.Of(`(?m)%(post|posttrans)\((\S+)\) scriptlet failed, (.*?)\s*$`)
 )
 
 // dnfLocked is dnf's exit code where another dnf holds one of its locks: dnf(8), dnf/cli/main.py in its tree.
 const dnfLocked = 200
 
-// explain says of dnf or rpm that failed what a person can act on.
+// explain turns a failure of dnf or rpm into an error that an operator can act on.
 func explain(v host.View, out string, err error) error {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) {
@@ -293,8 +292,8 @@ func explain(v host.View, out string, err error) error {
 	return t
 }
 
-// scriptsRan returns an error if a script failed of a package that was installed: dnf goes on, and exits with 0. Scripts of
-// what goes away and triggers of others are not counted.
+// scriptsRan returns an error if the script of an installed package failed: dnf continues, and exits with 0. It ignores the
+// scripts of removed packages and the triggers of others.
 func scriptsRan(out string) error {
 	m := sayScript().FindStringSubmatchIndex(out)
 	if m == nil {
@@ -307,7 +306,7 @@ func scriptsRan(out string) error {
 	}
 }
 
-// Describe is Packager's. rpm keeps digests of a package's parts, and none of its file; dnf repoquery has no word for it.
+// Describe is Packager's. rpm keeps digests of a package's parts, but none of its file, and dnf repoquery cannot print one.
 func (dnf) Describe(ctx context.Context, v host.View, names []string) (map[string]packages.Description, error) {
 	d, err := readRPM(ctx, v)
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 	dnfKeys  = "/etc/pki/rpm-gpg/"
 )
 
-// Affects says that lists are read again with new keys, and with the file about a repository that a package brings.
+// Affects says that a changed key, or a package that installs a repository's file, makes the lists stale.
 func (dnf) Affects(files []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, dnfKeys) || by.Form == packages.FormDeclared || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
 }
@@ -34,7 +34,7 @@ func (dnf) Affects(files []string, by converge.Change) bool {
 type repository struct {
 	file, id string
 	on       bool
-	lines    []string          // all but the first, and but the line that says whether it is enabled
+	lines    []string          // all but the first line and the line with enabled
 	values   map[string]string // by key
 }
 
@@ -75,7 +75,7 @@ func enabled(file string, data []byte) []repository {
 	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
 }
 
-// repoFiles are those of the machine's files of repositories whose names begin and end so.
+// repoFiles returns the machine's repository files whose names have this beginning and end.
 func repoFiles(v host.View, begin, end string) (files []string) {
 	for _, name := range packages.ListOf(v, dnfRepos) {
 		if strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) {
@@ -90,13 +90,13 @@ func reposIn(v host.View, files []string) ([]repository, error) {
 	return packages.ReadAll(v, files, enabled)
 }
 
-// url is where a repository is, or the list of its mirrors.
+// url returns the address of a repository, or of the list of its mirrors.
 func (r repository) url() string {
 	return cmp.Or(r.values["metalink"], r.values["mirrorlist"], r.values["baseurl"])
 }
 
-// list is the signed list that dnf keeps of a repository, in a folder named after its id and URL. Where only dnf knows the
-// URL, with its variables filled in, it is the youngest that is there.
+// list returns the file of the signed list that dnf keeps of a repository, in a folder named after its id and URL. If only dnf
+// knows the URL, with its variables filled in, list returns the youngest file.
 // Source: Repo::Impl::getHash in libdnf/repo/Repo.cpp of libdnf's tree.
 func (r repository) list(v host.View) string {
 	if strings.Contains(r.url(), "$") {
@@ -115,7 +115,7 @@ func (r repository) list(v host.View) string {
 	return fmt.Sprintf("%s/%s-%x/repodata/repomd.xml", dnfCache, r.id, sum[:8])
 }
 
-// Stale compares times of files, and not of what they say.
+// Stale compares the times at which files were stored, not their modification times.
 func (dnf) Stale(v host.View, files []string) (bool, error) {
 	repos, err := reposIn(v, files)
 	if err != nil {
@@ -137,8 +137,8 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 	return false, nil
 }
 
-// Update has dnf read its lists. All of them first, which also brings those of the distribution that ours depend on; if
-// anything fails there, ours alone, strictly: what others have broken does not stop us.
+// Update has dnf read its lists. First it reads all, which include the distribution's lists that gpuadm's packages depend on. If
+// that fails, it reads gpuadm's alone, and every one must succeed: a repository that another tool broke does not stop gpuadm.
 func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 	ours, err := reposIn(h, files)
 	if err != nil {
@@ -152,7 +152,7 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 		}
 	}
 	for _, r := range ours {
-		// One that dnf found to be current, and so left as it was, gets a time after that of our files.
+		// A list that dnf found current, and so did not rewrite, gets a time after that of gpuadm's files.
 		if err := packages.TouchList(h, r.list(h)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url(), r.list(h))
 		} else if err != nil {
@@ -164,17 +164,17 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 
 const dnfRepos = "/etc/yum.repos.d"
 
-// Leftovers names what earlier instructions have left in dnf's configuration.
+// Leftovers names entries in dnf's configuration that earlier instructions have left.
 func (dnf) Leftovers(v host.View) []string {
 	var places []packages.Place
 	repos, _ := reposIn(v, repoFiles(v, "", ".repo"))
 	for _, r := range repos {
 		places = append(places, packages.Place{File: r.file, URL: r.url()})
 	}
-	return packages.LeftAt(places, "what one says of keys and locks does not hold for the other")
+	return packages.LeftAt(places, "a key or a lock of one does not apply to the other")
 }
 
-// Known asks dnf's caches, and reads no repository.
+// Known queries dnf's caches, and downloads nothing.
 func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[string][]packages.Offer, time.Time, error) {
 	var youngest time.Time
 	for _, dir := range packages.ListOf(v, dnfCache) {
@@ -257,8 +257,8 @@ func (r repository) names(url string, sys packages.System) bool {
 	return false
 }
 
-// driverModule is dnf's module that NVIDIA's driver packages for RHEL 8 and 9 are in: they are hidden until one of its
-// streams is enabled, and those of the other streams then too.
+// driverModule is dnf's module with NVIDIA's driver packages for RHEL 8 and 9: dnf hides them until one of its streams is
+// enabled, and then shows only that stream's packages.
 const driverModule = "nvidia-driver"
 
 // moduleFolder is where dnf keeps which streams are enabled: one file for each module, written as dnf writes it.
@@ -267,8 +267,8 @@ const moduleFolder = "/etc/dnf/modules.d"
 // stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is.
 type stream string
 
-// Stream wants a stream of dnf's module nvidia-driver to be enabled. Another one, enabled outside gpuadm, is not
-// switched away from: that may replace or remove what is installed from it.
+// Stream wants a stream of dnf's module nvidia-driver to be enabled. It refuses to switch from another stream that was enabled
+// outside gpuadm: that may replace or remove packages from it.
 func Stream(name, why string) converge.Want {
 	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(name) {
@@ -285,7 +285,7 @@ func Stream(name, why string) converge.Want {
 	}}
 }
 
-// NewStream builds the thing again from its name.
+// NewStream builds the thing from its name, for undo.
 func NewStream(name string) converge.Thing { return stream(name) }
 
 func (s stream) Ref() converge.Ref { return converge.Ref{Kind: "package-stream", Name: string(s)} }
@@ -331,7 +331,7 @@ func readStream(v host.View, module string) (string, error) {
 	return "", nil
 }
 
-// streamed says whether the stream that packages are in is enabled. Until then it verifies only that the versions are there.
+// streamed returns nil if the packages' stream is enabled. Until then it verifies only that the versions are available.
 func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request, d rpmDatabase) error {
 	if ask.Stream == "" {
 		return nil

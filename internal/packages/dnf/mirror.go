@@ -28,8 +28,8 @@ const (
 	indexed = "1767225600" // 2026-01-01
 )
 
-// Gather has dnf itself resolve, fetch and verify, on a database in which only those packages are installed that no repository has: see
-// apt's.
+// Gather has dnf itself resolve, fetch and verify, on a database in which only packages are installed that no repository has:
+// see apt's Gather.
 func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]string, error) {
 	if err := spoken(h); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func withMain(repos, main []repository) []repository {
 	return repos
 }
 
-// bare leaves those packages in the database that no repository has: where a package came from a file, none can bring it.
+// bare leaves only the packages in the database that no repository has: a package that came from a file cannot be fetched.
 func (a dnf) bare(ctx context.Context, h host.Host, database string) (rpmDatabase, error) {
 	d, err := readRPM(ctx, h)
 	if err != nil {
@@ -208,7 +208,7 @@ type rpmFetched struct {
 	from []string // ids of the repositories that have it
 }
 
-// files are the files of packages, by the name that dnf gives them.
+// files returns the files of packages, by the name that dnf gives them.
 func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]rpmFetched, error) {
 	const format = "%{name}\t%{epoch}\t%{version}\t%{release}\t%{arch}\t%{repoid}\t%{downloadsize}"
 	out, err := a.query(ctx, v, append([]string{"--showduplicates", "--qf", format}, what...)...)
@@ -226,7 +226,7 @@ func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]
 	return all, nil
 }
 
-// unverified are the repositories that have some of the files, and of which dnf verifies nothing, by their settings.
+// unverified returns the repositories that have some of the files, and whose settings make dnf verify nothing.
 func unverified(repos []repository, files map[string]rpmFetched) map[string]bool {
 	found := map[string]bool{}
 	for _, r := range repos {
@@ -242,8 +242,8 @@ func unverified(repos []repository, files map[string]rpmFetched) map[string]bool
 	return found
 }
 
-// fetch brings files into the folder. dnf verifies each by its repository's settings, also those that an earlier run has fetched: of
-// these it gets copies, since it may write to them. What is the same as before is a link to it, with its time.
+// fetch gets files into the folder. dnf verifies each by its repository's settings, also files of an earlier run: it works on
+// copies of these, since it may write to them. An unchanged file becomes a link to the earlier one, with its time.
 func (a dnf) fetch(ctx context.Context, h host.Host, g packages.Gathering, what []string, files map[string]rpmFetched) error {
 	rpms := g.Work + "/rpms"
 	missing, size, all := 0, int64(0), int64(0)
@@ -291,7 +291,7 @@ func (a dnf) fetch(ctx context.Context, h host.Host, g packages.Gathering, what 
 	return each(ctx, h, g.Into, others, "mv", "-f")
 }
 
-// each runs a program that brings files into a folder, where there are any.
+// each runs a program that gets files into a folder, if there are any.
 func each(ctx context.Context, h host.Host, into string, files []string, argv ...string) error {
 	if len(files) == 0 {
 		return nil
@@ -300,7 +300,7 @@ func each(ctx context.Context, h host.Host, into string, files []string, argv ..
 	return err
 }
 
-// kept are the packages of an earlier mirror, beside those that are wanted now. What is damaged is not kept.
+// kept returns the packages of an earlier mirror, beside those that are wanted now. It leaves out damaged files.
 func kept(v host.View, dir string, wanted []string) (names []string) {
 	old, err := packages.ReadLock(v, dir)
 	if err != nil {
@@ -343,7 +343,7 @@ func (dnf) Configs(context.Context, host.Host, string, string, map[string]string
 	return nil, nil
 }
 
-// Sign signs the list, which has the digests of the others, and they those of the packages: dnf.conf(5), repo_gpgcheck.
+// Sign signs the list, which has the digests of the other lists, which have those of the packages: dnf.conf(5), repo_gpgcheck.
 func (dnf) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 	const name = index + "/repomd.xml"
 	data, err := h.ReadFile(path.Join(dir, name))

@@ -23,8 +23,8 @@ func dnfKey(r packages.Repository) string { return dnfKeys + "RPM-GPG-KEY-gpuadm
 
 func dnfID(r packages.Repository) string { return "gpuadm-" + r.ID }
 
-// Repositories are one file each, which names the key. rpm itself knows no key for one repository alone, so that one
-// is a thing of its own. See dnf.conf(5).
+// Repositories wants one file for each repository, which names the key. rpm cannot trust a key for one repository alone, so
+// rpm's key is a thing of its own. See dnf.conf(5).
 func (a dnf) Repositories(database *packages.Reading, repos []packages.Repository, via host.Via) ([]converge.Want, error) {
 	repos = slices.DeleteFunc(slices.Clone(repos), func(r packages.Repository) bool { return r.URL == "" }) // dnf has no pins
 	if len(repos) == 0 {
@@ -74,7 +74,7 @@ func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	}
 	var b strings.Builder
 	b.WriteString(packages.Header)
-	for _, p := range r.Pins { // dnf has no pins by version; a version that the spec asks for since today makes the lists old
+	for _, p := range r.Pins { // dnf has no pins by version; a version that is new in the spec makes the lists stale
 		if p.Version != "" {
 			fmt.Fprintf(&b, "# for version %s\n", p.Version)
 		}
@@ -97,28 +97,28 @@ func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	return []byte(b.String())
 }
 
-// rpmKey is a public key in rpm's database, which packages are checked with. dnf would import it without being asked, from the
-// file that a repository names, and leave it there: as a thing of its own it goes with undo.
+// rpmKey is a public key in rpm's database, with which rpm verifies packages. dnf would import it unasked from the file that a
+// repository names, and never remove it: as a thing of its own it is removed by undo.
 type rpmKey struct {
 	database *packages.Reading
-	trusted  string // its fingerprint; or "sha256:" and its file's digest, or its file: then that says the fingerprint
+	trusted  string // its fingerprint; or "sha256:" and its file's digest; or its file, which then has the fingerprint
 	file     string
 }
 
 const imported = converge.State("imported")
 
-// importedKey wants the key that lies in a file to be known to rpm.
+// importedKey wants rpm to know the key in a file.
 func importedKey(database *packages.Reading, trusted, file, why string) converge.Want {
 	return converge.Want{Thing: rpmKey{database, trusted, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
 }
 
-// NewKey builds the thing again; it reads one file.
+// NewKey builds the thing for undo; files has one file.
 func NewKey(trusted string, files []string, database *packages.Reading) converge.Thing {
 	return rpmKey{database, trusted, strings.Join(files, "")}
 }
 
-// Ref names it by the key's fingerprint, "sha256:DIGEST", or the file of a key that a package brings. An undo of an undo must know the key's
-// file.
+// Ref names the key by its fingerprint, by "sha256:DIGEST", or by its file if a package installs it. An undo of an undo needs
+// the key's file.
 func (k rpmKey) Ref() converge.Ref {
 	return converge.Ref{Kind: "package-key", Name: k.trusted, Reads: []string{k.file}}
 }
@@ -141,20 +141,20 @@ func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
 	return among(all, fingerprints), err
 }
 
-// fingerprints are the key's; none where only the file can tell, and it is not there or another one: then gpuadm has not
-// imported the key from there.
+// fingerprints returns the key's fingerprints; none if only the file has them and the file is missing or has another key: then
+// gpuadm has not imported the key from that file.
 func (k rpmKey) fingerprints(v host.View) []string {
 	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
 		return []string{k.trusted}
 	}
 	_, data := k.key(v)
-	found, _ := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file)) // none of what is no key
+	found, _ := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file)) // none if the data is no key
 	return found
 }
 
-// key is the key and its file: undo imports one again before its file has it again.
+// key returns the key and its file; undo imports a key before it restores the key's file.
 func (k rpmKey) key(v host.View) (file string, data []byte) {
-	if k.trusted == k.file { // a package brings it, whichever it is
+	if k.trusted == k.file { // a package installs the file: any key counts
 		data, _ = v.ReadFile(k.file)
 		return k.file, data
 	}
@@ -191,8 +191,8 @@ func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error 
 	return nil
 }
 
-// repositoryIDs are what distributions call the repositories that NVIDIA's packages depend on. Those with debug symbols and
-// sources have longer names. Sources: the distributions' .repo files in Azure/azhpc-images
+// repositoryIDs has the distributions' ids of the repositories that NVIDIA's packages depend on. Repositories with debug
+// symbols and sources have longer ids. Sources: the distributions' .repo files in Azure/azhpc-images
 // (AlmaLinux, Rocky), NVIDIA/gpu-driver-container (RHEL 10) and EM-GeekLab/nvidia-driver-installer (RHEL, Rocky, Oracle);
 // Amazon's user guide of AL2023, nvidia-drivers.html, and awslabs/amazon-eks-ami; AlmaLinux/wiki docs/documentation/nvidia.md and
 // https://git.almalinux.org/rpms/almalinux-release-nvidia-driver; NVIDIA/yum-packaging-precompiled-kmod#59 (RHEL 10).
@@ -209,7 +209,7 @@ func repositoryIDs() map[string]string {
 	}
 }
 
-// subscribed is the file that subscription-manager writes: what others write there, or copy from it, does not last.
+// subscribed is the file that subscription-manager writes: it overwrites the edits of others, and copies of it become outdated.
 const subscribed = "/etc/yum.repos.d/redhat.repo"
 
 func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
@@ -249,7 +249,7 @@ func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
 	return l, true
 }
 
-// releaseOf is the distribution's package that brings a repository; nil where it has none. Red Hat has none of EPEL.
+// releaseOf returns the distribution's package that installs a repository's file; nil if there is none. Red Hat has none for EPEL.
 // Sources: rocky-linux/documentation and Azure/azhpc-images (Rocky, AlmaLinux), EM-GeekLab/nvidia-driver-installer and
 // Oracle's yum.oracle.com/getting-started (Oracle), Amazon's user guide of AL2023. The key's name: EPEL's own .repo file.
 func releaseOf(s packages.System, need string) *packages.Release {
@@ -268,7 +268,7 @@ func releaseOf(s packages.System, need string) *packages.Release {
 	return &packages.Release{Package: name, File: broughtBy(name), Key: key}
 }
 
-// broughtBy is the repository's file that a package of a distribution brings; "" for a package that is no such.
+// broughtBy returns the repository file that a distribution's package installs; "" for other packages.
 func broughtBy(name string) string {
 	major, oracle := strings.CutPrefix(name, "oracle-epel-release-el")
 	switch {
@@ -284,7 +284,7 @@ func broughtBy(name string) string {
 	return ""
 }
 
-// elsewhere is the command for a repository that no file of the machine has.
+// elsewhere returns the command that enables a repository which no file of the machine has.
 func elsewhere(s packages.System, need string) string {
 	major, _, _ := strings.Cut(s.Version, ".")
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[s.Arch]
@@ -301,7 +301,7 @@ func elsewhere(s packages.System, need string) string {
 	return "dnf config-manager --set-enabled " + need
 }
 
-// Lacking returns the repositories among the needs that a system's files do not enable, and the needs that are no repositories.
+// Lacking returns the repositories among the needs that the system's files do not enable, and, as others, the needs that are no repositories.
 func Lacking(s packages.System, needs []string) (lacks []packages.Lack, others []string) {
 	for _, need := range needs {
 		if _, is := repositoryIDs()[need]; !is {
@@ -313,10 +313,10 @@ func Lacking(s packages.System, needs []string) (lacks []packages.Lack, others [
 	return lacks, others
 }
 
-// Enabled wants the distribution's package that brings a repository.
+// Enabled wants the distribution's package that installs a repository's file.
 func (dnf) Enabled(database *packages.Reading, l packages.Lack) []converge.Want {
 	w := packages.Want(packages.NewSet().Sharing(database), l.Release.Package, packages.State{Version: l.Release.Package + "=*"}, l.Why())
-	if to := w.To; l.Enabled { // by what may be another's file of that name
+	if to := w.To; l.Enabled { // perhaps by another tool's file of that name
 		w.AsFound = true
 		w.To = func(found converge.State) (converge.State, error) {
 			if !packages.Parse(found).Installed() {
@@ -325,7 +325,7 @@ func (dnf) Enabled(database *packages.Reading, l packages.Lack) []converge.Want 
 			return to(found)
 		}
 	}
-	if l.Release.Key == "" { // dnf imports it with the first package, and it stays
+	if l.Release.Key == "" { // dnf imports the key with the first package, and never removes it
 		return []converge.Want{w}
 	}
 	return []converge.Want{w, importedKey(database, l.Release.Key, l.Release.Key, "rpm checks packages with it")}

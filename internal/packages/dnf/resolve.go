@@ -17,13 +17,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A solver is dnf with rpm's database as it was read for one request.
+// A solver is dnf with a reading of rpm's database for one request.
 type solver struct {
 	dnf
 	d rpmDatabase
 }
 
-// Resolve closes what is open, and asks dnf what else would change.
+// Resolve chooses the open versions, and asks dnf what else would change.
 func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]converge.Change, error) {
 	d, err := readRPM(ctx, v)
 	if err != nil {
@@ -47,10 +47,10 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	return r.Changes, err
 }
 
-// Available sees what streams hide, too.
+// Available also sees packages that streams hide.
 func (a dnf) Available() packages.Solver { return solver{dnf: a.unfiltered()} }
 
-// withPlugin adds the plugin that obeys locks where locks are wanted: without it they are words in a file.
+// withPlugin adds the package of dnf's versionlock plugin if a change wants a lock: without the plugin dnf ignores locks.
 func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 	if d.locks.plugin || d.packages[lockPlugin].Installed() || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == lockPlugin }) {
 		return changes
@@ -110,11 +110,11 @@ func rows(out string, columns int) (all [][]string) {
 	return all
 }
 
-// ranks are the repositories' priorities, by id, as Offer has them: for dnf the lowest comes first, and 99 is what it has where none is
-// set (dnf.conf(5), priority). What modules and excludes hide from dnf it does not offer.
+// ranks returns the repositories' priorities by id, as Offer counts them. For dnf the lowest number comes first, and the
+// default is 99 (dnf.conf(5), priority). dnf offers no packages that modules or excludes hide.
 func ranks(v host.View) map[string]int {
 	rank := map[string]int{}
-	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf names a file that it cannot read
+	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf reports a file that it cannot read
 	for _, r := range repos {
 		if p, err := strconv.Atoi(r.values["priority"]); err == nil {
 			rank[r.id] = max(0, unset+99-p)
@@ -123,7 +123,7 @@ func ranks(v host.View) map[string]int {
 	return rank
 }
 
-// unset is the rank of a repository without a priority.
+// unset is the rank of a repository whose priority is not set.
 const unset = 1000
 
 func parseOffers(out string, names []string, rank map[string]int) map[string][]packages.Offer {
@@ -143,7 +143,7 @@ func parseOffers(out string, names []string, rank map[string]int) map[string][]p
 	return all
 }
 
-// Hidden says of packages that are available once another module stream is enabled, that the streams hide them.
+// Hidden returns an error if module streams or excludes hide the packages, which would otherwise be available.
 func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]packages.Offer) error {
 	more := func(by dnf) (only []string, err error) {
 		all, err := by.Offers(ctx, v, members)
@@ -181,7 +181,7 @@ func excluded(v host.View, what string) error {
 	return &trouble.Error{What: what, Because: excludes(v), Try: []string{try}, Err: packages.ErrExcluded}
 }
 
-// excludes names the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs, and exclude, its older name.
+// excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and its older name exclude.
 func excludes(v host.View) (found []string) {
 	sections, _ := reposIn(v, append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "", "")...))
 	for _, r := range sections {
@@ -253,7 +253,7 @@ func evrOf(s string) string { return strings.TrimPrefix(s, "0:") }
 // A task is what dnf does in one transaction.
 type task struct{ install, remove []string }
 
-// args are those of the command that does it all; nil where one command cannot.
+// args returns the arguments of one command that does the whole task; nil if no single command can.
 func (t task) args() []string {
 	switch {
 	case len(t.remove) == 0:
@@ -264,13 +264,13 @@ func (t task) args() []string {
 	return nil
 }
 
-// script is for dnf's shell. That goes on behind a line that fails, so it may run only what a simulation has shown; and it
-// takes files in the first line alone.
+// script returns the task for dnf's shell. The shell continues after a line that fails, so gpuadm runs only a task that a
+// simulation has shown; it accepts files only in the first line.
 func (t task) script() []byte {
 	return []byte("install " + strings.Join(t.install, " ") + "\nremove " + strings.Join(t.remove, " ") + "\nrun\nexit\n")
 }
 
-// task is what dnf does for changes. Versions that only Store has are given as files.
+// task returns dnf's task for changes. It passes versions that only Store has as files.
 func (s solver) task(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (t task) {
 	for _, c := range packages.Due(changes) {
 		to := packages.Parse(c.After)
@@ -287,7 +287,7 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 	return t
 }
 
-// Simulate asks dnf what changes would do. dnf has no pins. A package that only makes room for its other version is not removed.
+// Simulate asks dnf what changes would do. dnf has no pins. A package that is removed only for another version of it does not count as removed.
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin,
 ) (all []packages.Move, err error) {

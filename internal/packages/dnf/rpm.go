@@ -22,18 +22,18 @@ import (
 // An rpmPackage is one package in one version.
 type rpmPackage struct{ name, evr, arch string }
 
-// full is what dnf takes and rpm says: NAME-EPOCH:VERSION-RELEASE.ARCH. It always includes the epoch, also 0: without one dnf matches any.
+// full returns rpm's name NAME-EPOCH:VERSION-RELEASE.ARCH. It always has the epoch, also 0: without one dnf matches any.
 func (p rpmPackage) full() string { return p.name + "-" + withEpoch(p.evr) + "." + p.arch }
 
-// several says whether the package can be installed in several versions at a time: a kernel and its parts. In what is
-// wanted these are named with version and architecture, as dnf takes them too: kernel-devel-5.14.0-427.el9.x86_64.
+// several says whether the package can be installed in several versions at a time: a kernel and its parts. Wants name such
+// packages with version and architecture, which dnf accepts too: kernel-devel-5.14.0-427.el9.x86_64.
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
 
-// rpmKeyName is what rpm's database calls each public key, as if it were a package; its version is the end of the key's
-// fingerprint (rpm 6: all of it), its release the time of its making.
+// rpmKeyName is the name of every public key in rpm's database, which lists keys as packages; the version is the end of the
+// key's fingerprint (rpm 6: all of it), the release its time of creation.
 const rpmKeyName = "gpg-pubkey"
 
-// keys are the names that the package goes by.
+// keys returns the names that wants may have for the package.
 func (p rpmPackage) keys() []string {
 	name := p.name
 	if p.arch != nativeRPM() && p.arch != "noarch" {
@@ -48,7 +48,7 @@ func (p rpmPackage) keys() []string {
 	return []string{p.name + "-" + bare(p.evr) + "." + p.arch, name}
 }
 
-// key is the first of its names, or the name that is asked for.
+// key returns the name that is asked for, else the first of its names.
 func (p rpmPackage) key(asked map[string]bool) string {
 	all := p.keys()
 	return all[max(0, slices.IndexFunc(all, func(k string) bool { return asked[k] }))]
@@ -80,7 +80,7 @@ func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(versi
 // bare is a version without its epoch.
 func bare(evr string) string { return evr[strings.IndexByte(evr, ':')+1:] }
 
-// named is what dnf and rpm call a wanted package in a version.
+// named returns dnf's and rpm's name for a wanted package in a version.
 func named(name, version string) string {
 	base, arch, foreign := strings.Cut(name, ".")
 	if i := strings.LastIndex(name, "."); i >= 0 {
@@ -102,30 +102,30 @@ func withEpoch(evr string) string {
 	return "0:" + evr
 }
 
-// An rpmDatabase is what rpm knows of all packages, and dnf's locks.
+// An rpmDatabase is a reading of rpm's database and of dnf's locks.
 type rpmDatabase struct {
 	list     []rpmPackage
 	came     map[rpmPackage]came
 	keys     map[rpmPackage]string // fingerprints
 	packages map[string]packages.State
 	locks    locks
-	cut      time.Time // when the dnf began that was killed; the zero time if none was
+	cut      time.Time // when a dnf that was killed began; the zero time if none was
 }
 
-// beginsWithin is how long after it took its lock dnf begins rpm's transaction, in seconds: it has downloaded by then.
+// beginsWithin is the longest time in seconds from dnf's lock to the begin of rpm's transaction: dnf downloads before it locks.
 const beginsWithin = 600
 
 // came is when a package was installed, in seconds since 1970, and the id of rpm's transaction: rpm's tags INSTALLTIME and
 // INSTALLTID (docs/manual/tags.md in rpm's tree).
 type came struct{ at, transaction int64 }
 
-// rpmFormat is a line for each package; that of a public key goes on, for the key is base64 on several lines. Other packages have
-// none. Sources: makePubkeyHeader in lib/keystore.cc of rpm 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent asks the same
-// (updateWithRPMDB in comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
+// rpmFormat prints a line for each package; a public key's has more lines, since the key is base64 on several lines. Other
+// packages have no key. Sources: makePubkeyHeader in lib/keystore.cc of rpm 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent
+// asks the same (updateWithRPMDB in comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
 const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
 
-// readRPM asks rpm what is installed, and reads dnf's locks. Why a package is installed only dnf knows, and it keeps that by
-// itself through each transaction: an upgrade, a downgrade and a reinstallation inherit it. So nothing here asks for it.
+// readRPM asks rpm what is installed, and reads dnf's locks. Only dnf records why a package is installed, and an upgrade, a
+// downgrade and a reinstallation keep that record. So readRPM does not ask for it.
 func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
 	if err != nil {
@@ -187,8 +187,8 @@ func (d *rpmDatabase) fill() {
 	}
 }
 
-// fingerprintOf is that of the one key that rpm has under a name; "-" of what is none. The name does not count: it holds the last
-// eight digits, of which any attacker can make a key with the same.
+// fingerprintOf returns the fingerprint of a key in rpm's database; "-" if the text is no key. It does not trust the key's
+// name, which has only the last eight digits: an attacker can generate a key with the same digits.
 func fingerprintOf(base64Key string) string {
 	packets, err := base64.StdEncoding.DecodeString(base64Key)
 	if err != nil {
@@ -201,8 +201,8 @@ func fingerprintOf(base64Key string) string {
 	return found[0]
 }
 
-// halfDone returns what a dnf that was killed has installed, perhaps not to the end: all that came in its transaction. What it
-// was removing when it was killed does not show: rpm has it as installed until its last file is gone.
+// halfDone returns the packages that a killed dnf has installed, perhaps incompletely: all packages of its transaction. A
+// package that it was removing does not show: rpm lists it as installed until its last file is gone.
 func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	if d.cut.IsZero() {
 		return nil
@@ -215,7 +215,7 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 		}
 	}
 	if first.transaction > since+beginsWithin {
-		return nil // dnf was killed before it began, and what came later is not its work
+		return nil // dnf was killed before it began, and another process made the later changes
 	}
 	for _, p := range d.list {
 		if c := d.came[p]; first.at != 0 && c.at >= since && c.transaction == first.transaction && p.name != rpmKeyName {
@@ -225,8 +225,8 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	return list
 }
 
-// doubles returns the older ones of packages that are installed twice and should not be: dnf was killed between
-// installing the new and removing the old.
+// doubles returns the older version of packages that are wrongly installed twice: dnf was killed after it installed the new
+// version and before it removed the old.
 func (d rpmDatabase) doubles() (older []rpmPackage) {
 	half := d.halfDone()
 	for _, p := range d.list {
@@ -238,7 +238,7 @@ func (d rpmDatabase) doubles() (older []rpmPackage) {
 	return older
 }
 
-// FilesOf asks rpm, once for all.
+// FilesOf queries rpm once for all packages.
 func (dnf) FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error) {
 	out, err := v.Ask(ctx, append([]string{"rpm", "-q", "--qf", `[%{=NAME}\t%{FILENAMES}\n]`}, names...)...)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Transact makes the changes in one transaction of dnf's. It asks dnf first what that would do, and touches nothing if
-// it is anything else than what the changes say.
+// Transact makes the changes in one transaction of dnf's. It simulates the transaction first, and touches nothing if dnf would
+// do anything but these changes.
 func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	if err := a.free(ctx, h); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	return packages.Proven("dnf", changes, d.packages)
 }
 
-// move installs and removes, after dnf has shown that it would do just that. A version that a stream hides is one of the way
-// back from another stream.
+// move installs and removes packages after a simulation has shown the same changes. A version that a stream hides belongs to a
+// rollback from another stream.
 func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
 	var names []string
 	for _, c := range packages.Due(changes) {
@@ -98,7 +98,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 	return scriptsRan(string(out))
 }
 
-// Keep brings installed packages to Store.
+// Keep fetches installed packages to Store.
 func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
 	d, err := readRPM(ctx, h)
 	if err != nil {
@@ -112,7 +112,7 @@ func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
 	return solver{a, d}.fetch(ctx, h, names, all)
 }
 
-// fetch brings packages to Store, as far as a repository still has their version.
+// fetch downloads packages to Store, as far as a repository still has their version.
 func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[string][]packages.Offer) error {
 	var want []string
 	for _, name := range names {
@@ -131,7 +131,7 @@ func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[
 	return err
 }
 
-// Where dnf's plugin versionlock has its configuration and, unless that says otherwise, its list: dnf-versionlock(8).
+// The configuration of dnf's plugin versionlock and the default place of its list: dnf-versionlock(8).
 const (
 	lockConf = "/etc/dnf/plugins/versionlock.conf"
 	lockList = "/etc/dnf/plugins/versionlock.list"
@@ -139,7 +139,7 @@ const (
 	lockPlugin = "python3-dnf-plugin-versionlock"
 )
 
-// locks is the plugin's list. Each line is a pattern of packages that are kept at what it names.
+// locks is the plugin's list. Each line is a pattern; dnf keeps a package that it matches at a version that the pattern allows.
 type locks struct {
 	file   string
 	plugin bool // it is installed
@@ -173,7 +173,7 @@ func (l locks) holds(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
 }
 
-// locksIn matches the forms that dnf knows a package by: dnf(8), "Specifying packages".
+// locksIn matches a line with the forms of a package's name that dnf knows: dnf(8), "Specifying packages".
 func locksIn(line string, p rpmPackage) bool {
 	pattern := strings.TrimSpace(line)
 	if pattern == "" || pattern[0] == '#' || pattern[0] == '!' {
@@ -240,7 +240,7 @@ func (l locks) write(h host.Host) error {
 	return h.WriteFile(l.file, []byte(text), attr)
 }
 
-// as takes the exact locks of what is to change out of the list and sets those that are wanted.
+// as removes the exact locks of the packages that change from the list, and adds the locks that are wanted.
 func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
 	for _, c := range changes {
 		after := packages.Parse(c.After)
@@ -264,7 +264,7 @@ func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
 	return l, nil
 }
 
-// find returns what is installed under a name.
+// find returns the installed package with a name.
 func (d rpmDatabase) find(name string) (rpmPackage, bool) {
 	i := slices.IndexFunc(d.list, func(p rpmPackage) bool {
 		return slices.Contains(p.keys(), name) && p.evr == d.packages[name].Version
@@ -275,7 +275,7 @@ func (d rpmDatabase) find(name string) (rpmPackage, bool) {
 	return d.list[i], true
 }
 
-// spec is what dnf calls what is installed under a name, so that it takes that one and no other.
+// spec returns the full name of the installed package with a name, so that dnf selects exactly that version.
 func (d rpmDatabase) spec(name string) string {
 	if p, ok := d.find(name); ok {
 		return p.full()
