@@ -15,8 +15,8 @@ import (
 // Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
 // stage again when its turn comes. It journals every change before it makes it, and verifies it afterwards. When a change fails, it
 // rolls back what this run changed for the stage. An unattended apply first finishes an undo that was cut short; an operator's
-// apply supersedes that undo. A repair is an apply of one stage that the spec has no section for: it lifts no hold, and a later apply
-// leaves what it made, since the stage is not in the sequence.
+// apply supersedes that undo. A repair is an apply of one stage without a section in the spec: it lifts no hold, and a later apply leaves
+// what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	res, err := e.apply(ctx, h)
 	if i := slices.IndexFunc(res.Deferred, func(c Change) bool { return c.When == host.AfterReboot }); i >= 0 && res.Reboot == "" {
@@ -56,7 +56,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	}
 	e.cache.Keep(h)
 	if plan.Now() == 0 {
-		if err := r.nothing(); err != nil {
+		if err := r.nothingToMake(); err != nil {
 			return Result{}, err
 		}
 		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
@@ -99,8 +99,8 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 		r.tell(Event{Time: r.h.Now(), What: Held, Text: held})
 		return Result{Undone: undone.Made, Changed: undone.Changed, Held: held}, true, nil
 	}
-	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which comes after kubelet. It is before the
-	// plan, which may fail on what the newer one made.
+	// This is no failure: the gate has to open, since the newer gpuadm may be a DaemonSet's, which starts after kubelet. It comes before the
+	// plan, which may not understand what the newer gpuadm made.
 	if newer := r.LeavesTo(r.j); newer != "" {
 		r.tell(Event{Time: r.h.Now(), What: Newer, Text: newer})
 		return Result{Undone: undone.Made, Changed: undone.Changed, Newer: newer}, true, nil
@@ -108,8 +108,8 @@ func (r *run) unattended(ctx context.Context) (res Result, done bool, err error)
 	return Result{}, false, nil
 }
 
-// nothing lifts a hold and closes a run that was cut short, where an apply has nothing to make.
-func (r *run) nothing() error {
+// nothingToMake ends an apply that has nothing to make: it lifts a hold, and closes a run that was cut short.
+func (r *run) nothingToMake() error {
 	if r.j.Newer > 0 || r.Repair != "" && r.Repair != r.cut.Repair {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	return f, err
 }
 
-// verifiedBy says which stages are rolled back with one: itself, and those that it verifies.
+// verifiedBy says which stages are rolled back if st fails: st itself, and those that it verifies.
 func (r *run) verifiedBy(st Stage) func(stage string) bool {
 	names := []string{st.Name}
 	for st.Verifies != "" {

@@ -52,8 +52,8 @@ func keep(h host.Host, t Thing, c Change) error {
 	return h.WriteFiles(Home+"/blobs", missing, host.Attr{Mode: 0o600})
 }
 
-// prune removes what was kept for changes that nothing can undo any more. Damaged lines may need all of it. What it cannot
-// remove it reports: one copy too many is no reason to refuse an apply or an undo.
+// prune removes what was kept for changes that no undo can revert any more; nothing if lines of the journal are damaged, since they may need
+// it. If it cannot remove a file, it reports that and continues: a copy too many is no reason to refuse an apply or an undo.
 func (r *run) prune(ctx context.Context) {
 	if len(r.j.Damaged) > 0 || len(r.j.Records) == 0 {
 		return
@@ -97,7 +97,7 @@ func (r *run) pruneBlobs(needed []Change) (errs []error) {
 	return errs
 }
 
-// load has the thing read the bytes that a state names; an error says that they are lost.
+// load has a Stored thing read the bytes that a state names; it fails if they are lost.
 func load(v host.View, t Thing, s State) error {
 	if st, ok := t.(Stored); ok {
 		_, err := st.Bytes(v, s)

@@ -24,7 +24,7 @@ import (
 // own kind takes it apart.
 type State string
 
-// A Thing is one part of a machine whose state can be looked at and made: the smallest that gpuadm owns, undoes and reports alone.
+// A Thing is one part of a machine whose state can be looked at and made: the smallest unit that gpuadm owns, undoes and reports.
 type Thing interface {
 	Ref() Ref                                       // its kind and name, and what else builds the Thing again
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where the state cannot be known yet
@@ -38,10 +38,10 @@ type Want struct {
 	Why     string              // one line, shown by plan
 	Section string              // the spec's section that asks for it; "" = the stage's name
 	Breaks  []string            // what making it interrupts: restart-runtime, restart-kubelet, …
-	Clients map[string][]string // the processes that each of the breaks affects, where that is not all that hold a GPU
+	Clients map[string][]string // by break: the processes that it affects; all that hold a GPU, if the break is not in it
 	Keeps   string              // why undo does not revert it
 	Leaves  string              // what undo cannot remove elsewhere
-	Brings  []string            // kernel modules that making it puts on disk or takes away, beside the thing itself: a package's
+	Brings  []string            // kernel modules that making it also installs or removes: those in a package
 
 	AsFound  bool // To gets the state found, gpuadm's earlier changes included: the least disturbing target depends on it
 	Releases bool // the stage stops managing what it made earlier: it has another owner, and gpuadm only verifies it
@@ -54,7 +54,7 @@ type Stage struct {
 	Wants    func(spec.Spec, facts.Facts) ([]Want, error)
 	Needs    func(spec.Spec) facts.Needs                      // facts that cost more, for its wants; nil: none
 	Notes    func(host.View, spec.Spec, facts.Facts) []string // what no want says, in sentences without a full stop; nil: nothing
-	Verifies string                                           // an earlier stage that only this one verifies: it is rolled back with this one, and its undo makes this one's Followers current
+	Verifies string                                           // an earlier stage that only this one verifies: they are rolled back together, and undoing it affects this one's Followers
 	Whole    bool                                             // gpuadm makes it only where all stages before it are converged
 	Holds    bool                                             // an apply makes nothing after it while something in it waits
 }
@@ -72,7 +72,7 @@ type Change struct {
 	Keeps      string              `json:"keeps,omitempty"`
 	Lost       string              `json:"lost,omitempty"` // why its Before may not come back: no repository has that version any more
 	Leaves     string              `json:"leaves,omitempty"`
-	Brings     []string            `json:"brings,omitempty"`     // kernel modules that making it puts on disk or takes away
+	Brings     []string            `json:"brings,omitempty"`     // kernel modules that making it installs or removes
 	Left       []string            `json:"left,omitempty"`       // gpuadm's parts that stay, since they were changed outside gpuadm
 	Dependency bool                `json:"dependency,omitempty"` // a dependency of another change: only undo reverts it
 	Follows    bool                `json:"follows,omitempty"`    // the thing is a Follower: it has no Before to restore
@@ -133,15 +133,15 @@ type Merger interface {
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
-// A Validator has a change verified before anything is touched, by the daemon that will read the file. found is without gpuadm's earlier
-// changes. Undo does not ask it.
+// A Validator has the daemon that will read a file validate a change before anything is touched. found is without gpuadm's earlier changes.
+// Undo does not ask a Validator.
 type Validator interface {
 	Thing
 	Validate(ctx context.Context, v host.View, found, after State) error
 }
 
-// A Guarded thing may be protected by another tool: then an operator has to allow its change. left is the state that gpuadm last left it
-// in; "" if none. Guards is pure.
+// A Guarded thing may be protected by another tool: then an operator has to allow its change. left is the state in which gpuadm last left
+// the thing; "" if it never changed it. Guards is pure.
 type Guarded interface {
 	Thing
 	Guards(found, left, after State) (allow, who string) // "" where nothing protects it
@@ -164,7 +164,7 @@ type Ref struct {
 // String is the thing's kind and name.
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 
-// key is what tells things apart, and can be compared. A thing in another form is the same thing.
+// key identifies a thing, and is comparable. The form is not in it: a thing in another form is the same thing.
 type key struct{ kind, name, reads string }
 
 func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
@@ -174,7 +174,7 @@ func (r Ref) covers(o Ref) bool {
 	return r.Kind == o.Kind && r.Name == o.Name && !slices.ContainsFunc(o.Reads, func(name string) bool { return !slices.Contains(r.Reads, name) })
 }
 
-// An Event tells what the engine does while it does it. `apply -o json` prints one a line.
+// An Event is the engine's report of what it does. `apply -o json` prints one a line.
 type Event struct {
 	Time   time.Time `json:"time"`
 	Run    string    `json:"run,omitempty"`
@@ -233,9 +233,9 @@ func Say(ctx context.Context, what What, text string) {
 // A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be made.
 type Reason struct {
 	Cannot   string    `json:"cannot,omitempty"`   // why it cannot be made
-	Waits    string    `json:"waits,omitempty"`    // what it waits for, which gpuadm does not make; Deferred says it shorter
+	Waits    string    `json:"waits,omitempty"`    // the event outside gpuadm that it waits for; Deferred is shorter
 	Deferred string    `json:"deferred,omitempty"` // until when: "first boot", "once the driver answers"
-	When     host.When `json:"when,omitempty"`     // the same for a program
+	When     host.When `json:"when,omitempty"`     // the same as a code
 	Because  []string  `json:"because,omitempty"`  // more about Cannot
 	Try      []string  `json:"try,omitempty"`      // what to do about Cannot, or Waits
 	Code     error     `json:"-"`                  // the trouble.Code of Cannot, or Waits; nil: it has none

@@ -24,15 +24,15 @@ type Engine struct {
 	Before  []Stage                                            // the whole sequence, where Stages is a part of it; nil: Stages
 	Spec    spec.Spec                                          //
 	ThingOf func(Ref) (Thing, error)                           // builds a thing again from the journal
-	Clients func(context.Context, host.View) ([]string, error) // processes that hold a GPU, for the breaks that would kill them
+	Clients func(context.Context, host.View) ([]string, error) // lists the processes that hold a GPU, for breaks that affect them
 	Prune   func(context.Context, host.Host, []Change) error   // removes kept files that none of the changes needs; may be nil
 	Tell    func(Event)                                        // progress; may be nil
-	Brief   bool                                               // nothing shows diffs: the events have none
+	Brief   bool                                               // the events have no diffs
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
 	Repair  string                                             // the code of the fault that this apply repairs; "": it applies the spec
 
-	// Assume says what is known of a machine that cannot be seen yet: the kernel that an image will boot, its GPUs. May be nil.
+	// Assume adds facts about a machine that does not exist yet: the kernel that an image will boot, its GPUs. May be nil.
 	Assume func(*facts.Facts)
 
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
@@ -63,7 +63,7 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 // ErrInUse reports that a change would take the GPUs from a process, and the operator has not allowed that. The GPUs are not at fault.
 var ErrInUse = errors.New("the GPUs are in use")
 
-// errKept is an ErrInUse that does not end by waiting.
+// errKept is an ErrInUse that waiting does not end.
 var errKept = fmt.Errorf("%w, and stay so", ErrInUse)
 
 // Interrupts says what Apply would refuse to interrupt now. It touches nothing.
@@ -91,7 +91,7 @@ func (e *Engine) untilIdle(err error) error {
 	return t
 }
 
-// consent refuses changes that interrupt what was not allowed to be interrupted.
+// consent refuses changes whose breaks affect a process and are not allowed.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	for _, what := range e.forbidden(changes) {
 		var names, clients []string

@@ -21,7 +21,7 @@ type Stays struct{ Why string }
 
 func (s Stays) Error() string { return s.Why }
 
-// walk makes steps in their order, a Batch in one go, and looks at each again when its turn comes.
+// walk makes steps in their order, those of a Batch together, and looks at each again when its turn comes.
 func (r *run) walk(ctx context.Context, steps []step) error {
 	for group := range groups(steps) {
 		if r.stopped() {
@@ -67,7 +67,7 @@ func changes(steps []step) (list []Change) {
 	return list
 }
 
-// due looks once more right before the touch and returns what is to be made: earlier changes may have made it possible or
+// due looks at steps again right before the touch, and returns those to make: earlier changes may have made others possible, or
 // superfluous.
 func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	for _, s := range steps {
@@ -162,7 +162,7 @@ func (r *run) announce(due []step) error {
 	for i := range due {
 		s := &due[i]
 		if err := r.rebootBudget(s.Change); err != nil && !r.back() && r.askedBefore(s.Change) {
-			return err // nothing has changed about it since the last reboot
+			return err // it is in the same state as before the last reboot
 		}
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling() {
 			return err

@@ -50,7 +50,7 @@ func (p Plan) Cannot() []Change {
 // Now counts the pending changes: those that an apply would make at once, and those that it cannot make.
 func (p Plan) Now() int { return len(p.Changes) - p.Deferred }
 
-// Facts finds out what the machine is. What a run cannot change is looked up once.
+// Facts gathers what the stages need to know of the machine. It caches what a run cannot change.
 func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	var needs facts.Needs
 	all := e.Stages
@@ -86,7 +86,7 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	return e.shown(ctx, v, j, f)
 }
 
-// shown is a plan for people and programs to read.
+// shown is a plan with the diffs and Host, to print.
 func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
 	p, err := e.plan(ctx, v, j, f, step.show)
 	p.Host = Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
@@ -218,9 +218,9 @@ func together(steps []step) (list []step) {
 		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
 		if !is[Batch](s) {
 			list = append(list, s)
-		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
+		} else if !slices.ContainsFunc(steps[i+1:], mate) { // s is the last of its Batch
 			mates := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })
-			if is[Resolver](s) { // what is asked for decides what else changes
+			if is[Resolver](s) { // the wanted ones come first: a Resolver goes by them
 				behind(mates, func(s step) bool { return s.unwanted })
 			}
 			list = append(list, mates...)

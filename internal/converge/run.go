@@ -42,10 +42,10 @@ type run struct {
 	h  host.Host
 	j  Journal
 	id string
-	at string // the stage at work
+	at string // the name of the stage at work
 	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does not stop at a full disk.
 	doing      What
-	unsure     bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
+	unsure     bool   // a write to the journal failed: its line may be there or not, and its change may not have been made
 	makeResult string // the Result of the next make record: resumed for the first one of a run that continues one cut short; else ""
 	unmade     []key  // files that could not be written: each has its Before, so its Followers are not affected
 	cut        Run    // the last run, if it has no end
@@ -71,7 +71,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	}
 	end := unlock
 	if text := r.j.damage(h); text != "" {
-		end = func() { // compacting moves lines, and moving the journal aside leaves none
+		end = func() { // read again, since compacting changes the numbers of the lines
 			r.event(Event{What: Damaged, Text: cmp.Or(ReadJournal(h).damage(h), text)})
 			unlock()
 		}
@@ -96,7 +96,7 @@ func (r *run) sweep() error {
 	}
 	var folders []string
 	swept := false
-	for _, run := range slices.Backward(r.j.Runs()) { // a disk that fails keeps a run from removing them too, and the next from sweeping
+	for _, run := range slices.Backward(r.j.Runs()) { // back to the last run that succeeded: a failing disk may have kept later ones from sweeping
 		if swept = run.Result == "ok"; swept {
 			break
 		}
@@ -111,7 +111,7 @@ func (r *run) sweep() error {
 		}
 	}
 	slices.Sort(folders)
-	if !swept { // the folder of the journal itself may have been half made
+	if !swept { // gpuadm may have been killed while it made the journal's own folder
 		folders = append(folders, "/", "/var", path.Dir(Home))
 	}
 	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {
@@ -167,7 +167,7 @@ func (r *run) begin(undoes []string, due int, leave ...string) error {
 	return r.j.note(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
 }
 
-// covers says whether the stages of this run are all that a run has changed things for.
+// covers says whether the stages of this run include all that the cut run has changed things for.
 func (r *run) covers(cut Run) bool {
 	return !slices.ContainsFunc(cut.Makes, func(c Change) bool { return r.order(c.Stage) < 0 })
 }

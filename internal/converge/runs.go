@@ -310,10 +310,10 @@ type Mark struct {
 	State    State     `json:"-"`                  // it has now
 	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
 	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
-	Drift    *Change   `json:"drift,omitempty"`    // of what is Changed or Reverted: from gpuadm's state to the one found
+	Drift    *Change   `json:"drift,omitempty"`    // if Changed or Reverted: from gpuadm's state to the state found
 }
 
-// Pending is Status without a look at what was made, which the Node object is a part of: a gate must not wait for an API server.
+// Pending is Status without Made: that would look at the Node object too, and a gate must not wait for an API server.
 func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error) {
 	j := ReadJournal(v)
 	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: j.damage(v), Runs: []Run{}, Made: []Mark{}}

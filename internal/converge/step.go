@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A step is a want that has been looked at. Undo and roll-back are steps too: they want a thing without what gpuadm made of it.
+// A step is a want that has been looked at. Undo and roll-back consist of steps too: they want things without gpuadm's changes.
 type step struct {
 	Change
 	want     Want
@@ -23,19 +23,19 @@ type step struct {
 	base     State    // the found state without these changes: what To gets
 	resolved bool     // a Resolver has answered for it
 	stuck    bool     // a Resolver had no answer
-	strict   bool     // an undo: where gpuadm's changes cannot be taken out, that is an error
+	strict   bool     // of an undo: it is an error if gpuadm's changes cannot be taken out
 	idle     bool     // a Follower whose state is deferred, and that no pending change affects
 	err      error    // why it cannot be made, or waits
 	unwanted bool     // the spec does not ask for it, and gpuadm takes its changes out
 	left     []State  // the states in which gpuadm may have left the thing last; "" if it did not change it
 	unseen   bool     // Look failed: err says why
-	supplies bool     // a Supplier follows it
+	supplies bool     // it affects a Supplier
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.now() }
 
-// blocked says that an undo must know the state of this thing first. A Follower that does not run is no obstacle: it will read its
-// files when it starts.
+// blocked says that this step prevents an undo: it cannot be made, or its state is not known. A daemon that does not run prevents none: it
+// will read its files when it starts.
 func (s step) blocked() bool {
 	return s.Cannot != "" || s.strict && s.Deferred != "" && !is[Follower](s) && s.When != host.InNewProcess
 }
@@ -56,8 +56,8 @@ func behind(steps []step, some func(step) bool) {
 // makes all looks, on a stack that has grown already.
 const sideBySide = 8
 
-// lookAll looks at all steps, side by side where they wait, has Resolvers add the dependencies, and foresees how the pending changes
-// affect each Follower.
+// lookAll looks at all steps, several at once, has Resolvers add the dependencies, and foresees how the pending changes affect each
+// Follower.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []ours) ([]step, error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -97,8 +97,8 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step, mine []
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
-// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator verify it. A Follower is verified
-// once it is known what affects it.
+// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Validator validate it. lookAll has Followers
+// validated later, when it knows what affects them.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
@@ -107,7 +107,7 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	}
 }
 
-// validate has a Validator verify a pending change, which happens once a run.
+// validate has a Validator validate a pending change, once a run.
 func (e *Engine) validate(ctx context.Context, v host.View, s *step) {
 	p, ok := s.want.Thing.(Validator)
 	if !ok || s.strict || s.converged() || !s.now() {
@@ -183,7 +183,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 		return s.want.To(found)
 	}
 	if found != "" && slices.Contains(s.older, found) && !knows(s.makes, found) {
-		return found, nil // an undo of more runs, cut short or failed, has taken them out already
+		return found, nil // an undo of more runs, cut short or failed, has taken the changes out already
 	}
 	base, left, err := takeOut(v, s.want.Thing, found, s.makes)
 	if err != nil {
@@ -226,8 +226,8 @@ func (s *step) to(v host.View, found State) (State, error) {
 	return after, err
 }
 
-// foresee computes a Follower's state after the pending changes. A state that cannot be known yet counts only if they affect it: a
-// daemon that does not run will read its files when it starts.
+// foresee computes a Follower's state after the pending changes. If the state cannot be known yet and no change affects the Follower, the
+// step is idle: a daemon that does not run will read its files when it starts.
 func (s *step) foresee(t Follower, pending []Change) {
 	if s.Cannot != "" {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// takeOut takes gpuadm's changes to a thing out of a found state. A part that is missing counts as taken out. left names gpuadm's parts
-// that stay, because they were changed outside gpuadm since, also where gpuadm left them in an earlier run.
+// takeOut takes gpuadm's changes to a thing out of a found state. A part that is missing counts as taken out. left names gpuadm's parts that
+// stay, because they were changed outside gpuadm since this run or an earlier one.
 func takeOut(v host.View, t Thing, found State, makes []Change) (rest State, left []string, err error) {
 	rest, left, err = strip(v, t, found, makes)
 	m, merges := t.(Merger)

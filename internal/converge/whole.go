@@ -28,7 +28,7 @@ func (o *unconverged) note(stage string, steps []step) {
 	}
 }
 
-// before plans the stages of the sequence before st, except those in but, and returns the first that is not converged.
+// before plans the stages that come before st in the sequence, except those in but, and returns the first unconverged one.
 func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o unconverged, err error) {
 	all := e.Before
 	if all == nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
-// the engine, internal/converge, decides which and when.
+// Package things holds the kinds of parts that a machine is made of, one kind a file; keyring.go and sign.go read and write OpenPGP. Each
+// kind can be looked at and made; the engine, internal/converge, decides which and when.
 package things
 
 import (
