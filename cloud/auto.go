@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cloud makes the machine a node of a Kubernetes cluster (stage join), on any cloud or none, and waits until the cluster has
-// it (stage joined). Each way to join is a folder; what all of them share lies in method, kubelet and node.
+// it (stage joined). Each way to join is a folder; method, kubelet and node have their shared code.
 package cloud
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// untold lists what gpuadm looked for, if nothing says how to join.
+// untold returns an error that lists the signs gpuadm looked for, if nothing says how to join.
 func untold(f facts.Facts) error {
 	seen := "the firmware names no cloud"
 	if f.Cloud.Name != "" {

@@ -14,15 +14,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Sealed is a kind of node that gpuadm cannot prepare, since its owner makes it as a whole. The clouds' pages in docs say the same.
+// Sealed is a kind of node that gpuadm cannot prepare, since its owner provides it as a whole. The clouds' pages in docs say the same.
 type Sealed struct {
 	Name string
-	Sign func(facts.Facts) string // what was seen of it; "" where the machine is none
+	Sign func(facts.Facts) string // the sign that the machine is of this kind; "" if it is not
 	Why  string
-	Use  string // what to use in its place
+	Use  string // what to use instead
 }
 
-// AllSealed has the narrower kinds first: EKS Auto Mode's nodes run Bottlerocket.
+// AllSealed lists the narrower kinds first: EKS Auto Mode's nodes run Bottlerocket.
 func AllSealed() []Sealed {
 	system := func(id string) func(facts.Facts) string {
 		return func(f facts.Facts) string {
@@ -33,7 +33,7 @@ func AllSealed() []Sealed {
 		}
 	}
 	return []Sealed{
-		// Where the label is not on kubelet's command line, the next one says it. Sources:
+		// If the label is not on kubelet's command line, the next kind matches. Sources:
 		// https://docs.aws.amazon.com/eks/latest/userguide/automode.html (label, no access, read-only root, GPU drivers and plugin);
 		// aws/agent-toolkit-for-aws, eks-auto-mode.md; kubernetes-sigs/aws-ebs-csi-driver, charts (the label).
 		{
@@ -94,7 +94,7 @@ func sealed(f facts.Facts) []converge.Want {
 	return nil
 }
 
-// Limits says in one sentence what gpuadm cannot do on a node that it prepares in part.
+// Limits says in one sentence what gpuadm cannot do on a node that it prepares only in part.
 func Limits(f facts.Facts) []string {
 	switch {
 	case f.OS.ID == "cos":

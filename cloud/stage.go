@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Join makes the machine a node of its cluster, or leaves that to the tool that does it on this cloud. It looks at the Node object
-// together with the other stages of a run.
+// Join makes the machine a node of its cluster, or leaves that to the cloud's own tool. It shares the session, which reads the
+// Node object, with the other stages of a run.
 func Join(se *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "join",
@@ -35,7 +35,7 @@ func Join(se *node.Session) converge.Stage {
 	}
 }
 
-// Begin is what must be true of the node, and of a cloud's own scripts and pools, before the first touch.
+// Begin returns the checks of the node, and of a cloud's own scripts and pools, before the first change.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if refused := sealed(f); refused != nil {
 		return refused
@@ -51,23 +51,23 @@ func joinNeeds(s spec.Spec) facts.Needs {
 	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.EKSRef(s)})
 }
 
-// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that is slow to become ready, for want
-// of a network plugin perhaps, has joined all the same, and gpuadm does not roll the join back for it.
+// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that becomes ready late, perhaps for
+// lack of a network plugin, has joined nevertheless, and gpuadm does not roll the join back.
 func Joined(se *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "joined",
 		About: "waits until the cluster has the node",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch by := method.Joiner(f); {
-			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
+			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet runs in a container, out of sight
 				return nil, nil
 			case by != "" && !method.EKSOwn(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
-			case method.EKSOwn(s, f) && !f.Kubelet.Joined: // the stage before this one says what it waits for
+			case method.EKSOwn(s, f) && !f.Kubelet.Joined: // the stage before this reports what it waits for
 				return []converge.Want{eks.Deferred("the cluster has the node", host.Later{Until: node.UntilJoined}, "kubelet registers the node")}, nil
 			}
 			name := method.NodeName(s, f)
-			if !method.EKSOwn(s, f) { // a cloud may name it otherwise
+			if !method.EKSOwn(s, f) { // a cloud may give the node another name
 				name = cmp.Or(f.Kubelet.NodeName, name)
 			}
 			w := node.WaitReady(se, s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig))
@@ -85,7 +85,7 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		}
 		try := []string{"journalctl -u kubelet, which says what it waits for", trouble.Command("apply") + ", once it has joined"}
 		switch f.Cloud.Managed {
-		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
+		case "eks": // if the first fails, for example without the metadata service, the second never starts kubelet
 			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"
 		case "eks-hybrid":
 			try = append([]string{eks.HybridInit + ", if it has not run yet: everything before the join has converged"}, try...)

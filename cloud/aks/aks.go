@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aks leaves joining to AKS's own scripts, and says who does what.
+// Package aks leaves the join to AKS's own scripts, and notes what they do and what gpuadm does.
 package aks
 
 import (
@@ -21,7 +21,7 @@ import (
 func Wants(f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "aks-flex":
-		return nil, nil // its kubelet runs in a container, and its own agent writes its files
+		return nil, nil // AKS Flex Node's kubelet runs in a container, and its agent writes the files
 	case "aks":
 		return []converge.Want{provisioned(f.Booting)}, nil
 	}
@@ -32,8 +32,8 @@ func Wants(f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// Begin is what must hold before the first change. AKS's scripts write containerd's file, and at their end they remove the driver
-// of their image by its paths: another driver at the same paths would be removed too.
+// Begin returns the checks before the first change. AKS's scripts write containerd's file, and at their end they remove the
+// files of the image's driver, and so of any other driver with the same paths.
 // Source: the same, ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver; and cse_config.sh: ensureContainerd.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	switch {
@@ -45,7 +45,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	return []converge.Want{provisioned(f.Booting)}
 }
 
-// noDriverAtBoot refuses to wait during boot for scripts that wait for kubelet, which waits for gpuadm.
+// noDriverAtBoot refuses a deadlock at boot: gpuadm would wait for scripts that wait for kubelet, which waits for gpuadm.
 func noDriverAtBoot() converge.Want {
 	return things.Check("AKS's own scripts before the driver", func(_ context.Context, v host.View) (string, error) {
 		if _, err := v.Stat(facts.AKSProvisioned); err == nil || !host.NotExist(err) {
@@ -59,8 +59,8 @@ func noDriverAtBoot() converge.Want {
 	}, "they remove a driver of their image by its paths")
 }
 
-// provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and may install a driver: what
-// gpuadm reads before that will change. But if kubelet waits for gpuadm at boot, so do the scripts, which start kubelet.
+// provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and may install a driver: facts that
+// gpuadm reads before that will change. But if kubelet waits for gpuadm at boot, the scripts wait too, since they start kubelet.
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_main.sh, nodePrep: ensureKubelet.
 func provisioned(booting bool) converge.Want {
 	return things.Check("AKS's own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
@@ -85,7 +85,7 @@ func provisioned(booting bool) converge.Want {
 // azure-aks-docs at fb060abe6, articles/aks/deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442, and pull 5798 (2026-05-29).
 const Automatic = "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there"
 
-// Notes say who does what.
+// Notes say what AKS's own tools do and what gpuadm does.
 func Notes(s spec.Spec, f facts.Facts) (notes []string) {
 	switch {
 	case f.Cloud.Managed == "aks-flex":

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// registries are the hosts of ECR, by partition of AWS: each may have images that only the machine's role may pull.
+// registries returns patterns for ECR's hosts, one for each partition of AWS: each may have images that only the machine's role may pull.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go.
 func registries() []string {
 	return []string{
@@ -42,8 +42,8 @@ func needsECR(f facts.Facts) error {
 	}
 }
 
-// ecr wants kubelet's plugin for ECR to know its hosts, where the plugin is on the machine. A configuration that an operator
-// has written stays: it may name other plugins too.
+// ecr wants kubelet's plugin for ECR configured for ECR's hosts, if the plugin is installed. An operator's own configuration
+// stays: it may name other plugins too.
 func ecr(f facts.Facts) []converge.Want {
 	if !f.Cloud.ECRPlugin {
 		return nil
@@ -64,7 +64,7 @@ func ecr(f facts.Facts) []converge.Want {
 	}, "images of ECR are pulled as the machine's role"))
 }
 
-// ecrFlags are kubelet's flags for it.
+// ecrFlags returns kubelet's flags for the plugin.
 func ecrFlags(f facts.Facts) []string {
 	if f.Files[method.ECRConfig] == nil && !f.Cloud.ECRPlugin {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Wants joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
-// the node registers with; else the join sets up kubelet itself.
+// Wants joins a machine in EC2 to its EKS cluster. If EKS's own tools are on the machine, they join it, and gpuadm configures
+// the labels and taints that the node registers with; else gpuadm sets up kubelet itself.
 func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
@@ -56,20 +56,20 @@ func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	return n.wants(se, s, f)
 }
 
-// Deferred is what cannot be looked at before then.
+// Deferred is a want that waits for an event.
 func Deferred(what string, later host.Later, why string) converge.Want {
 	return things.Check(what, func(context.Context, host.View) (string, error) {
 		return "", later
 	}, why)
 }
 
-// ownNode is what a kubelet of EKS must know.
+// ownNode has the settings of a kubelet that joins EKS.
 type ownNode struct {
-	cluster instance.Cluster // what node.toml states, over what was found out
+	cluster instance.Cluster // values of node.toml take precedence over those that EKS reports
 	machine instance.Instance
 	region  string
-	name    string // of the node, which must be the one that EKS derives from the machine's role session
-	ip      string // of the family that the services have
+	name    string // of the node, which must equal the name that EKS derives from the machine's role session
+	ip      string // of the address family of the cluster's services
 }
 
 func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
@@ -121,7 +121,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	return n, method.NameFits(n.name, s)
 }
 
-// wants are all files of the join, in the order in which they are of use.
+// wants returns all files of the join, in the order of their use.
 func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	k := kubelet.Own{Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(f)}
 	own, err := node.OwnKubelet(k, s, f)
@@ -186,7 +186,7 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	return notes
 }
 
-// podsNote says so where the number of pods is a guess.
+// podsNote warns if the number of pods is a guess.
 func podsNote(s spec.Spec, f facts.Facts) []string {
 	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
 		return nil

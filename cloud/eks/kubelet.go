@@ -21,9 +21,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// On EKS's own images nodeadm configures kubelet, and a node must be the same whichever way it joined: the keys and their values are
-// from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
-// compares them, and has the reason for each difference.
+// On EKS's own images nodeadm configures kubelet, and gpuadm's join must give the same node: the keys and their values are from
+// https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
+// compares the two, and states the reason for each difference.
 
 // plugin is the program that kubelet calls for a token: gpuadm.
 const plugin = "/usr/local/sbin/gpuadm"
@@ -35,7 +35,7 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 		"clusterDNS":    n.cluster.DNS,
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
-		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		// The cloud controller finds the machine by it: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
 		"providerID":          "aws:///" + n.machine.Zone + "/" + n.machine.ID,
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
@@ -52,8 +52,8 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 	return c
 }
 
-// maxPods is how many pods the VPC CNI has addresses for: on each interface one is the interface's own, and two pods use
-// the host's. 110 where the type is not known.
+// maxPods returns the number of pods for which the VPC CNI has addresses: each interface keeps one for itself, and two pods use
+// the host's network. 110 if the type is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/shared/runtime/eni-max-pods.txt.
 func maxPods(c instance.Cluster) int {
 	if c.ENIs < 1 || c.IPv4PerENI < 2 {
@@ -62,12 +62,12 @@ func maxPods(c instance.Cluster) int {
 	return c.ENIs*(c.IPv4PerENI-1) + 2
 }
 
-// flags are the settings that kubelet takes on its command line only.
+// flags returns the settings that kubelet accepts only on its command line.
 func (n *ownNode) flags(f facts.Facts) []string {
 	return append([]string{"--cloud-provider=external", "--node-ip=" + n.ip}, ecrFlags(f)...)
 }
 
-// kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
+// kubeconfig makes kubelet call gpuadm for a token whenever it needs one. It has no secret.
 func (n *ownNode) kubeconfig() []byte {
 	named := func(kind, name string, value map[string]any) []any {
 		return []any{map[string]any{"name": name, kind: value}}
@@ -91,8 +91,8 @@ func (n *ownNode) kubeconfig() []byte {
 	return append([]byte(kubelet.Written), text...)
 }
 
-// accepted wants EKS to map the machine's role to the node's name, before anything is written: a kubelet with another name is
-// refused for ever, and says so in its log only.
+// accepted wants EKS to map the machine's role to the node's name, before gpuadm writes anything: EKS refuses a kubelet with
+// another name for ever, and only kubelet's log shows that.
 func (n *ownNode) accepted(via host.Via) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {
@@ -118,7 +118,7 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
-// refused says why the cluster does not accept the machine as this node; nil where it does.
+// refused says why the cluster does not accept the machine as this node; nil if it does.
 func (n *ownNode) refused(who kube.User, err error) error {
 	switch is := "system:node:" + n.name; {
 	case errors.Is(err, kube.Unauthorized):

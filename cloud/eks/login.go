@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// login is the kubeconfig by which kubelet is the node where it has no certificate, but calls a program for tokens. With it
-// goes what a certificate's undo takes away elsewhere.
+// login is the kubeconfig of a kubelet that has no certificate but calls a program for tokens. Its removal takes the node out
+// of the cluster, as the removal of a certificate does elsewhere.
 type login struct{ *things.FileThing }
 
 // login wants kubelet to log in as the machine's role.
@@ -24,7 +24,7 @@ func (n *ownNode) login() converge.Want {
 	return w
 }
 
-// NewFile names a file, for undo.
+// NewFile builds the thing of a file, for undo.
 func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
 	file := things.NewFile(name, merge).Formed(form)
 	if name == kubelet.Kubeconfig {
@@ -33,7 +33,7 @@ func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
 	return file
 }
 
-// Breaks refuses to take kubelet's credentials away while pods run here.
+// Breaks refuses to remove kubelet's credentials while pods run here.
 func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
@@ -45,5 +45,5 @@ func (l login) Breaks(ctx context.Context, v host.View, before, after converge.S
 	return nil, nil, node.RefuseWhilePodsRun(ctx, v)
 }
 
-// callsProgram says whether a kubeconfig has a program called for tokens.
+// callsProgram says whether a kubeconfig gets its tokens from a program.
 func callsProgram(kubeconfig []byte) bool { return bytes.Contains(kubeconfig, []byte(" exec:\n")) }

@@ -25,15 +25,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodeadmReadsFolder is how nodeadm-run.service has nodeadm read our file; nodeadm by itself reads no folder.
+// nodeadmReadsFolder is the option with which nodeadm-run.service makes nodeadm read gpuadm's file; without it nodeadm reads no folder.
 // Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023; nodeadm/internal/cli/options.go.
 const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
 
-// nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs are ready.
+// nodeadm configures the labels and taints that nodeadm registers the node with, and makes nodeadm wait until the GPUs are ready.
 //
-// The file has a second use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
-// looks when nodeadm-config runs: before a toolkit that is installed in the same boot. nodeadm-run takes over what was
-// resolved then, unless the files of the folder make it another spec; with our file it is one, so nodeadm looks again.
+// The file has a second use. nodeadm configures the NVIDIA runtime in containerd if the runtime is installed when
+// nodeadm-config runs, which is before gpuadm installs a toolkit in the same boot. nodeadm-run reuses that result unless the
+// files of the folder change the spec. gpuadm's file changes it, so nodeadm checks again.
 // Source: nodeadm/internal/containerd/runtime_config_nvidia.go and cmd/nodeadm/init, needsRecache.
 func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	labels, taints, err := node.Registration(s, f)
@@ -81,10 +81,10 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
-// nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it waits inside, for the gate. Each restart of nodeadm-run would
-// run nodeadm-config again, which it requires, and one failure of that would leave the node out for good; so would a failed
-// gpuadm.service that it required. A oneshot may start for as long as it takes. Open, it waits for gpuadm.service to end, however it
-// ends; Wants= has it start where nothing else does.
+// nodeadmUnit returns the drop-in that makes nodeadm-run wait. With a closed gate, nodeadm-run waits within its own start,
+// which has no time limit for a oneshot unit. A restart of nodeadm-run would also run nodeadm-config, which it requires, and
+// one failure of that would keep the node out for good; so would Requires= on a gpuadm.service that fails. With an open gate it
+// waits until gpuadm.service has ended, in success or failure; Wants= starts gpuadm.service if nothing else does.
 // Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in awslabs/amazon-eks-ami.
 func nodeadmUnit(s spec.Spec) (name, text string) {
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
@@ -94,11 +94,11 @@ func nodeadmUnit(s spec.Spec) (name, text string) {
 	return node.GateOf(method.NodeadmRun), text + "\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
 }
 
-// fromNode is how our file marks the taints that node.toml asks for, so that they can go again.
+// fromNode marks, in gpuadm's file, the taints of node.toml, so that gpuadm can remove them later.
 const fromNode = "node.toml"
 
-// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists rather than adding to them, so the user
-// data's are in it too: without Karpenter's karpenter.sh/unregistered pods would come before the node is known.
+// nodeadmTaints returns the list that the node must register with. nodeadm replaces lists and does not merge them, so the result
+// includes the user data's taints: without Karpenter's karpenter.sh/unregistered, pods would start before Karpenter knows the node.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/merge.go.
 func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint) (all []spec.Taint, theirs int) {
 	marked := nodeadmMarked(ours)
@@ -117,7 +117,7 @@ func nodeadmTaints(ours []byte, resolved method.NodeadmSpec, taints []spec.Taint
 	return all, theirs
 }
 
-// nodeadmMarked are the taints that our file has for node.toml's sake.
+// nodeadmMarked returns the taints in gpuadm's file that come from node.toml.
 func nodeadmMarked(ours []byte) (marked []spec.Taint) {
 	var doc struct {
 		Spec struct {
@@ -144,7 +144,7 @@ func nodeadmMarked(ours []byte) (marked []spec.Taint) {
 	return marked
 }
 
-// nodeadmText is our file; nil where there is nothing to tell.
+// nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
 func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec) ([]byte, error) {
 	runtime, err := nodeadmRuntime(s, f, resolved)
 	if err != nil {
@@ -184,7 +184,7 @@ func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []
 	return []byte(b.String()), nil
 }
 
-// quotedYAML is a text as JSON writes it, which YAML reads the same.
+// quotedYAML quotes a text as in JSON, which YAML reads as well.
 func quotedYAML(text string) string {
 	out, err := json.Marshal(text)
 	if err != nil {
@@ -193,8 +193,8 @@ func quotedYAML(text string) string {
 	return string(out)
 }
 
-// nodeadmRuntime is what nodeadm must write into containerd's configuration beside its own template: nothing for the handler
-// nvidia, which the template has, with CDI. nodeadm rewrites the file itself at each boot.
+// nodeadmRuntime returns what nodeadm must add to its own template of containerd's configuration: nothing for the handler
+// nvidia, which the template has, with CDI. nodeadm rewrites that file at each boot.
 func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved method.NodeadmSpec) (string, error) {
 	name := s.Runtime.Handler
 	if !s.Has("runtime") || s.Runtime.Owner == "gpuadm" || name == "nvidia" || name == "auto" || name == "" {
@@ -221,7 +221,7 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved method.NodeadmSpec) (st
 		"[%[1]s.runtimes.%[2]s.options]\nBinaryName = \"/usr/bin/nvidia-container-runtime\"\nSystemdCgroup = true\n", at, quotedYAML(name)), nil
 }
 
-// nodeadmOld says whether nodeadm writes containerd's older format: as the file says that it has written, else by the engine.
+// nodeadmOld says whether nodeadm writes containerd's older format: by the file that it has written, else by the engine's version.
 func nodeadmOld(e facts.Engine) bool {
 	for _, file := range e.Files {
 		if file.Path == e.Config && file.Data != nil {
@@ -231,7 +231,7 @@ func nodeadmOld(e facts.Engine) bool {
 	return strings.HasPrefix(e.Version, "1.")
 }
 
-// kubeletFlagsSay are the flags that a kubelet of another owner must be started with to register as node.toml asks; "" for none.
+// kubeletFlagsSay returns the flags with which another owner must start kubelet so that it registers as node.toml asks; "" for none.
 func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	var flags []string
 	if len(labels) > 0 {
@@ -243,12 +243,12 @@ func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	return strings.Join(flags, " ")
 }
 
-// HybridInit is what joins a machine of one's own, once everything of nodeadm's is on it.
+// HybridInit is the command that joins a machine outside EC2, after nodeadm has installed its parts.
 // Source: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
 const HybridInit = "nodeadm init --config-source file://nodeConfig.yaml"
 
-// hybrid looks at what would keep EKS's nodeadm for hybrid nodes from joining the machine, and leaves the rest to it: it turns
-// swap off by itself, and looks at the API server, the credentials and the node's name with its own words.
+// hybrid checks what would keep EKS's nodeadm for hybrid nodes from joining the machine. It leaves the rest to nodeadm, which
+// turns swap off, and checks the API server, the credentials and the node's name.
 // Source: https://github.com/aws/eks-hybrid, internal/system/swap.go and internal/validation.
 func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {
@@ -258,7 +258,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	if s.Join.Region == "" {
-		return nil, nil // its configuration has it, and lies where its administrator has put it
+		return nil, nil // nodeadm's configuration names the region, and may be in any folder
 	}
 	look := func(ctx context.Context, v host.View) (string, error) {
 		return "", instance.ReachEKS(ctx, v, s.Join.Region, method.Via(s))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gke leaves joining to GKE's own scripts, and says who does what.
+// Package gke leaves the join to GKE's own scripts, and notes what they do and what gpuadm does.
 package gke
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Wants wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs a kubelet's
-// certificate only for a machine whose virtual TPM proves that it is in one of the cluster's instance groups.
+// Wants wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs kubelet's
+// certificate only if the machine's virtual TPM proves that it is in one of the cluster's instance groups.
 // Source: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^, cmd/gcp-controller-manager/node_csr_approver.go.
 func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Cloud.Managed == "gke" {
@@ -24,7 +24,7 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return nil, &trouble.Error{
 		What: "cannot join GKE: it takes no machines but those of its own node pools, and this is none of them",
 		Because: []string{
-			"GKE signs kubelet's certificate for machines only that prove by their virtual TPM to be in a pool's instance group",
+			"GKE signs kubelet's certificate only for machines whose virtual TPM proves that they are in a pool's instance group",
 			"a pool's key startup-script is GKE's own and cannot be used either",
 		},
 		Try: []string{
@@ -41,7 +41,7 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // device-plugin.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/google-gke.rst.
 const noPlugin = "gke-no-default-nvidia-gpu-device-plugin"
 
-// Begin is what must hold before the first change.
+// Begin returns the checks before the first change.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if f.Cloud.Managed != "gke" || f.OS.ID == "cos" || !s.Has("driver") || s.Driver.Version == "" || s.Driver.Owner == "other" {
 		return nil
@@ -61,7 +61,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 // OnCOS is for nodes of Container-Optimized OS, in and outside of GKE.
 const OnCOS = "Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer"
 
-// Notes say who does what on a pool's node.
+// Notes say what GKE's scripts and what gpuadm does on a pool's node.
 func Notes(f facts.Facts) []string {
 	if f.Cloud.Managed != "gke" {
 		return nil

@@ -26,14 +26,14 @@ import (
 // table is a JSON object.
 type table = map[string]any
 
-// ownConfig is a KubeletConfiguration in the making.
+// ownConfig is a KubeletConfiguration under construction.
 type ownConfig struct {
 	base, last table // the join's keys, and the user's
 	taints     []spec.Taint
 	endpoint   string // of the engine
 }
 
-// config puts together what is known without a request.
+// config composes the keys that are known without a request to the engine.
 func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, error) {
 	c := ownConfig{taints: k.Taints, endpoint: endpoint(e)}
 	base := table{
@@ -48,7 +48,8 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, erro
 		"cgroupDriver":             cgroupDriver(e),
 		"containerRuntimeEndpoint": c.endpoint,
 	}
-	// The stub of systemd-resolved is on loopback, where a pod finds itself: https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
+	// In a pod loopback is the pod's own:
+	// https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
 	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
 		base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
 	}
@@ -60,7 +61,7 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, erro
 	return c, err
 }
 
-// readKubeletConfig reads a file of the user's, YAML or JSON.
+// readKubeletConfig reads the user's file, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
 	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
 	if path.Clean(name) == ConfigFile {
@@ -82,7 +83,7 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 	return t, nil
 }
 
-// merged is the whole config, with the cgroup driver that the engine said it uses, if it said one.
+// merged returns the whole config, with the cgroup driver that the engine reports, if it reports one.
 func (c ownConfig) merged(driver string) table {
 	all := maps.Clone(c.base)
 	if driver != "" {
@@ -92,7 +93,7 @@ func (c ownConfig) merged(driver string) table {
 		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
 	}
 	all = merge(all, c.last)
-	// Lists replace each other. A taint that is lost would let pods in too early.
+	// A later list replaces an earlier one. A lost taint would let pods in too early.
 	if list := taintList(c.taints, listOf(all["registerWithTaints"])); len(list) > 0 {
 		all["registerWithTaints"] = list
 	}
@@ -120,7 +121,7 @@ func merge(onto, patch table) table {
 	return out
 }
 
-// taintList adds taints to a list of a KubeletConfiguration; one of the same key and effect stays as the list has it.
+// taintList adds taints to a list of a KubeletConfiguration; a taint in the list with the same key and effect stays.
 func taintList(taints []spec.Taint, list []any) []any {
 	list = slices.Clone(list)
 	for _, t := range taints {
@@ -143,8 +144,8 @@ func listOf(value any) []any {
 	return list
 }
 
-// configFile is kubelet's configuration. The engine is asked for its cgroup driver when the file is looked at, so its desired bytes
-// are known from then on.
+// configFile is kubelet's configuration. Its desired bytes are known only after Look, which asks the engine for its cgroup
+// driver.
 type configFile struct {
 	*things.FileThing
 	config ownConfig
@@ -177,9 +178,9 @@ func (f *configFile) Look(ctx context.Context, v host.View) (converge.State, err
 	return f.FileThing.Look(ctx, v)
 }
 
-// Reserved is what a number of pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of
-// the second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each pod and 255 MiB. nil where the machine
-// is not known.
+// Reserved returns the resources of the machine that are reserved from pods, for a number of pods. CPU by the steps that GKE
+// and EKS share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest. Memory as in EKS, 11 MiB
+// for each pod and 255 MiB. nil if the machine is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
 func Reserved(f facts.Facts, pods int) table {
 	if f.CPUs == 0 || f.Memory == 0 {
@@ -190,9 +191,9 @@ func Reserved(f facts.Facts, pods int) table {
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
 }
 
-// askedDriver is the cgroup driver that a running engine says it uses, "" where none answers that: containerd can from 2.0 on.
-// Kubelets from 1.34 on ask the same. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api, api.proto: SYSTEMD
-// is 0, which is not Written, and CGROUPFS is 1.
+// askedDriver returns the cgroup driver that a running engine reports, "" if it reports none: containerd does from 2.0 on.
+// Kubelets from 1.34 on make the same request. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api,
+// api.proto: SYSTEMD is 0, which is not Written, and CGROUPFS is 1.
 func askedDriver(ctx context.Context, v host.View, endpoint string) string {
 	answer, err := v.Call(ctx, strings.TrimPrefix(endpoint, "unix://"), "/runtime.v1.RuntimeService/RuntimeConfig", nil)
 	if err != nil {
@@ -217,8 +218,8 @@ func askedDriver(ctx context.Context, v host.View, endpoint string) string {
 	return driver
 }
 
-// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says: what is known without asking it.
-// Kubelet must have the same.
+// cgroupDriver returns the cgroup driver in the engine's configuration, which is known without a request. Kubelet must use the
+// same.
 func cgroupDriver(e facts.Engine) string {
 	if e.Name == "crio" {
 		for _, f := range e.Files {
@@ -254,7 +255,7 @@ func cgroupDriver(e facts.Engine) string {
 	return driver
 }
 
-// at is what a table holds deep inside, nil if there is nothing.
+// at returns a value in nested tables, nil if there is none.
 func at(t any, keys ...string) any {
 	for _, key := range keys {
 		is, _ := t.(table)

@@ -18,10 +18,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// FormKubelet is what the journal calls the form of files whose edits TakeOut takes out.
+// FormKubelet is the journal's name for the form of files whose edits TakeOut reverts.
 const FormKubelet = "kubelet"
 
-// File is a file that labels or taints go into.
+// File is a file to which gpuadm writes labels or taints.
 type File struct {
 	Name string
 	edit func([]byte) ([]byte, error) // an administrator's file is edited,
@@ -32,7 +32,7 @@ type File struct {
 func (n File) Want(why string) converge.Want {
 	if n.edit == nil {
 		w := things.Exact(n.Name, n.data, 0o644, why)
-		w.Thing.(*things.FileThing).Formed(FormKubelet) // undo may find it with lines of others
+		w.Thing.(*things.FileThing).Formed(FormKubelet) // others may add lines before undo
 		return w
 	}
 	return things.Edited(things.NewFile(n.Name, TakeOut).Formed(FormKubelet), func(found []byte) ([]byte, error) {
@@ -48,11 +48,11 @@ func (n File) Want(why string) converge.Want {
 	}, why)
 }
 
-// confTaints is the key of a KubeletConfiguration that holds the taints to register with.
+// confTaints is the key of a KubeletConfiguration with the taints to register with.
 const confTaints = "registerWithTaints"
 
-// FileFor returns the file that the labels and taints go into. internal/facts/kubeletflags.go decides which one: both go into the
-// same file, or only one of the two has a file.
+// FileFor returns the file for the labels and taints. internal/facts/kubeletflags.go selects it: both are in the same file, or
+// only one of the two has a file.
 func FileFor(k facts.Kubelet, labels map[string]string, taints []spec.Taint) File {
 	switch l, t := k.LabelsAt, k.TaintsAt; {
 	case cmp.Or(l.How, t.How) == "env":
@@ -82,7 +82,7 @@ func specTaints(list []facts.Taint) (taints []spec.Taint) {
 	return taints
 }
 
-// confFile is gpuadm's drop-in in the folder of kubelet's --config-dir. Its list replaces those of the files before it, so it repeats them.
+// confFile is gpuadm's drop-in in the folder of kubelet's --config-dir. Its list replaces the lists of earlier files, so it repeats their taints.
 // Sources: https://kubernetes.io/docs/reference/node/kubelet-config-directory-merging/; mergeKubeletConfigurations in kubernetes,
 // cmd/kubelet/app/server.go.
 func confFile(at facts.Place, taints []spec.Taint) File {
@@ -96,7 +96,7 @@ func confFile(at facts.Place, taints []spec.Taint) File {
 	return File{Name: path.Join(at.File, facts.OwnConf), data: []byte(text)}
 }
 
-// rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list of the files before it.
+// rancherFile is gpuadm's file beside K3s's or RKE2's config. A key that ends in + adds to the list of earlier files.
 // Source: https://docs.k3s.io/installation/configuration#multiple-config-files, readConfigFile in k3s's
 // pkg/configfilearg/parser.go.
 func rancherFile(dir string, labels map[string]string, taints []spec.Taint) File {
@@ -112,7 +112,7 @@ func rancherFile(dir string, labels map[string]string, taints []spec.Taint) File
 	return File{Name: path.Join(dir, facts.OwnSettings), data: []byte(text)}
 }
 
-// NoTaints says why there is no place for taints; "" where there is one.
+// NoTaints says why gpuadm has no place to write taints; "" if it has one.
 func NoTaints(k facts.Kubelet) string {
 	if k.TaintsAt.How == "" {
 		return k.TaintsAt.Why

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// The two flags of kubelet that labels and taints go into, and both are lists. Given twice, labels are merged, and of taints the
-// last list counts: kubernetes, component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
+// Kubelet's two flags for labels and taints; both are lists. If a flag is given twice, kubelet merges labels, and of taints uses
+// the last list: kubernetes, component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
 const (
 	labelFlag = "node-labels"
 	taintFlag = "register-with-taints"
@@ -28,14 +28,14 @@ func TaintTexts(taints []spec.Taint) (list []string) {
 	return list
 }
 
-// flagKey is what identifies a part of a list: of a label its key, of a taint its key and effect.
+// flagKey returns what identifies a part of a list: a label's key, or a taint's key and effect.
 func flagKey(part string) string {
 	front, effect, _ := strings.Cut(part, ":")
 	key, _, _ := strings.Cut(front, "=")
 	return strings.TrimSpace(key) + ":" + effect
 }
 
-// flagParts returns the parts that a flag states, those that count.
+// flagParts returns the parts of a flag that kubelet would use.
 func flagParts(words []string, flag string) (parts []string) {
 	lists := facts.Options(append([]string{"kubelet"}, words...), flag, strings.ReplaceAll(flag, "-", "_"))
 	if flag == taintFlag && len(lists) > 1 {
@@ -47,7 +47,7 @@ func flagParts(words []string, flag string) (parts []string) {
 	return slices.DeleteFunc(parts, func(p string) bool { return p == "" })
 }
 
-// flagUnion is a list with the parts of another; of two with the same key the other's counts.
+// flagUnion returns a list with the parts of other added; of two parts with the same key, other's wins.
 func flagUnion(list, other []string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(p string) bool {
 		return slices.ContainsFunc(other, func(o string) bool { return flagKey(o) == flagKey(p) })
@@ -55,7 +55,7 @@ func flagUnion(list, other []string) []string {
 	return append(list, other...)
 }
 
-// withFlag returns a file of KEY=VALUE lines in which the variable states these labels or taints too, by one more word at its end.
+// withFlag returns a file of KEY=VALUE lines in which the variable also states these labels or taints, in one more word at its end.
 // others are the taints that kubelet would register with if the variable stated none.
 func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
 	stated := flagParts(wordsOf(data, variable), flag)
@@ -81,7 +81,7 @@ func variableOf(data []byte, variable string) (value string, set bool) {
 	return value, set
 }
 
-// wordsOf are the words of a variable; nil if it is not set.
+// wordsOf returns the words of a variable; nil if it is not set.
 func wordsOf(data []byte, variable string) []string {
 	value, set := variableOf(data, variable)
 	if !set {
@@ -90,8 +90,8 @@ func wordsOf(data []byte, variable string) []string {
 	return append([]string{}, facts.Words(value)...)
 }
 
-// withWord adds a word to the end of a variable: before the quote that ends it, or after all. Where neither adds just the word, the
-// value is refused.
+// withWord adds a word to the end of a variable: before the closing quote, or at the end of the line. If neither adds exactly
+// the word, it refuses the value.
 func withWord(data []byte, variable, word string) ([]byte, error) {
 	value, set := variableOf(data, variable)
 	words := append(wordsOf(data, variable), word)
@@ -119,7 +119,7 @@ func withWord(data []byte, variable, word string) ([]byte, error) {
 	return nil, fmt.Errorf("%s is not written on one line, in one pair of quotes or none", variable)
 }
 
-// lineOf is where the last line that sets a variable begins, and where the next line does.
+// lineOf returns the offsets of the last line that sets a variable, and of the line after it.
 func lineOf(data []byte, variable string) (from, to int) {
 	at := 0
 	for line := range bytes.Lines(data) {
@@ -132,8 +132,8 @@ func lineOf(data []byte, variable string) (from, to int) {
 	return from, to
 }
 
-// sameButFor says whether two files set the same variables to the same values, but for one that the second sets to these words; nil
-// for a variable that it does not set.
+// sameButFor says whether two files set the same variables to the same values, except one variable, which the second file sets
+// to these words, or does not set if words is nil.
 func sameButFor(before, after []byte, variable string, words []string) bool {
 	others := func(data []byte) [][2]string {
 		return slices.DeleteFunc(facts.Assignments(string(data)), func(pair [2]string) bool { return pair[0] == variable })
@@ -142,9 +142,9 @@ func sameButFor(before, after []byte, variable string, words []string) bool {
 	return slices.Equal(others(before), others(after)) && (is == nil) == (words == nil) && slices.Equal(is, words)
 }
 
-// TakeOut takes our edit of a variable (before → after) out of found, which was changed outside gpuadm since, word by word: a word
-// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of
-// gpuadm's in another process's word remains, and left names it.
+// TakeOut reverts, word by word, gpuadm's edit of a variable (before → after) in found, which was changed outside gpuadm since:
+// it removes each word that gpuadm added, and restores each that gpuadm replaced. A missing word counts as removed. A label or
+// taint of gpuadm's in a word of another process stays, and left names it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
@@ -180,7 +180,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	return rest, left, nil
 }
 
-// changedWords returns the variable of which gpuadm's edit changed words, those that went and those that came; "" where the edit
+// changedWords returns the variable whose words gpuadm's edit changed, the removed words and the added ones; "" if the edit
 // changed anything else.
 func changedWords(before, after []byte) (variable string, gone, added []string) {
 	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
@@ -202,7 +202,7 @@ func changedWords(before, after []byte) (variable string, gone, added []string) 
 	return "", nil, nil
 }
 
-// leftParts names the labels and taints of our words that the variable states nevertheless, and did not before.
+// leftParts names the labels and taints of gpuadm's words that the variable still states after TakeOut, and did not state before the edit.
 func leftParts(before, rest []byte, variable string, added []string) (left []string) {
 	was, is := wordsOf(before, variable), wordsOf(rest, variable)
 	for _, word := range added {
@@ -216,7 +216,7 @@ func leftParts(before, rest []byte, variable string, added []string) (left []str
 	return left
 }
 
-// withoutLine takes away the line of a variable that says nothing.
+// withoutLine removes the line of a variable that has no words.
 func withoutLine(data []byte, variable string) []byte {
 	from, to := lineOf(data, variable)
 	if out := slices.Delete(slices.Clone(data), from, to); len(wordsOf(data, variable)) == 0 && sameButFor(data, out, variable, nil) {
@@ -225,8 +225,8 @@ func withoutLine(data []byte, variable string) []byte {
 	return data
 }
 
-// withoutWord takes a word out of a variable, with the blank before it or after it; it returns the file as it is where the variable
-// has no such word.
+// withoutWord removes a word from a variable, with the blank before it or after it; it returns the file unchanged if the
+// variable has no such word.
 func withoutWord(data []byte, variable, word string) []byte {
 	words := wordsOf(data, variable)
 	i := slices.Index(words, word)

@@ -14,8 +14,8 @@ import (
 )
 
 // freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a daemon that may fail for good
-// reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
-// Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
+// reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd restarts it repeatedly.
+// Between two starts it counts as converged, since the next start reads the files; an exit after a restart is no failure.
 type freshUnit struct {
 	converge.Follower // of kind restart
 	unit              string
@@ -38,13 +38,13 @@ func (f freshUnit) Validate(ctx context.Context, v host.View, _, _ converge.Stat
 	return f.judge(ctx, v)
 }
 
-// Is says whether a thing of kind restart is kubelet's, by its name: then NewRestart builds it again. K3s's installer can name its unit
+// Is says by its name whether a thing of kind restart is kubelet's: undo then builds it with NewRestart. K3s's installer can name its unit
 // k3s-NAME.service.
 func Is(name string) bool {
 	return slices.Contains(facts.KubeletUnits(), name) || strings.HasPrefix(name, "k3s-")
 }
 
-// NewRestart builds kubelet's thing of kind restart again.
+// NewRestart builds kubelet's thing of kind restart, for undo.
 func NewRestart(unit string, files []string) converge.Thing {
 	return freshUnit{things.NewRestart(unit, files, nil), unit, nil}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet holds what kubelet reads: the flags and files that gpuadm adds to a kubelet that another program set up, and the
+// Package kubelet writes the files that kubelet reads: flags and drop-ins for a kubelet that another program set up, and the
 // configuration and the unit of a kubelet that gpuadm sets up.
 package kubelet
 
@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every administrator and
-// every tool of a cluster knows.
+// Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which administrators and
+// cluster tools expect.
 const (
 	Kubeconfig = "/etc/kubernetes/kubelet.conf"
 	ClusterCA  = "/etc/kubernetes/pki/ca.crt"
@@ -45,7 +45,7 @@ type Own struct {
 	Env    map[string]string // its environment: the proxy of its exec plugin, …
 }
 
-// Wants are the files, the unit, and a kubelet that has read its files since they changed.
+// Wants returns the files, the unit, and a kubelet that has read its files since they changed.
 func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Kubelet.Binary == "" {
 		return nil, &trouble.Error{
@@ -86,7 +86,7 @@ func runs(f facts.Facts) []converge.Want {
 	}
 	to := running.To
 	running.To = func(found converge.State) (converge.State, error) {
-		if found == "" { // its file is made earlier in the same stage
+		if found == "" { // the same stage makes its file earlier
 			found = things.UnitState("disabled", "inactive")
 		}
 		return to(found)
@@ -95,11 +95,11 @@ func runs(f facts.Facts) []converge.Want {
 		return []converge.Want{running} // it reads its files when it starts
 	}
 	fresh := Fresh(facts.Kubelet{Unit: Unit}, []string{ConfigFile}, "kubelet reads its configuration when it starts")
-	fresh.Thing = NewRestart(Unit, []string{ConfigFile}) // unjudged: gpuadm writes the whole file
+	fresh.Thing = NewRestart(Unit, []string{ConfigFile}) // without validation: gpuadm writes the whole file
 	return []converge.Want{running, fresh}
 }
 
-// EngineOf is the container engine that kubelet will use: containerd, which [runtime] configures, where both are installed.
+// EngineOf returns the container engine that kubelet will use: containerd, which [runtime] configures, if both are installed.
 func EngineOf(f facts.Facts) (facts.Engine, error) {
 	for _, name := range []string{"containerd", "crio"} {
 		for _, e := range f.Engines {
@@ -126,10 +126,10 @@ func endpoint(e facts.Engine) string {
 	return "unix://" + strings.TrimPrefix(socket, "unix://")
 }
 
-// sorted are the keys of a table, in order.
+// sorted returns the keys of a table in order.
 func sorted[T any](table map[string]T) []string { return slices.Sorted(maps.Keys(table)) }
 
-// Starts refuses what kubelet would not start with: it would end again and again, and say why in its log only.
+// Starts refuses a configuration with which kubelet would not start: it would exit repeatedly, with the reason only in its log.
 func Starts(config table, s spec.Spec, f facts.Facts) error {
 	file := s.Join.KubeletConfig
 	if file == "" {
@@ -163,7 +163,7 @@ func refusesCgroup1(kubelet string) bool {
 	return err == nil && v.Core().GreaterThanOrEqual(version.Must(version.NewVersion("1.35.0")))
 }
 
-// swapsOn are the swaps in use: /proc/swaps, the first line of which is a heading.
+// swapsOn returns the swaps in use from /proc/swaps, whose first line is a heading.
 func swapsOn(data []byte) (names []string) {
 	for i, line := range bytes.Split(bytes.TrimSpace(data), []byte("\n")) {
 		if words := strings.Fields(string(line)); i > 0 && len(words) > 0 {

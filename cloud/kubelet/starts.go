@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Refusal is why kubelet would end at its next start.
+// Refusal is a reason why kubelet would exit at its next start.
 type Refusal struct {
 	Code   string // of doctor's check
 	Object string // a file, a device
@@ -29,7 +29,7 @@ type Refusal struct {
 	Fix    string // what to type
 }
 
-// Refusals are what kubelet refuses at its start, by the files and the state that it reads then. A kubelet that runs goes on.
+// Refusals lists what kubelet would refuse at its next start, by the files and the state that it reads then. A running kubelet is not affected.
 func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
 	what, now := "", v.Now()
 	if !k.Expired.IsZero() && !k.Expired.After(now) {
@@ -75,8 +75,8 @@ func stat(v host.View, name string) error {
 	return err
 }
 
-// What a key of the configuration or a flag says, and the policy in a state file. A state of another policy than the
-// configuration's, or swap, ends kubelet: state_checkpoint.go in pkg/kubelet/cm/cpumanager/state and memorymanager/state of
+// The value of a key or a flag, and the policy in a state file. Kubelet exits if a state file has another policy than its
+// configuration, or if swap is on: state_checkpoint.go in pkg/kubelet/cm/cpumanager/state and memorymanager/state of
 // https://github.com/kubernetes/kubernetes; https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/.
 var (
 	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?\s*:\s*|--fail-swap-on[= ])"?(\w+)`)
@@ -85,7 +85,7 @@ var (
 	policyName   = pattern.Of(`"policyName":"(\w+)"`)
 )
 
-// lastOf is what the last of kubelet's files says; "" if none does.
+// lastOf returns the value in the last of kubelet's files that has one; "" if none has.
 func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	for _, f := range k.Files {
 		if found := key.FindSubmatch(f.Data); found != nil {
@@ -95,8 +95,8 @@ func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
 	return value
 }
 
-// starts says why kubelet would not serve again after a restart. It has no dry run: what it refuses is looked for, and its own program
-// parses its command line, which it does before it prints its version.
+// starts says why kubelet would not work after a restart. kubelet has no dry run: gpuadm looks for what it refuses, and runs it
+// with its command line and --version, since it parses the command line before it prints its version.
 // Sources: NewKubeletCommand in cmd/kubelet/app/server.go of https://github.com/kubernetes/kubernetes (cleanFlagSet.Parse, then
 // verflag.PrintAndExitIfRequested); https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/.
 func starts(k facts.Kubelet) things.JudgeFunc {

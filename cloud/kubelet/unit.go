@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// unit returns the unit file of kubelet and its text. Where a package has a unit, it is a drop-in with the whole command line, which
-// replaces that of the package's drop-ins with its bootstrap kubeconfig.
+// unit returns the unit file of kubelet and its text. If a package has a unit, gpuadm writes a drop-in with the whole command
+// line, which replaces that of the package's drop-ins with its bootstrap kubeconfig.
 func (k Own) unit(f facts.Facts, e facts.Engine) (name, text string, err error) {
 	for _, word := range append(slices.Clone(k.Flags), Pairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
@@ -48,7 +48,7 @@ func (k Own) unit(f facts.Facts, e facts.Engine) (name, text string, err error) 
 	return UnitFile, b.String(), nil
 }
 
-// argv is kubelet's command line, in systemd's words.
+// argv returns kubelet's command line, quoted for systemd.
 func (k Own) argv(f facts.Facts) []string {
 	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + Kubeconfig, "--hostname-override=" + k.Name}
 	if len(k.Labels) > 0 {
@@ -61,7 +61,7 @@ func (k Own) argv(f facts.Facts) []string {
 	return words
 }
 
-// theirUnit says whether kubelet runs by a unit that gpuadm did not write.
+// theirUnit says whether kubelet has a unit that gpuadm did not write.
 func theirUnit(f facts.Facts) bool {
 	if f.Kubelet.Unit == "" {
 		return false
@@ -86,8 +86,8 @@ func engineUnit(e facts.Engine) string {
 	return "containerd.service"
 }
 
-// extraArgs is where packages have an administrator's flags. They come last on kubelet's command line, and so win over ours, and
-// over the configuration file.
+// extraArgs is the packages' variable for an administrator's flags. They come last on kubelet's command line, and so win over
+// gpuadm's, and over the configuration file.
 const extraArgs = "KUBELET_EXTRA_ARGS"
 
 // extraFits refuses an administrator's flags that contradict the join: kubelet would register under another name, with other
@@ -120,7 +120,7 @@ func (k Own) extraFits(f facts.Facts) error {
 }
 
 // systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5), "Command lines": % begins a
-// specifier and $ a variable. In Environment= a $ is a plain character.
+// specifier, and $ a variable, except in Environment=.
 func systemdWord(word string) string {
 	assignment := !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "/")
 	word = strings.ReplaceAll(word, "%", "%%")
@@ -133,7 +133,7 @@ func systemdWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
 }
 
-// Pairs are the pairs of a table as key=value, in order.
+// Pairs returns the pairs of a table as key=value, in order.
 func Pairs(table map[string]string) (pairs []string) {
 	for _, key := range sorted(table) {
 		pairs = append(pairs, key+"="+table[key])
@@ -141,7 +141,7 @@ func Pairs(table map[string]string) (pairs []string) {
 	return pairs
 }
 
-// ProxyEnv is the environment by which kubelet uses the proxies of [proxy].
+// ProxyEnv returns the environment that makes kubelet use the proxies of [proxy].
 func ProxyEnv(s spec.Spec) map[string]string {
 	env := map[string]string{}
 	for name, value := range map[string]string{"HTTP_PROXY": s.Proxy.HTTP, "HTTPS_PROXY": s.Proxy.HTTPS, "NO_PROXY": strings.Join(s.Proxy.NoProxy, ",")} {

@@ -14,20 +14,20 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// EKSKept is what was found out about the cluster and the machine. A converged node reads it, and asks no service. It lies
-// with kubelet's own files, so that an operator who clears those clears it too.
+// EKSKept is the file with gpuadm's facts about the cluster and the machine. A converged node reads it, and asks no service. It
+// is in kubelet's folder, so that an operator who clears that removes it too.
 const EKSKept = "/var/lib/kubelet/gpuadm-eks.json"
 
 // ECRConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
 const ECRConfig = "/etc/eks/image-credential-provider/config.json"
 
-// EKSOwn says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of a kubelet of
-// another owner has nothing to do.
+// EKSOwn says whether the join sets up kubelet itself: then stage node, which adds labels and taints to the files of another
+// owner's kubelet, has nothing to do.
 func EKSOwn(s spec.Spec, f facts.Facts) bool {
 	return Of(s, f) == "eks" && f.Cloud.Managed == "" && f.Cloud.Name == "aws" && !EKSOthers(f)
 }
 
-// EKSOthers says whether another tool has made the machine a node already: its kubelet's files are theirs.
+// EKSOthers says whether another tool has already made the machine a node: then that tool owns kubelet's files.
 func EKSOthers(f facts.Facts) bool {
 	if k := f.Kubelet; k.Joined && k.Kubeconfig != "" && k.Kubeconfig != kubelet.Kubeconfig { // k3s and many others have their own places
 		return true
@@ -36,7 +36,7 @@ func EKSOthers(f facts.Facts) bool {
 	return ok && !bytes.HasPrefix(there, []byte(kubelet.Written)) && !SetUpByGpuadm(f)
 }
 
-// EKSRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
+// EKSRef returns the cluster about which facts are needed; nil if the machine does not join EKS, or if EKS's own tools join it.
 func EKSRef(s spec.Spec) *instance.ClusterRef {
 	if s.Join.Method != "eks" && s.Join.Method != "auto" {
 		return nil
@@ -47,7 +47,7 @@ func EKSRef(s spec.Spec) *instance.ClusterRef {
 	}
 }
 
-// eksName is what the node will be called, where that is known.
+// eksName returns the node's future name, if it is known.
 func eksName(s spec.Spec, f facts.Facts) string {
 	if f.Cluster == nil || !EKSOwn(s, f) {
 		return ""
@@ -56,8 +56,8 @@ func eksName(s spec.Spec, f facts.Facts) string {
 }
 
 // On EKS's images nodeadm makes the machine a node. At each boot nodeadm-config.service reads the user data, before cloud-init,
-// and notes what it resolved; nodeadm-run.service, after cloud-init, reads that again together with the files of a folder,
-// writes the files of kubelet and containerd, and starts both. So we tell it by a file in the folder, and have it wait for us.
+// and notes what it resolved; nodeadm-run.service, after cloud-init, reads that together with the files of a folder, writes the
+// files of kubelet and containerd, and starts both. So gpuadm writes a file in that folder, and makes nodeadm-run wait for gpuadm.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
 const (
 	NodeadmDropIn   = "/etc/eks/nodeadm.d/50-gpuadm.yaml"
@@ -68,7 +68,7 @@ const (
 	NodeadmAPI      = "node.eks.aws/v1alpha1"
 )
 
-// NodeadmSpec is what of a NodeConfig concerns us.
+// NodeadmSpec has the parts of a NodeConfig that gpuadm reads.
 type NodeadmSpec struct {
 	Spec struct {
 		Containerd struct{ Config string }
@@ -81,10 +81,10 @@ type NodeadmSpec struct {
 	}
 }
 
-// NodeadmReads reads what nodeadm has resolved from the user data, and from our file once nodeadm-run was at work.
+// NodeadmReads reads the NodeConfig that nodeadm has resolved from the user data and, after nodeadm-run has run, from gpuadm's file.
 func NodeadmReads(data []byte) (n NodeadmSpec, err error) {
 	if len(bytes.Trim(data, " \t\r\n\x00")) == 0 {
-		return n, nil // not yet: an image, or a boot that is too young
+		return n, nil // not yet: an image, or too early in the boot
 	}
 	if err := json.Unmarshal(data, &n); err != nil {
 		return n, &trouble.Error{

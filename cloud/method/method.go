@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package method says how a machine joins its cluster, under which name, and whose its kubelet is: by the spec, and by what is on
-// the machine.
+// Package method determines, from the spec and the machine, how the machine joins its cluster, under which name, and which tool
+// owns its kubelet.
 package method
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Of is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
-// they tell nothing.
+// Of returns how the node joins: by [join] or, with method = "auto", by the machine's files and its firmware. "" if they do not
+// show it.
 func Of(s spec.Spec, f facts.Facts) string {
 	if s.Join.Method != "auto" {
 		return s.Join.Method
@@ -37,21 +37,21 @@ func Of(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// Joiner names the scripts that make the machine a node, "" where none do.
+// Joiner names the scripts that make the machine a node, "" if there are none.
 func Joiner(f facts.Facts) string {
 	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
 }
 
-// SetUpByGpuadm says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
-// section is gone, gpuadm releases what it made, and leaves it.
+// SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever [join] says now: without that
+// section gpuadm releases its files and leaves them.
 func SetUpByGpuadm(f facts.Facts) bool {
 	return slices.ContainsFunc(OwnUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
 }
 
-// OwnUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
+// OwnUnits returns the possible unit files of a kubelet that gpuadm has set up; it has one of them.
 func OwnUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
-// Files are the files that joining reads and that every user may read: what is in the facts may be printed.
+// Files returns the files that the join reads. Every user may read them, since facts may be printed.
 func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil
@@ -65,12 +65,12 @@ func Files(s spec.Spec) (names []string) {
 	return names
 }
 
-// Via is how the machine reaches the API server.
+// Via returns how the machine reaches the API server.
 func Via(s spec.Spec) host.Via {
 	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
 }
 
-// NodeName is what the node is called: as kubelet does it, the host's name in lower case
+// NodeName returns the node's name. Like kubelet it uses the host's name in lower case
 // (kubernetes, pkg/util/node/node.go, GetHostname).
 func NodeName(s spec.Spec, f facts.Facts) string {
 	if s.Join.NodeName != "" {
@@ -82,7 +82,7 @@ func NodeName(s spec.Spec, f facts.Facts) string {
 	return strings.ToLower(strings.TrimSpace(f.Hostname))
 }
 
-// NameFits refuses what cannot be a node's name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
+// NameFits refuses an invalid node name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
 // ValidateNodeName), and at most 63 characters, since kubelet makes it the value of the label kubernetes.io/hostname too
 // (pkg/kubelet/kubelet_node_status.go, initialNode).
 func NameFits(name string, s spec.Spec) error {

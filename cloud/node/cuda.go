@@ -56,10 +56,10 @@ func cudaStarts(ctx context.Context, v host.View, f facts.Facts) (string, error)
 	return "", nil
 }
 
-// cudaDevices are what processes are shown, by UUID: all whole GPUs at once, and of each GPU in MIG mode one device. A process that sees
-// a MIG device may see no other and no GPU beside it (up to R525), and more in newer drivers, so each is asked about alone. A GPU in MIG
-// mode without instances has nothing that CUDA could see. Sources: MIG user guide, "Device Enumeration"; CUDA programming guide, "CUDA
-// Environment Variables" (CUDA_VISIBLE_DEVICES).
+// cudaDevices lists the devices for each test process, by UUID: all whole GPUs for one process, and one device of each GPU in
+// MIG mode. Up to R525 a process that uses a MIG device can use no other device, so each MIG device gets a process of its own.
+// A GPU in MIG mode without instances has no device for CUDA. Sources: MIG user guide, "Device Enumeration"; CUDA programming
+// guide, "CUDA Environment Variables" (CUDA_VISIBLE_DEVICES).
 func cudaDevices(d host.Driver) (lists [][]string) {
 	whole := []string{}
 	for _, g := range d.GPUs {
@@ -84,8 +84,8 @@ func cudaDevices(d host.Driver) (lists [][]string) {
 	return lists
 }
 
-// cudaOf is what an answer is true of, as the driver and systemd say it now. Before Hopper NVML knows nothing of the fabric, and only the
-// daemon's process tells whether it was started again.
+// cudaOf identifies the state for which an answer is valid, from the driver and systemd. Before Hopper NVML does not report the
+// fabric, and only the daemon's process id shows whether the fabric manager was restarted.
 func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	type gpu struct {
 		Address, UUID, Lost string
@@ -101,15 +101,15 @@ func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 		of.GPUs = append(of.GPUs, gpu{g.Address, g.UUID, g.Lost, g.Mode, g.Fabric})
 	}
 	if slices.ContainsFunc(f.GPUs, func(p facts.PCI) bool { return strings.HasPrefix(p.Class, "0680") }) { // NVSwitches
-		u, _ := v.Unit(ctx, fabricManager) // where systemd does not answer its process is unknown, and stays so
+		u, _ := v.Unit(ctx, fabricManager) // without systemd the process is unknown each time
 		of.Fabric = []string{u.Active, fmt.Sprint(u.PID), u.Since.String()}
 	}
 	text, err := json.Marshal(of)
 	return string(text), err
 }
 
-// cudaNotReady is what 802 means: the fabric. While its daemon runs it may still come. Sources: cuda.h (CUDA_ERROR_SYSTEM_NOT_READY: "all
-// required driver daemons"); NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
+// cudaNotReady explains error 802: the NVLink fabric is not ready. While its daemon runs, gpuadm waits for it. Sources: cuda.h
+// (CUDA_ERROR_SYSTEM_NOT_READY: "all required driver daemons"); NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
 func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 	const means = "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY)"
 	see := "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"
@@ -124,7 +124,7 @@ func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 		things.OrTry("systemctl enable --now nvidia-fabricmanager") + things.OrTry(see), nil
 }
 
-// cudaProblem is what keeps CUDA from starting, and what to type.
+// cudaProblem says what keeps CUDA from starting, and which command helps.
 func cudaProblem(c host.CUDA, f facts.Facts) string {
 	answer := fmt.Sprintf("cuInit answers %d", c.Code)
 	if c.Name != "" {
@@ -151,7 +151,7 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 	return fmt.Sprintf("CUDA counts %d GPUs, the driver has %d that are not in MIG mode", c.Devices, len(c.Shown))
 }
 
-// cudaPackage names what brings libcuda.so.1. Sources: the package lists of NVIDIA's, Ubuntu's and Debian's repositories, and
+// cudaPackage names the package with libcuda.so.1. Sources: the package lists of NVIDIA's, Ubuntu's and Debian's repositories, and
 // negativo17/nvidia-driver, nvidia-driver.spec (its author makes NVIDIA's RPM packages too).
 func cudaPackage(f facts.Facts) string {
 	branch, _, _ := strings.Cut(f.Driver.Version, ".")

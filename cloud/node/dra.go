@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// What NVIDIA's DRA driver needs of a node. Its pages differ. Sources: kubernetes-sigs/dra-driver-nvidia-gpu,
+// The requirements of NVIDIA's DRA driver for a node. Its pages differ. Sources: kubernetes-sigs/dra-driver-nvidia-gpu,
 // site/content/docs/prerequisites.md (GPUs: Kubernetes 1.34.2, driver 565; ComputeDomains: Kubernetes 1.32, driver 570.158.01; CDI); NVIDIA/cloud-native-docs,
 // gpu-operator/dra-intro-install.rst (Kubernetes 1.34.2, driver 580).
 const (
@@ -34,7 +34,7 @@ const (
 // k8s.io/dynamic-resource-allocation, kubeletplugin; kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go.
 const draRegistry = "/var/lib/kubelet/plugins_registry"
 
-// draRegistered is the socket by which a driver has registered here, "" if it has not.
+// draRegistered returns the socket with which a driver has registered here, "" if it has not.
 func draRegistered(v host.View, driver string) string {
 	names, _ := v.ReadDir(draRegistry)
 	for _, name := range names {
@@ -45,12 +45,12 @@ func draRegistered(v host.View, driver string) string {
 	return ""
 }
 
-// Allocators are the sockets of those that give kubelet's GPUs to pods, and of ComputeDomains; "" for what is not here.
+// Allocators returns the sockets of the device plugin, of the DRA driver for GPUs and of that for ComputeDomains; "" for one that does not run here.
 func Allocators(ctx context.Context, v host.View) (plugin, dra, domains string) {
 	return pluginSocket(ctx, v), draRegistered(v, draDriver), draRegistered(v, domainsDriver)
 }
 
-// draReady says what this node lacks for NVIDIA's DRA driver, where that has registered here.
+// draReady says what this node lacks for NVIDIA's DRA driver, if that has registered here.
 func draReady(v host.View, f facts.Facts) string {
 	gpus, domains := draRegistered(v, draDriver) != "", draRegistered(v, domainsDriver) != ""
 	if !gpus && !domains {
@@ -84,7 +84,7 @@ func draReady(v host.View, f facts.Facts) string {
 	return ""
 }
 
-// older compares versions without what distributions add. What cannot be read is let through.
+// older compares versions without distributions' suffixes. A version that it cannot read is not older.
 func older(is, needed string) bool {
 	a, err := version.NewVersion(is)
 	b, err2 := version.NewVersion(needed)
@@ -110,7 +110,7 @@ func draEngine(f facts.Facts) string {
 	return ""
 }
 
-// cdiOn says whether containerd has CDI on: as the last of its files states it that does, else from 2.0 on.
+// cdiOn says whether containerd enables CDI: by the last of its files that states it, else from 2.0 on.
 func cdiOn(e facts.Engine) bool {
 	on := !older(e.Version, "2.0.0")
 	type cri struct {

@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// cordonedBy is the annotation that comes and goes with gpuadm's cordon, in the same patch: a cordon without it is an operator's.
+	// cordonedBy is the annotation that gpuadm sets and removes in the same patch as its cordon: a cordon without it is an operator's.
 	cordonedBy = "nvidia.com/gpuadm.cordoned"
-	// mayBeCordoned is there from before gpuadm cordons its Node until it has uncordoned it: a run that was killed, or a reboot, leaves it
-	// to the next run, and no other run asks the API server for this.
+	// mayBeCordoned is a file that exists from before gpuadm cordons its Node until it has uncordoned it: after a kill or a
+	// reboot the next run finds it, and a run without the file does not ask the API server for a cordon.
 	mayBeCordoned = converge.Home + "/cordoned"
-	// evictPause is between two tries to evict, up to a fifth more or less: kubectl drain's (kubernetes,
+	// evictPause is the pause between two tries to evict, with a jitter of up to a fifth: kubectl drain's (kubernetes,
 	// staging/src/k8s.io/kubectl/pkg/drain/drain.go).
 	evictPause = 5 * time.Second
 )
 
-// A Drain frees the GPUs of the machine's own Node from pods. It asks as kubelet, whose rights end at this Node and its pods: it may set
-// spec.unschedulable of its own Node, and create pods/eviction for pods bound to it. Sources: kubernetes,
+// A Drain frees the GPUs of the machine's own Node from pods. It uses kubelet's identity, whose rights end at this Node and its
+// pods: kubelet may set spec.unschedulable of its own Node, and create pods/eviction for pods bound to it. Sources: kubernetes,
 // plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (NodeRules: patch nodes, create pods/eviction) and
-// plugin/pkg/admission/noderestriction/admission.go (admitNode refuses taints and some labels alone; admitPodEviction); Talos Linux cordons
-// and drains its node so: siderolabs/talos, pkg/kubernetes/kubernetes.go (NewClientFromKubeletKubeconfig, CordonAndDrain).
+// plugin/pkg/admission/noderestriction/admission.go (admitNode refuses taints and some labels alone; admitPodEviction); Talos Linux
+// cordons and drains its node so: siderolabs/talos, pkg/kubernetes/kubernetes.go (NewClientFromKubeletKubeconfig, CordonAndDrain).
 type Drain struct {
 	session *Session
 	h       host.Host
@@ -48,7 +48,7 @@ type Drain struct {
 	pods    map[string]kube.Pod // of the node: by NAMESPACE/NAME and by "uid UID"
 }
 
-// Drain finds the pods that can be evicted; nil where there is no API server to ask yet.
+// Drain finds the pods that can be evicted; nil if there is no API server to ask yet.
 func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain, error) {
 	f, err := facts.Gather(ctx, h, facts.Needs{})
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain,
 	return d, nil
 }
 
-// kubelet is a client with kubelet's identity, and never another: a ServiceAccount with these rights could empty any node.
+// kubelet returns a client with kubelet's identity, never with another: a ServiceAccount with these rights could drain any node.
 func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	if w.kubelet == "" {
 		return nil, &trouble.Error{
@@ -90,7 +90,7 @@ func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	return s.clients.Do(h, w.from(w.kubelet))
 }
 
-// undrained is an error of the API server: nothing was interrupted, and the next run tries again.
+// undrained wraps an error of the API server: nothing was interrupted, and the next run tries again.
 func undrained(err error) error {
 	because, try := details(err)
 	return &trouble.Error{
@@ -99,11 +99,11 @@ func undrained(err error) error {
 	}
 }
 
-// Leaves says whether a pod can be evicted.
+// Leaves says whether a drain evicts a pod.
 func (d *Drain) Leaves(pod string) bool { p, known := d.pods[pod]; return known && p.Drained() }
 
-// Stays names the owners of the pods that hold the GPUs and that a drain leaves, in the refusal that a drain does not end. A pod of a
-// DaemonSet that asks for no GPU can have one open, too: NVIDIA/gpu-operator issue 2570.
+// Stays adds to a refusal that a drain cannot resolve the owners of the pods that use the GPUs and that a drain does not evict.
+// A DaemonSet's pod can have a GPU open without a request for one: NVIDIA/gpu-operator issue 2570.
 func (d *Drain) Stays(ctx context.Context, refused error) error {
 	using, err := devices.Pods(ctx, d.h)
 	t, says := refused.(*trouble.Error)
@@ -121,8 +121,8 @@ func (d *Drain) Stays(ctx context.Context, refused error) error {
 	return &told
 }
 
-// Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. Where their budgets do not let them go before
-// the deadline, the error waits for that. It leaves the Node cordoned: Uncordon ends that.
+// Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. If their disruption budgets do not
+// allow that before the deadline, the error is a wait for it. It leaves the Node cordoned: Uncordon ends that.
 func (d *Drain) Run(ctx context.Context) error {
 	using, err := devices.Pods(ctx, d.h)
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *Drain) Run(ctx context.Context) error {
 		return undrained(err)
 	}
 	for w := StartWait(d.h, d.limit); ; {
-		over := w.Over() // the last look is after the deadline
+		over := w.Over() // one more look after the deadline
 		why, err := d.evict(ctx, leaving)
 		if err != nil {
 			return undrained(err)
@@ -209,8 +209,8 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []s
 	return why, nil
 }
 
-// Uncordon ends gpuadm's own cordon, also one of a run that was killed; one of an operator's stays. It asks only where gpuadm may have
-// cordoned. nil: the spec that lies on the machine.
+// Uncordon ends gpuadm's own cordon, also that of a killed run; an operator's cordon stays. It asks the API server only if
+// gpuadm may have cordoned. If sp is nil it reads the machine's spec.
 func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) error {
 	if _, err := h.Stat(mayBeCordoned); err != nil || !h.Live() {
 		return nil
@@ -276,7 +276,7 @@ func keep(h host.Host, name, line string) error {
 	return h.WriteFile(name, []byte(line+"\n"), host.Attr{Mode: 0o600})
 }
 
-// cordonPatch is the patch, for the version that was looked at; nil where nothing is to be changed.
+// cordonPatch returns the patch for the Node's version that was read; nil if nothing has to change.
 func cordonPatch(n *kube.Node, on bool, now time.Time) kube.Patch {
 	_, ours := n.Annotations[cordonedBy]
 	if on && n.Spec.Unschedulable || !on && !ours {

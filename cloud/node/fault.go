@@ -4,7 +4,7 @@ package node
 
 import "github.com/gpuadm/gpuadm/internal/trouble"
 
-// What keeps a node from being ready, from being registered as wanted, or from being left.
+// Codes of faults that keep a node from being ready, from registering as wanted, or from leaving its cluster.
 const (
 	anotherMachine   trouble.Code = "another-machine"
 	changedMeanwhile trouble.Code = "changed-meanwhile"

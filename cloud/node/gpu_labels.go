@@ -16,17 +16,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// gpuPresent says that the node has NVIDIA GPUs. GPU Feature Discovery does not write it: NVIDIA's charts and the GPU
-// Operator place their pods by it, GPU Feature Discovery's own too, so it stays where that runs.
+// gpuPresent says that the node has NVIDIA GPUs. GPU Feature Discovery does not write it: NVIDIA's charts and the GPU Operator
+// select nodes by it, also for GPU Feature Discovery's own pods, so gpuadm keeps it where GPU Feature Discovery runs.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, deployments/helm values.yaml.
 const gpuPresent = "nvidia.com/gpu.present"
 
-// gpuLabels are the labels that GPU Feature Discovery writes on a machine like this, letter by letter, so that the node has
-// them from its registration on and nothing changes when it starts. Left out is its timestamp, which would change at each
-// look. Why says why there is no more than gpuPresent, or nothing.
+// gpuLabels returns exactly the labels that GPU Feature Discovery writes on such a machine: the node has them from its
+// registration on, and nothing changes when GPU Feature Discovery starts. It leaves out the timestamp, which would change at
+// each look. why says why there is only gpuPresent, or no label.
 //
-// What it writes was read off https://github.com/NVIDIA/k8s-device-plugin, internal/lm, and the tests' goldens are its own
-// words on simulated machines. Where it finds something that it cannot understand it stops and writes nothing; so do we.
+// The rules are those of https://github.com/NVIDIA/k8s-device-plugin, internal/lm, and the tests' goldens are its output on
+// simulated machines. If it finds something that it cannot interpret, it writes no labels; neither does gpuadm.
 func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string) {
 	switch {
 	case !s.Node.GPULabels:
@@ -59,11 +59,11 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 type discovery struct {
 	labels   map[string]string
 	replicas int  // pods that share a GPU; 1: none do
-	mps      bool // they do so by CUDA MPS
+	mps      bool // they share it by CUDA MPS
 	driver   host.Driver
 }
 
-// all finds out all labels, or why there are none.
+// all determines all labels, or why there are none.
 func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	for _, g := range d.driver.GPUs {
 		if g.Lost != "" {
@@ -79,7 +79,7 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	d.set("gpu.machine", sanitise(f.Machine))
 	d.set("gpu.mode", gpuMode(d.driver.GPUs, f.GPUs))
 	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool { return g.MIG }))
-	d.set("mps.capable", d.mps) // only where pods share GPUs by MPS; its control daemon's DaemonSet goes by the label
+	d.set("mps.capable", d.mps) // only if pods share GPUs by MPS; the DaemonSet of its control daemon selects nodes by the label
 	if clique := clique(d.driver.GPUs); clique != "" {
 		d.set("gpu.clique", clique)
 	}
@@ -98,7 +98,7 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 
 func (d *discovery) set(name string, value any) { d.labels["nvidia.com/"+name] = fmt.Sprint(value) }
 
-// versions are the driver's and that of the newest CUDA it supports, each in today's form and in the one before.
+// versions sets the labels of the driver's version and of the newest CUDA that it supports, each in the current and the former format.
 func (d *discovery) versions() bool {
 	parts := strings.Split(d.driver.Version, ".")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -122,8 +122,8 @@ func (d *discovery) versions() bool {
 	return true
 }
 
-// gpus describes whole GPUs. Of several models GPU Feature Discovery takes one at random, but those that are not
-// partitioned go first; here it is the one with most GPUs. The count is of all GPUs of its name.
+// gpus describes whole GPUs. Of several models GPU Feature Discovery picks one at random, and prefers GPUs that are not
+// partitioned; gpuadm picks the model with the most GPUs. The count includes all GPUs of that name.
 func (d *discovery) gpus() {
 	counts, whole := map[string]int{}, map[string]bool{}
 	for _, g := range d.driver.GPUs {
@@ -154,8 +154,8 @@ func (d *discovery) gpus() {
 	}
 }
 
-// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and partitions offered under
-// their name, are shared: the device plugin's config names what is.
+// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and partitions offered under the same
+// name, are shared: the device plugin's config lists the shared names.
 func (d *discovery) offer(name string, count int, product ...string) {
 	for i := range product {
 		product[i] = sanitise(product[i])
@@ -173,7 +173,7 @@ func (d *discovery) offer(name string, count int, product ...string) {
 	d.set(name+".sharing-strategy", strategy)
 }
 
-// sanitise makes a name into what a label may hold.
+// sanitise makes a name a valid label value.
 func sanitise(name string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		switch {
@@ -226,7 +226,7 @@ func gpuMode(gpus []host.GPU, bus []facts.PCI) string {
 	return slices.Collect(maps.Keys(modes))[0]
 }
 
-// clique names the NVLink domain that all GPUs in one have in common; "" where there is none, or more than one.
+// clique names the NVLink domain of all GPUs that are in one; "" if there is none, or more than one.
 func clique(gpus []host.GPU) string {
 	clusters, cliques := map[string]bool{}, map[uint32]bool{}
 	for _, g := range gpus {
@@ -240,12 +240,12 @@ func clique(gpus []host.GPU) string {
 	return slices.Collect(maps.Keys(clusters))[0] + "." + fmt.Sprint(slices.Collect(maps.Keys(cliques))[0])
 }
 
-// autoscalerLabels are the labels by which cluster-autoscaler knows a GPU node. They must be there at the registration:
-// without one a Ready node whose device plugin has not started yet counts as one that brought no GPUs, and a second is made;
-// with it the node counts as not ready yet. Source: cluster-autoscaler's processors/customresources/gpu_processor.go and
+// autoscalerLabels returns the labels by which cluster-autoscaler recognises a GPU node. The node must register with them: without
+// the label a Ready node whose device plugin has not started yet counts as a node without GPUs, and cluster-autoscaler adds
+// another; with it the node counts as not ready yet. Source: cluster-autoscaler's processors/customresources/gpu_processor.go and
 // https://github.com/NVIDIA/k8s-device-plugin/issues/1746.
 //
-// On pools of GKE and AKS those clouds set theirs, and Karpenter sets its own everywhere.
+// GKE and AKS set their own labels on their pools, and Karpenter sets its own everywhere.
 func autoscalerLabels(f facts.Facts) map[string]string {
 	if f.Driver == nil && !slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
 		return nil
@@ -257,8 +257,8 @@ func autoscalerLabels(f facts.Facts) map[string]string {
 }
 
 // accelerator names the GPU as cluster-autoscaler's own list for AWS does, which knows these:
-// cloudprovider/aws/aws_cloud_provider.go, availableGPUTypes. Newer ones are named like its newest. That the label is there
-// counts; its value is only compared with limits that people state by it.
+// cloudprovider/aws/aws_cloud_provider.go, availableGPUTypes. gpuadm names newer GPUs like the newest in that list. The label
+// must exist; its value matters only for limits that operators set by it.
 func accelerator(f facts.Facts) string {
 	model := ""
 	for _, p := range f.GPUs { // known before there is a driver

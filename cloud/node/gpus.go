@@ -18,9 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it a kubelet would start whose GPUs do not
-// answer, since what the stages before want of a driver that does not answer can only wait, and the node has no startup
-// taint where kubelet is held back.
+// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it kubelet would start although the GPUs do not
+// answer: the stages before can only wait for a driver that does not answer, and a node whose kubelet is held back has no
+// startup taint.
 func GPUs() converge.Stage {
 	return converge.Stage{
 		Name:  "gpus",
@@ -57,7 +57,7 @@ type gpuCheck struct {
 	try  []string
 }
 
-// gpuChecks are all of them, one where no driver answers.
+// gpuChecks returns all checks; only one if no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
 		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{trouble.Command("doctor") + ", which finds the cause and names the fix"}}}
@@ -77,8 +77,8 @@ func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	}
 }
 
-// waitsForGPUs returns the function that names a check that has to wait. A problem has stopped the apply before; a check that waits
-// only stops the steps that need it.
+// waitsForGPUs returns a function that returns the wait of the first check that has to wait. A failed check has already stopped
+// the apply; a wait stops only the steps that need the GPUs.
 func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) error {
 	var once sync.Once
 	var waits error
@@ -94,16 +94,16 @@ func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) e
 	}
 }
 
-// gpuRecord is the annotation of the Node that has the PCI addresses of the GPUs that it was last ready with. The journal keeps
-// what it said: a GPU that falls off the bus leaves nothing on it, and seven that work look like a machine of seven.
+// gpuRecord is the annotation of the Node with the PCI addresses of the GPUs that it was last ready with. The journal keeps its former
+// values: the bus does not show that a GPU fell off it, and a machine with seven of eight GPUs looks like a machine with seven.
 const gpuRecord = "nvidia.com/gpuadm.gpus"
 
-// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks, so these were found to work.
+// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks, which have found these GPUs to work.
 func (r readyStage) recordedGPUs() converge.Want {
 	return r.want("record "+gpuRecord, valueState(strings.Join(gpusOnBus(r.facts), ",")), "so that a GPU that falls off the bus is missed")
 }
 
-// gpusOnBus are the addresses of the GPUs on the PCI bus, those of guests included.
+// gpusOnBus returns the addresses of the GPUs on the PCI bus, including those passed through to guests.
 func gpusOnBus(f facts.Facts) (addresses []string) {
 	for _, p := range f.GPUs {
 		if p.Display() {
@@ -114,8 +114,8 @@ func gpusOnBus(f facts.Facts) (addresses []string) {
 	return addresses
 }
 
-// MissingGPUs says which GPUs are gone of those that the node was last ready with here, unless that was undone; "" where there are as many
-// as then. It asks the journal alone, so it knows while there is no network, and before kubelet runs.
+// MissingGPUs names the missing GPUs of those that the node was last ready with, unless that was undone; "" if there are as
+// many as then. It reads only the journal, so it works without a network and before kubelet runs.
 func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	on, had := lastReady(v)
 	now := gpusOnBus(f)
@@ -126,7 +126,7 @@ func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", on, len(had), trouble.OneLine(strings.Join(gone, ", ")))
 }
 
-// lastReady says when the node was last made ready here, and with the GPUs at which addresses; none where it never was, or that was undone.
+// lastReady returns when gpuadm last made the node ready, and the addresses of its GPUs then; none if it never did, or if that was undone.
 func lastReady(v host.View) (on string, gpus []string) {
 	for _, run := range converge.ReadJournal(v).Runs() {
 		if run.Undone || len(run.Undoes) > 0 {

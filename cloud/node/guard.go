@@ -15,9 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// NewGuard is the first stage on a node that only a taint keeps pods from: after a boot it puts the startup taint back,
-// before anything is looked at, since a reboot leaves a Node's taints as they were. Where kubelet waits for the GPUs there
-// is no such taint and nothing to do.
+// NewGuard is the first stage on a node where only a taint keeps pods off. After a boot it restores the startup taint before
+// the other stages look, since a reboot does not change a Node's taints. Where kubelet waits for the GPUs there is no such
+// taint and nothing to do.
 func NewGuard(se *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "guard",
@@ -47,8 +47,8 @@ func NewGuard(se *Session) converge.Stage {
 	}
 }
 
-// guard is whether pods may come to a node. It is one thing for taint and condition, since each of the two decides what the
-// other must be.
+// guard decides whether pods may start on a node. It is one thing for the taint and the condition, since each depends on the
+// other.
 type guard struct {
 	taint spec.Taint
 	part  nodePart // of the taint
@@ -60,12 +60,12 @@ func newGuard(t spec.Taint, s *Session, w *who) guard {
 
 // The states of a guard.
 const (
-	guardOpen  converge.State = "open"  // pods may come, and gpuadm has not checked the GPUs in this boot
-	guardShut  converge.State = "shut"  // they may not
-	guardReady converge.State = "ready" // they may: the GPUs were found ready in this boot
+	guardOpen  converge.State = "open"  // pods may start, but gpuadm has not checked the GPUs in this boot
+	guardShut  converge.State = "shut"  // pods may not start
+	guardReady converge.State = "ready" // pods may start: gpuadm has found the GPUs ready in this boot
 )
 
-// NewGuardThing builds the thing again from its name, and the session as NewPart does. What it has shut, only the stage ready opens.
+// NewGuardThing builds the thing from its name and a session, like NewPart. Only stage ready opens what the guard has shut.
 func NewGuardThing(name string, s *Session) (converge.Thing, error) {
 	text, ok := strings.CutPrefix(name, "startup taint ")
 	t := parsedTaint(text)
@@ -107,15 +107,15 @@ func readyIn(n *kube.Node, boot string) bool {
 	return trueIn(nodePart{what: partCondition, key: GPUReady}.of(n), boot)
 }
 
-// failureTold says whether the taint of a failure keeps pods off. The startup taint beside it would have cluster-autoscaler take
-// the node for one that is starting, at each further try.
+// failureTold says whether the taint of a failure keeps pods off. With the startup taint beside it, cluster-autoscaler would
+// count the node as starting at each retry.
 func failureTold(n *kube.Node) bool {
 	failed := failureTaint()
 	p := nodePart{what: partTaint, key: failed.Key, effect: failed.Effect}
 	return p.of(n) == valueState(failed.Value)
 }
 
-// Make shuts: the taint first, then the condition, which was true of another boot.
+// Make shuts the node: first the taint, then the condition, which is from another boot.
 func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != guardShut {
 		return nil // only the stage ready opens it

@@ -18,10 +18,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// The labels of NVIDIA's MIG manager and what it writes to them: https://github.com/NVIDIA/mig-parted at bd7160f4,
-// pkg/mig/reconfigure/reconfigure.go and deployments/container/reconfigure-mig.sh. The GPU Operator runs the manager on a node with
-// migManager "true": https://github.com/NVIDIA/gpu-operator at a22dbf67, assets/state-mig-manager/0600_daemonset.yaml; a "false" it
-// leaves: controllers/state_manager.go, hasMIGManagerLabel.
+// The labels of NVIDIA's MIG manager and their values: https://github.com/NVIDIA/mig-parted at bd7160f4,
+// pkg/mig/reconfigure/reconfigure.go and deployments/container/reconfigure-mig.sh. The GPU Operator runs the manager on a node
+// with migManager "true": https://github.com/NVIDIA/gpu-operator at a22dbf67, assets/state-mig-manager/0600_daemonset.yaml; it
+// does not change "false": controllers/state_manager.go, hasMIGManagerLabel.
 const (
 	MIGConfig  = "nvidia.com/mig.config"
 	migState   = MIGConfig + ".state"
@@ -34,7 +34,7 @@ const (
 	MIGFailed    = "failed"
 )
 
-// migClients are the labels by which the manager pauses the pods that hold GPUs. The operator's DaemonSets select nodes by them.
+// migClients returns the labels with which the manager pauses the pods that use GPUs. The operator's DaemonSets select nodes by them.
 func migClients() []string {
 	const deploy = "nvidia.com/gpu.deploy."
 	return []string{
@@ -43,33 +43,33 @@ func migClients() []string {
 }
 
 const (
-	migKept       = converge.Home + "/mig-layout" // what the label said last, for a boot without the API server
-	migAnswers    = 5 * time.Second               // for the API server to say the label
+	migKept       = converge.Home + "/mig-layout" // the label's last value, for a boot without the API server
+	migAnswers    = 5 * time.Second               // for the API server to return the label
 	migClientsEnd = 5 * time.Minute               // for the clients' pods, as the manager waits
 )
 
-// A MIGLabel is the part of NVIDIA's MIG manager that gpuadm takes on a node with follow_label in [mig].
+// A MIGLabel does the work of NVIDIA's MIG manager on a node with follow_label in [mig].
 type MIGLabel struct {
 	session *Session
 	who     who
 }
 
-// MIGLabel finds out whose label it is.
+// MIGLabel identifies the Node whose label to follow.
 func (s *Session) MIGLabel(ctx context.Context, v host.View, sp spec.Spec) (*MIGLabel, error) {
 	f, err := facts.Gather(ctx, v, facts.Needs{})
 	return &MIGLabel{s, whose(sp, f)}, err
 }
 
-// FollowedMIG is what the label says.
+// FollowedMIG is the content of the label.
 type FollowedMIG struct {
-	Layout string // by the label, or by Kept; "": no label has named one yet
+	Layout string // from the label, or from Kept; "": no label has named a layout yet
 	Kept   string // the name that the last apply followed
 	State  string // of the last change, as the Node's label has it
 	Asked  bool   // the API server has answered
 }
 
-// Layout reads the label. Without an answer of the API server, or a label, the last name counts. The error is a *trouble.Error: the
-// operator's own manager may act on this node.
+// Layout reads the label. Without an answer of the API server, or without a label, the last name counts. The error is a
+// *trouble.Error, for example if the GPU Operator's own manager acts on this node.
 func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error) {
 	kept, err := v.ReadFile(migKept)
 	if err != nil && !host.NotExist(err) {
@@ -117,7 +117,7 @@ func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod st
 	return func(pod string) bool { return slices.Contains(pods, pod) }, err
 }
 
-// pods are those of the node whose nodeSelector has one of the clients' labels.
+// pods returns the node's pods whose nodeSelector has one of the clients' labels.
 func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(key string) bool) (names []string, err error) {
 	c, err := m.session.ask(h, m.who)
 	if err != nil {
@@ -132,8 +132,8 @@ func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(k
 	return names, err
 }
 
-// Begin says that the partitions change. It has the operator pause the GPU's clients, and waits until their pods are gone. A client's
-// label that is not there, or "false", stays: that client is not the operator's, or an administrator has switched it off.
+// Begin reports that the partitions change. It makes the GPU Operator pause the GPU's clients, and waits until their pods have ended. It
+// does not touch a client's label that is missing or "false": that client is not the operator's, or an administrator has switched it off.
 func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	n, err := m.write(ctx, h, func(n *kube.Node) map[string]string {
 		to := map[string]string{migState: MIGPending}
@@ -169,7 +169,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// End reports how the change went, has the operator resume what is paused, and returns whether anything was paused.
+// End reports the result of the change, makes the GPU Operator resume the paused clients, and returns whether any was paused.
 func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed bool, err error) {
 	_, err = m.write(ctx, h, func(n *kube.Node) map[string]string {
 		to := map[string]string{migState: state}
@@ -183,7 +183,7 @@ func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed 
 	return resumed, err
 }
 
-// write sets labels of the Node as kubelet, and returns the Node. They tell a state, like the condition: the journal has none of them.
+// write sets labels of the Node as kubelet, and returns the Node. They show a state, like the condition, so the journal does not record them.
 func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) map[string]string) (*kube.Node, error) {
 	m.session.forget()
 	n, err := m.session.look(ctx, h, m.who)
@@ -207,7 +207,7 @@ func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) m
 	return m.session.look(ctx, h, m.who)
 }
 
-// PodsMIGLabel is the label as the DaemonSet's pod reads it of its own Node, by its ServiceAccount and from the API server's cache.
+// PodsMIGLabel returns the label of the pod's own Node, which the DaemonSet's pod reads with its ServiceAccount from the API server's cache.
 func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
 	c, err := new(kube.Clients).Ask(pod, kube.From{Pod: true})
 	if err != nil {

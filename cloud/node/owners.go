@@ -14,11 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// ownerOf names the owner of a label or taint key that gpuadm must never change; "" where the writer alone keeps it.
-// Two sides that write one key take it from each other for ever, or, as with the marks of spot nodes, lie to a scheduler.
+// ownerOf names the owner of a label or taint key that gpuadm must never change; "" if the key has no owner. Two writers of one
+// key overwrite each other for ever, or, as with the marks of spot nodes, mislead a scheduler.
 func ownerOf(key string) (owner string) {
 	if slices.Contains([]string{
-		"node.kubernetes.io/exclude-from-external-load-balancers", "node.kubernetes.io/exclude-disruption", // for people to set
+		"node.kubernetes.io/exclude-from-external-load-balancers", "node.kubernetes.io/exclude-disruption", // for operators to set
 		"kubernetes.azure.com/accelerator", // AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too
 	}, key) {
 		return ""
@@ -36,10 +36,10 @@ type owner struct {
 	name string
 }
 
-// owners lists who keeps what.
+// owners lists the owners of keys.
 func owners() []owner {
 	return []owner{
-		// https://kubernetes.io/docs/reference/labels-annotations-taints/: conditions as taints, and what kubelet says of itself.
+		// https://kubernetes.io/docs/reference/labels-annotations-taints/: conditions as taints, and kubelet's own labels.
 		{"node.kubernetes.io/", "Kubernetes"},
 		{"node.cloudprovider.kubernetes.io/", "the cloud controller manager"},
 		{"kubernetes.io/hostname", "kubelet"},
@@ -63,7 +63,7 @@ func owners() []owner {
 		// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority marks spot nodes.
 		{"kubernetes.azure.com/", "AKS"},
 		{"node.kubernetes.azure.com/", "AKS"},
-		// https://github.com/kubernetes/autoscaler, cluster-autoscaler/utils/taints: it takes a node away.
+		// https://github.com/kubernetes/autoscaler, cluster-autoscaler/utils/taints: it marks a node that it deletes.
 		{"ToBeDeletedByClusterAutoscaler", "cluster-autoscaler"},
 		{"DeletionCandidateOfClusterAutoscaler", "cluster-autoscaler"},
 		// https://github.com/NVIDIA/gpu-operator, controllers/state_manager.go; mig-parted's deployments.
@@ -95,12 +95,12 @@ func foreignTrouble(what, name, owner string) error {
 	}
 }
 
-// foreignServes is how long a condition that another client has written counts as written still. Node Problem Detector writes its
+// foreignServes is how long gpuadm assumes that another client still writes a condition. Node Problem Detector writes its
 // conditions at least each 5 minutes (kubernetes/node-problem-detector, README.md: k8s-exporter-heartbeat-period); what is older was
 // left behind.
 const foreignServes = 10 * time.Minute
 
-// foreignReason is the reason of the condition GPUReady where another client writes it; "" where gpuadm does, or the other has stopped.
+// foreignReason returns the reason of the condition GPUReady if another client writes it; "" if gpuadm does, or if the other has stopped.
 // NVIDIA's and Ryax's examples have Node Problem Detector write the same condition every 10 seconds: NVIDIA/gpu-operator, pull 2573,
 // examples/cluster-autoscaler/README.md; ryax-engine, charts/worker-k8s/README.md.
 func foreignReason(n *kube.Node, now time.Time) string {
@@ -132,7 +132,7 @@ func refuseSecondOwner(n *kube.Node, now time.Time) error {
 	}
 }
 
-// repairWaits waits while the component that watches the hardware says that it is at fault: pods do not come to a node that is about
+// repairWaits waits while a component that monitors the hardware reports a fault: gpuadm lets no pods onto a node that is about
 // to be repaired. gpuadm changes none of these conditions.
 func repairWaits(n *kube.Node) error {
 	for _, c := range n.Status.Conditions {
@@ -148,7 +148,7 @@ func repairWaits(n *kube.Node) error {
 	return nil
 }
 
-// repairer says which component has found the hardware at fault by a condition, and which one acts on that; "" where none has. Sources:
+// repairer names the component whose condition reports faulty hardware, and what acts on it; "" if the condition reports none. Sources:
 // aws/eks-node-monitoring-agent, pkg/conditions/conditions.go and docs/node-health-issues.adoc, and
 // https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html; NVIDIA/NVSentinel, docs/INTEGRATIONS.md, and
 // https://docs.nvidia.com/nvsentinel/components/fault-quarantine.

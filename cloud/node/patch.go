@@ -26,8 +26,8 @@ type partEdit struct {
 	before, after converge.State
 }
 
-// MakeAll changes parts of the Node as one: one PATCH by each identity. A patch holds for the version that was found, so that it
-// changes all or nothing, and nothing that is not ours.
+// MakeAll changes parts of the Node together, with one PATCH by each identity. A patch names the version that was read, so it
+// changes all or nothing, and never another client's change.
 func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
 	w, err := p.identity(ctx, h)
 	if err != nil {
@@ -47,7 +47,7 @@ func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.C
 	return p.session.patch(ctx, h, w, edits)
 }
 
-// patch makes the edits, and computes them again where the Node is not as it was found.
+// patch makes the edits, and computes them again if the Node has changed since it was read.
 func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdit) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 	return err
 }
 
-// breathe waits for another client to finish its writes, with jitter: up to 20 ms at first, then twice as long each time.
+// breathe waits for another client to finish its writes: jittered exponential backoff from 20 ms.
 func breathe(ctx context.Context, try int) error {
 	if host.Pause(ctx, rand.N(20*time.Millisecond<<min(try, 6))) != nil {
 		return context.Cause(ctx)
@@ -91,8 +91,8 @@ func breathe(ctx context.Context, try int) error {
 	return nil
 }
 
-// meanwhile refuses to overwrite what another client has made of our own parts since gpuadm looked: it would be lost to
-// undo. The next look sees it.
+// meanwhile refuses to overwrite another client's change to gpuadm's own parts since the last look: undo could not restore it.
+// The next look sees it.
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != partCondition {
@@ -102,8 +102,8 @@ func meanwhile(n *kube.Node, edits []partEdit) error {
 	return nil
 }
 
-// once sends what is not yet as wanted: one PATCH by each identity. Kubelet may change its labels and its status, and only the
-// ServiceAccount the rest. It adds taints before the condition that explains them, and removes taints last.
+// once sends the pending edits, with one PATCH by each identity. Kubelet may change its labels and its status; only the
+// ServiceAccount may change the rest. once adds taints before the condition that explains them, and removes taints last.
 func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	account := w.serviceAccount(h)
 	kubelet := cmp.Or(w.kubelet, account)
@@ -137,7 +137,7 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, ed
 	return n, nil
 }
 
-// send makes one PATCH, of the status where a condition is among the edits.
+// send makes one PATCH, of the status if a condition is among the edits.
 func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	if len(edits) == 0 {
 		return n, nil
@@ -157,8 +157,8 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	return done, nil
 }
 
-// nodePatch is the patch of some edits of a Node, for the version that was looked at: it replaces the whole list of taints, and what
-// another client has put there meanwhile must not be lost.
+// nodePatch returns the patch for edits of a Node, for the version that was read: it replaces the whole list of taints, and a
+// taint that another client has added meanwhile must not be lost.
 func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 	labels, annotations := kube.Patch{}, kube.Patch{}
 	patch := kube.Patch{"metadata": kube.Patch{"resourceVersion": n.ResourceVersion, "labels": labels, "annotations": annotations}}
@@ -194,7 +194,7 @@ func nodePatch(n *kube.Node, edits []partEdit, now time.Time) kube.Patch {
 	return patch
 }
 
-// withTaints is a list of taints after some edits.
+// withTaints returns a list of taints after edits.
 func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
 	list = append([]kube.Taint{}, list...) // [] and not null where none is left
 	for _, e := range edits {
@@ -212,8 +212,8 @@ func withTaints(list []kube.Taint, edits []partEdit) []kube.Taint {
 	return list
 }
 
-// condition is the condition that an edit makes. Its time of transition moves with its status only; its heartbeat is the time of our
-// last word.
+// condition returns the condition that an edit makes. Its transition time changes only with its status; its heartbeat time is
+// that of gpuadm's last report.
 func (e partEdit) condition(n *kube.Node, now time.Time) kube.Condition {
 	c := conditionFrom(e.key, e.after)
 	c.LastHeartbeatTime = now.UTC().Truncate(time.Second)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// engineAnswers is how long a container engine has to say what runs.
+	// engineAnswers is how long a container engine may take to list its pods.
 	engineAnswers = 10 * time.Second
 	// kubeletPods is where kubelet has a folder for each pod.
 	kubeletPods = "/var/lib/kubelet/pods"
@@ -26,9 +26,9 @@ const (
 	podsNamed = 5
 )
 
-// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs without a kubelet to end them,
-// and the cluster would start copies of them on other nodes. Pods of DaemonSets and static pods do not count: kubectl drain
-// leaves them too.
+// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would keep the GPUs with no
+// kubelet to end them, and the cluster would start copies of them on other nodes. Pods of DaemonSets and static pods do not
+// count: kubectl drain leaves them too.
 func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	if !v.Live() {
 		return nil
@@ -63,7 +63,7 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	}
 }
 
-// podFolders names the pods of which kubelet has a folder.
+// podFolders names the pods for which kubelet has a folder.
 func podFolders(v host.View) []string {
 	uids, _ := v.ReadDir(kubeletPods) // no folder, no pods
 	for i, uid := range uids {
@@ -72,7 +72,7 @@ func podFolders(v host.View) []string {
 	return uids
 }
 
-// kubeletsSocket is the engine's socket in the configuration that gpuadm wrote for kubelet, "" where there is none.
+// kubeletsSocket returns the engine's socket in the configuration that gpuadm wrote for kubelet, "" if there is none.
 func kubeletsSocket(v host.View) string {
 	var is struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`
@@ -84,8 +84,8 @@ func kubeletsSocket(v host.View) string {
 	return strings.TrimPrefix(is.Endpoint, "unix://")
 }
 
-// podsAt names the pods that run, as the container engine knows them: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}},
-// of k8s.io/cri-api, api.proto. The API server may be away, and kubelet may be stopped.
+// podsAt names the running pods, by the container engine: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}},
+// of k8s.io/cri-api, api.proto. It needs neither the API server nor a running kubelet.
 func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 	ctx, stop := context.WithTimeout(ctx, engineAnswers)
 	defer stop()
@@ -96,7 +96,7 @@ func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 	return sandboxes(answer)
 }
 
-// sandboxes names the pods of a ListPodSandboxResponse that kubectl drain ends.
+// sandboxes names the pods of a ListPodSandboxResponse that kubectl drain evicts.
 func sandboxes(answer []byte) (pods []string, err error) {
 	err = host.ProtoFields(answer, func(n int, item []byte) error {
 		if n != 1 { // items
@@ -113,9 +113,9 @@ func sandboxes(answer []byte) (pods []string, err error) {
 }
 
 // sandbox reads a PodSandbox: metadata (2) with name (1) and namespace (3), labels (5), annotations (6). It says whether kubectl drain
-// ends the pod. Kubelet gives a sandbox its pod's labels and annotations (kubernetes, pkg/kubelet/kuberuntime/labels.go). All pods of
-// DaemonSets have the label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate), and static pods
-// the annotation kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
+// evicts the pod. Kubelet copies a pod's labels and annotations to its sandbox (kubernetes, pkg/kubelet/kuberuntime/labels.go). All
+// pods of DaemonSets have the label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate), and
+// static pods the annotation kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
 func sandbox(item []byte) (name string, drained bool, err error) {
 	var id, namespace string
 	drained = true

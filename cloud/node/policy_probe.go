@@ -13,16 +13,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is that of what
-// the policy promises: it grows when the policy takes more from the ServiceAccount.
+// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is the version
+// of the policy's restrictions: it grows when the policy denies the ServiceAccount more.
 const PolicyCode = "gpuadm-node-keys-1"
 
 // probeLabel is a label that only the administrators of a cluster may set, on any Node.
 const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 
-// ProbePolicy tries, as the ServiceAccount of the pod that this process runs in, a change of its own Node that the policy must
-// deny. It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more
-// than a kubelet gives a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
+// ProbePolicy tries, with the ServiceAccount of its own pod, a change of its own Node that the policy must deny. It returns nil
+// if the policy denied it; else why the machine must not get the account's token: a token with more rights than kubelet's gives
+// a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
 func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 	c, err := new(kube.Clients).Do(pod, kube.From{Pod: true})
 	if err != nil {
@@ -54,10 +54,10 @@ const (
 	applyRBAC    = "for taints: kubectl apply -f rbac.yaml, of images/daemonset in the same version"
 )
 
-// widePolicy says that no policy narrows the account.
+// widePolicy returns the trouble that no policy restricts the account.
 func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 	t := &trouble.Error{
-		What: "the DaemonSet's ServiceAccount is not used: no policy narrows it to its own Node and its own keys",
+		What: "the DaemonSet's ServiceAccount is not used: no policy restricts it to its own Node and its own keys",
 		Because: []string{
 			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
 		},
@@ -69,12 +69,12 @@ func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
 	return t
 }
 
-// PodKubeconfig is where the DaemonSet's pod lends its ServiceAccount to the machine. It is used where [node] kubeconfig names
-// no other.
+// PodKubeconfig is the kubeconfig with a token of its ServiceAccount that the DaemonSet's pod writes for the host process.
+// gpuadm uses it if [node] kubeconfig names no other.
 const PodKubeconfig = "/run/gpuadm/kubeconfig"
 
-// TokenKubeconfig is a kubeconfig of a server, the file with its CA, and the file with a token, which is read again as it is
-// renewed.
+// TokenKubeconfig returns a kubeconfig with a server, the file of its CA, and the file of a token, which clients read again
+// when it is renewed.
 func TokenKubeconfig(name, port, ca, token string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config

@@ -18,11 +18,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
+// GPUReady is the type of the Node's condition that shows whether the GPUs are ready.
 const GPUReady = "nvidia.com/GPUReady"
 
-// The condition's reasons: while it is true; after a boot; while the cluster has none of the GPUs to give away; while a change waits until
-// nothing uses them; and what the reason of a failure ends with. By them gpuadm knows what it has written.
+// The condition's reasons: while it is true; after a boot; while the cluster cannot allocate the GPUs; while a change waits
+// until no process uses them; and the suffix of a failure's reason. gpuadm recognises its own conditions by them.
 const (
 	readyReason   = "GPUsReady"
 	newBootReason = "NewBoot"
@@ -31,7 +31,7 @@ const (
 	failedSuffix  = "Failed"
 )
 
-// Answers asks whether a container engine answers and has the runtime handler.
+// Answers checks that a container engine answers and has the runtime handler.
 type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
 
 // NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets the condition, and then removes
@@ -47,7 +47,7 @@ func NewReady(se *Session, answers Answers) converge.Stage {
 	}
 }
 
-// readyNeeds are the facts that say who may change taints, and more, where the cluster is to know at all.
+// readyNeeds returns the facts about the account that may change taints, and more; none if the spec asks for no node.
 func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 	if !TellsCluster(s) {
 		return facts.Needs{}
@@ -58,13 +58,13 @@ func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 // TellsCluster says whether the spec asks for a node at all.
 func TellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
 
-// hasGPU says whether there is anything to be ready.
+// hasGPU says whether the machine has a GPU.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
 
-// shouldHaveGPU says whether there is, or the spec says that there must be: a machine that has lost all its GPUs is not ready.
+// shouldHaveGPU says whether the machine has a GPU, or must have one by the spec: a machine that has lost all its GPUs is not ready.
 func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
 
-// nodeSection is the section that asks for what is said to the cluster.
+// nodeSection returns the section of the spec that asks for labels, taints and the condition.
 func nodeSection(s spec.Spec) string {
 	if s.Has("node") {
 		return "node"
@@ -95,7 +95,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(labels, s.Node.Labels) // those that only the API takes, too
+	maps.Copy(labels, s.Node.Labels) // also those that only the API accepts
 	startup, on, _, err := startupTaint(s, f)
 	if err != nil {
 		return nil, err
@@ -130,11 +130,11 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	return append(list, r.lastWants(startup)...), nil
 }
 
-// lastWants are the word to the cluster and what it opens.
+// lastWants returns the wants for the condition and then for the removal of taints.
 func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "so that the cluster knows that the GPUs are ready")
 	condition.Thing = r.part(condition.Ref().Name, r.gpusReady)
-	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
+	if failed, on := failedTaint(r.spec, r.facts); on { // Report adds it without an entry in the journal
 		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
 	}
 	list := []converge.Want{condition}
@@ -149,7 +149,7 @@ func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	return list
 }
 
-// off wants a taint off the node, as far as it is ours.
+// off wants a taint removed from the node, if it is gpuadm's.
 func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) converge.Want {
 	w := r.want(taintName(t), "", "all GPUs are ready: pods may come")
 	w.Thing = r.part(taintName(t), r.goes(t, ours))
@@ -167,7 +167,7 @@ func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
 
 // part is a part of the Node in this evaluation.
 func (r readyStage) part(name string, must func(context.Context, host.View, *kube.Node) error) nodePart {
-	t, _ := NewPart(name, r.session) // the names are ours
+	t, _ := NewPart(name, r.session) // the names are valid
 	p, _ := t.(nodePart)
 	p.who, p.must, p.rebuilt = &r.who, must, false
 	return p
@@ -181,7 +181,7 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 	}
 }
 
-// goes waits for the GPUs to work and to be offered, and for the client that removes the taint where gpuadm may not.
+// goes waits until the GPUs work and are offered, and, if gpuadm may not remove the taint, for the client that removes it.
 func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
 	return func(ctx context.Context, v host.View, n *kube.Node) error {
 		if !ours(r.part(taintName(t), nil).of(n)) {
@@ -203,7 +203,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 	}
 }
 
-// summary is the condition's message. It ends with the boot that it is true for: after another one gpuadm has not looked yet.
+// summary is the condition's message. It ends with the boot for which it is true: in a later boot gpuadm has not checked yet.
 func (r readyStage) summary() string {
 	var models []string
 	counts := map[string]int{}
@@ -233,7 +233,7 @@ func (r readyStage) summary() string {
 	return text + bootMark(r.facts.BootID)
 }
 
-// bootMark names a boot at a message's end, by as much of its id as tells it from any other.
+// bootMark marks the boot at a message's end, with enough of its id to distinguish it from others.
 func bootMark(id string) string {
 	if id == "" {
 		return ""
@@ -241,14 +241,14 @@ func bootMark(id string) string {
 	return ", boot " + id[max(0, len(id)-8):]
 }
 
-// checks verify everything once more. Each says what is wrong; this stage can fix none.
+// checks verify everything once more. Each reports a problem; this stage fixes none.
 func (r readyStage) checks(answers Answers) []converge.Want {
 	var list []converge.Want
 	for _, c := range gpuChecks(r.spec, r.facts) {
 		list = append(list, r.check(c.what, c.look, c.try...))
 	}
 	if r.facts.Driver == nil {
-		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
+		list[0].Releases = true // the driver's labels are unknown now, which is no reason to remove them
 		return list
 	}
 	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
@@ -273,7 +273,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 
 func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
 	inside := func(ctx context.Context, v host.View) (string, error) {
-		if r.who.later.Until != "" { // a machine that has not joined is not ready, and that is no fault
+		if r.who.later.Until != "" { // it is no fault that a machine which has not joined is not ready
 			return "", r.who.later
 		}
 		problem, err := look(ctx, v)

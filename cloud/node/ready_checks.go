@@ -29,7 +29,7 @@ func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil
 }
 
-// wrongDriver says what is wrong with the driver that is loaded.
+// wrongDriver says what is wrong with the loaded driver.
 func wrongDriver(s spec.Spec, d host.Driver) string {
 	pin := s.Driver.Version
 	switch {
@@ -65,7 +65,7 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// unlicensed says which GPU of a vGPU guest has no licence: CUDA fails on it, at once or after its hours of grace.
+// unlicensed names a GPU of a vGPU guest without a licence: CUDA fails on it, at once or after the grace period.
 func unlicensed(s spec.Spec, f facts.Facts) error {
 	for _, g := range f.Driver.GPUs {
 		if why := g.Unlicensed(); why != "" && (f.VGPU != nil || s.Has("driver.grid")) {
@@ -75,7 +75,7 @@ func unlicensed(s spec.Spec, f facts.Facts) error {
 	return nil
 }
 
-// fabricOpen says what keeps the GPUs from each other. They register with the fabric by themselves, in seconds to minutes. A GPU in MIG
+// fabricOpen says what keeps the GPUs from using NVLink. The driver registers them with the fabric, in seconds to minutes. A GPU in MIG
 // mode counts as registered: it cannot use NVLink, though the links stay active on H100 and later. Sources: "Interoperability with MIG" in
 // https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html; NVIDIA's answer in https://github.com/NVIDIA/nccl/issues/1716.
 func fabricOpen(d host.Driver) (string, error) {
@@ -123,7 +123,7 @@ func fabricNotes(s spec.Spec, f facts.Facts) []string {
 // Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
 const draDriver = "gpu.nvidia.com"
 
-// gpusReady waits for the GPUs themselves, for the components that watch and repair them, and until they are offered.
+// gpusReady waits until the GPUs work, until no monitor reports them faulty, and until they are offered.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
 	if err := cmp.Or(refuseSecondOwner(n, v.Now()), repairWaits(n)); err != nil {
 		return err
@@ -134,9 +134,9 @@ func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) er
 	return r.offered(ctx, v, n)
 }
 
-// offered waits until the cluster has as many GPUs of this node to give away as were planned, where the spec asks for that.
-// What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
-// yesterday's number.
+// offered waits, if the spec asks for it, until the cluster can allocate the planned number of this node's GPUs. The Node's
+// status counts only after kubelet has reported in this boot: until the device plugin has registered again the API server shows
+// the old number.
 func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
 	if !r.spec.Node.WaitForAllocatable && !advertised(r.spec, *r.facts.Driver, n) {
 		return nil
@@ -177,7 +177,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 	return r.noOffer(ctx, v, n, w)
 }
 
-// slices counts the devices that the driver for dynamic allocation offers.
+// slices counts the devices that the DRA driver offers.
 func (r readyStage) slices(ctx context.Context, v host.View, node string) (devices int, ok bool, err error) {
 	c, err := r.session.ask(v, r.who)
 	if err != nil {
@@ -188,9 +188,9 @@ func (r readyStage) slices(ctx context.Context, v host.View, node string) (devic
 	return devices, ok, err
 }
 
-// planned is what the device plugin will offer of the GPUs' state, by name, and how many devices that are.
+// planned returns the resources that the device plugin will offer for the GPUs' state, by name, and the number of devices.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none partitions do not count;
-// single has them all under the GPUs' own name; mixed has each kind under its own, and whole GPUs beside.
+// single offers them all under the GPUs' own name; mixed offers each kind under its own name, and whole GPUs too.
 func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err error) {
 	const gpu = "nvidia.com/gpu"
 	want = map[string]int{}

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// labelRecord is the annotation of the Node that names gpuadm's labels. Kubelet puts most of them on when it registers the
-	// node, and no journal tells those from a cloud's: without the record a label that is dropped from node.toml, or of a partition
-	// that is gone, would stay for ever.
+	// labelRecord is the annotation of the Node that names gpuadm's labels. Kubelet sets most of them when it registers the
+	// node, and no journal distinguishes these from a cloud's: without the record, a label that was dropped from node.toml, or
+	// whose partition is gone, would stay for ever.
 	labelRecord = "nvidia.com/gpuadm.labels"
-	// taintRecord is the annotation of the Node that names gpuadm's startup taints of it. One that node.toml stated and does not any
-	// more has a key that no other tool would know to be ours, and it would keep pods away for ever.
+	// taintRecord is the annotation of the Node that names its startup taints from gpuadm. The key of a taint that was dropped
+	// from node.toml does not show that it is gpuadm's: without the record the taint would keep pods off for ever.
 	taintRecord = "nvidia.com/gpuadm.startup-taints"
 )
 
-// record wants an annotation of the Node to name parts of it. What it named before and does not any more goes with it, in the same
-// PATCH. Keys and values of labels and taints have no commas.
+// record wants an annotation of the Node to name parts of the Node. The same PATCH removes the parts that it no longer names.
+// Keys and values of labels and taints have no commas.
 func (r readyStage) record(key, why string, names func(found converge.State) []string) converge.Want {
 	w := r.want("record "+key, "", why)
 	w.AsFound = true
@@ -45,8 +45,8 @@ func recordState(names []string) converge.State {
 	return valueState(strings.Join(names, ","))
 }
 
-// recordedLabels wants the record to name these labels. Labels that GPU Feature Discovery has taken over stay named: gpuadm releases
-// them, and does not remove them.
+// recordedLabels wants the record to name these labels. It keeps the names of labels that GPU Feature Discovery has taken over:
+// gpuadm releases these, and does not remove them.
 func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 	return r.record(labelRecord, "so that labels can be taken off that are no longer asked for", func(found converge.State) []string {
 		named := map[string]string{}
@@ -57,7 +57,7 @@ func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 			}
 		}
 		for key, value := range labels {
-			if !spec.RestrictedLabel(key) { // those are the ServiceAccount's, and the journal's
+			if !spec.RestrictedLabel(key) { // the ServiceAccount sets restricted labels, and the journal has them
 				named[key] = value
 			}
 		}
@@ -65,8 +65,8 @@ func (r readyStage) recordedLabels(labels map[string]string) converge.Want {
 	})
 }
 
-// readRecord returns the labels that a record names, with their values: a label that has another value now belongs to another
-// client, or an undo has restored the value that it had before us. Keys and values of labels have neither commas nor equals signs.
+// readRecord returns the labels that a record names, with their values: a label with another value now belongs to another
+// client, or an undo has restored its value from before gpuadm. Keys and values of labels have neither commas nor equals signs.
 func readRecord(s converge.State) map[string]string {
 	named := map[string]string{}
 	for part := range strings.SplitSeq(stateValue(s), ",") {
@@ -77,8 +77,8 @@ func readRecord(s converge.State) map[string]string {
 	return named
 }
 
-// recordedTaint wants the record to name the startup taint. The taints go only when all has converged. Where no account here may change
-// taints the record stays as it is.
+// recordedTaint wants the record to name the startup taint. It drops former taints only after all has converged. If no account
+// here may change taints, the record does not change.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	w := r.record(taintRecord, "so that a startup taint can be taken off that node.toml names no more", func(found converge.State) []string {
 		former := r.former(found, startup, on)
@@ -106,7 +106,7 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	return w
 }
 
-// former are the taints of a record that node.toml asks for no more. One that has become a lasting taint stays named.
+// former returns the taints of a record that node.toml no longer asks for. A taint that is now in taints of [node] stays in the record.
 func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []spec.Taint {
 	return slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
 		return on && taintName(t) == taintName(startup) ||
@@ -114,8 +114,8 @@ func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []
 	})
 }
 
-// recordTaint notes a startup taint that is about to be put on, or may be on already: it takes nothing off. The zero edit says
-// that there is nothing to note.
+// recordTaint adds to the record a startup taint that gpuadm is about to add, or may have added already; it removes no taint.
+// due is false if there is nothing to add.
 func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
 	p := nodePart{what: partRecord, key: taintRecord, session: se}
 	found := p.of(n)
@@ -126,8 +126,8 @@ func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, 
 	return partEdit{p, found, recordState(kubelet.TaintTexts(append(named, startup)))}, true
 }
 
-// recordedTaints are the taints that a record names. Other clients may write the record: a taint of another owner is never
-// gpuadm's, whatever the record says.
+// recordedTaints returns the taints that a record names. Other clients may write the record, so a taint with another owner's
+// key never counts.
 func recordedTaints(s converge.State) (taints []spec.Taint) {
 	for part := range strings.SplitSeq(stateValue(s), ",") {
 		t := parsedTaint(part)
@@ -139,7 +139,7 @@ func recordedTaints(s converge.State) (taints []spec.Taint) {
 	return taints
 }
 
-// named are the labels or taints that a state of the record names, as edits that take them off.
+// named returns edits that remove the labels or taints which a state of the record names.
 func (e partEdit) named(s converge.State) (list []partEdit) {
 	switch e.key {
 	case labelRecord:
@@ -156,9 +156,9 @@ func (e partEdit) named(s converge.State) (list []partEdit) {
 	return list
 }
 
-// dropped are the edits that go with one of a record: of the labels or taints that it named and does not any more, that the Node still
-// has as it named them, and that have no edit of their own. An undo removes the record alone: what else it restores has its own line in
-// the journal.
+// dropped returns the edits that follow from an edit of a record: they remove the labels or taints that the record no longer
+// names, that the Node still has with the recorded value, and that have no edit of their own. An undo removes only the record:
+// other changes have their own lines in the journal.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	if e.what != partRecord || e.after == "" {
 		return nil
@@ -169,7 +169,7 @@ func (e partEdit) dropped(n *kube.Node, others []partEdit) []partEdit {
 	})
 }
 
-// byHand is the command by which an administrator removes a taint.
+// byHand returns the command with which an operator removes a taint.
 func byHand(node string, t spec.Taint) string {
 	return fmt.Sprintf("kubectl taint node %s %s:%s-", node, t.Key, t.Effect)
 }

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// patience is how long a kubelet that was started has to register, and to become ready. A real one took 1 to 4 seconds;
-	// the images of a network plugin may have to be pulled first.
+	// How long kubelet may take after its start to register, and to become ready. A real kubelet took 1 to 4 seconds; it may
+	// have to pull the images of a network plugin first.
 	registerPatience = 2 * time.Minute
 	readyPatience    = 5 * time.Minute
 )
 
-// nodeAsk asks for one Node object, by kubelet's identity. Without a kubeconfig it asks no server.
+// nodeAsk reads one Node object with kubelet's identity. Without a kubeconfig it asks no server.
 type nodeAsk struct {
 	who
 	booting bool
-	session *Session // what the stages of one run know of the Node
+	session *Session // the stages' shared knowledge of the Node
 	pause   func(context.Context, time.Duration) error
 }
 
@@ -38,7 +38,7 @@ func nodeOf(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) no
 	return nodeAsk{who{node: name, kubelet: kubeconfig, via: method.Via(s), boot: f.BootID}, f.Booting, se, host.Pause}
 }
 
-// get returns what ask says of the Node object, nil if there is none.
+// get returns the Node object from ask, nil if there is none.
 func (n nodeAsk) get(ctx context.Context, v host.View, ask func(context.Context, host.View, who) (*kube.Node, error)) (*kube.Node, error) {
 	switch {
 	case !v.Live():
@@ -53,10 +53,10 @@ func (n nodeAsk) get(ctx context.Context, v host.View, ask func(context.Context,
 	return found, err
 }
 
-// wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
+// wait asks until want reports no problem with the node, or until limit has passed. It also waits for an API server that does not answer.
 func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
 	// The first looks are quick: a real kubelet registers within 1 to 4 seconds. A pool of thousands that waits for a network plugin
-	// asks each 5 to 15 seconds; what the API server can bear is in docs/load.md.
+	// asks every 5 to 15 seconds; docs/load.md has the load on the API server.
 	const first, longest = 500 * time.Millisecond, 10 * time.Second
 	defer n.session.forget() // the next look must see this answer
 	problem := ""
@@ -91,11 +91,11 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	}
 }
 
-// registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
+// registered is the existence of the Node object. Kubelet creates it, and undo cannot delete it: a node may not delete itself.
 type registered struct {
 	nodeAsk
-	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
-	// our next look has registered it all the same because we started it, and the journal has to say so. nil for undo.
+	// absent says that the Node was missing when its stage looked first. kubelet may register it before the next look, and
+	// still does so because gpuadm started kubelet: the journal has to record that. nil for undo.
 	absent *bool
 }
 
@@ -109,7 +109,7 @@ func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig st
 	}
 }
 
-// NewRegistered names a node, for undo, which leaves it.
+// NewRegistered builds the thing for undo, which leaves the node.
 func NewRegistered(name string) converge.Thing {
 	return registered{nodeAsk: nodeAsk{who: who{node: name}}}
 }
@@ -150,8 +150,8 @@ func (r registered) Make(ctx context.Context, h host.Host, to converge.State) er
 	return err
 }
 
-// joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
-// It is a Follower, so an undo restores nothing.
+// joined is the readiness of the node, as kubelet has reported it in this boot: until then the API server shows the last boot's
+// report. It is a Follower, so undo restores nothing.
 type joined struct{ nodeAsk }
 
 const isReady = "ready"
@@ -164,7 +164,7 @@ func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string)
 	}}
 }
 
-// NewJoined names a node, for undo, to which it means nothing.
+// NewJoined builds the thing for undo, which does nothing with it.
 func NewJoined(name string) converge.Thing { return joined{nodeAsk{who: who{node: name}}} }
 
 func (j joined) Ref() converge.Ref { return converge.Ref{Kind: "joined", Name: j.node} }
@@ -187,10 +187,10 @@ func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.boot) })
 }
 
-// Affected is as found.
+// Affected returns the state found.
 func (j joined) Affected(found converge.State, _ converge.Change) converge.State { return found }
 
-// Current is ready.
+// Current returns ready.
 func (j joined) Current(converge.State) converge.State { return isReady }
 
 // Unready says why a node is not ready in this boot, "" if it is.
@@ -212,10 +212,10 @@ func Unready(n *kube.Node, bootID string) string {
 	return "it does not say whether it is ready"
 }
 
-// reportEvery is how often a run says what it waits for.
+// reportEvery is how often a run reports what it waits for.
 const reportEvery = 15 * time.Second
 
-// reportedWait is a wait that says what it waits for: at once, and then every reportEvery.
+// reportedWait is a wait that reports what it waits for: at once, and then every reportEvery.
 type reportedWait struct {
 	view   host.View
 	began  time.Time
@@ -229,13 +229,13 @@ func StartWait(v host.View, limit time.Duration) *reportedWait {
 	return &reportedWait{view: v, began: v.Now(), limit: limit}
 }
 
-// so is how long it has waited, including the time of the requests: a server that does not answer takes half a minute for each.
+// so returns how long it has waited, including the requests: one to a server that does not answer takes half a minute.
 func (w *reportedWait) so() time.Duration { return max(w.Paused, w.view.Now().Sub(w.began)) }
 
 // Over says whether it has waited long enough.
 func (w *reportedWait) Over() bool { return w.so() >= w.limit }
 
-// Tell says what it waits for, if that is due.
+// Tell reports what it waits for, if a report is due.
 func (w *reportedWait) Tell(ctx context.Context, problem string) {
 	so := w.so()
 	if w.spoke && so-w.told < reportEvery {

@@ -20,23 +20,23 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Outcome is how an apply went.
+// Outcome is the result of an apply.
 type Outcome struct {
 	Made  []converge.Change // what it has made
-	Stage string            // the stage that failed; "" if none is known
-	Err   error             // why it failed or what it waits for; nil if it went well
+	Stage string            // the stage that failed; "" if unknown
+	Err   error             // why it failed or what it waits for; nil for success
 	// GaveUp reports that no process will retry: gpuadm stopped waiting.
 	GaveUp bool
 }
 
 const (
-	reportLimit  = 10 * time.Second // to tell the cluster: an apply that failed has said so already, and must end
-	maxCondition = 1024             // bytes of a message: what kubectl shows in one line is far less
+	reportLimit  = 10 * time.Second // for the report: a failed apply has printed its error already, and must end
+	maxCondition = 1024             // bytes of a message: kubectl shows far less in one line
 )
 
-// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then it sets
-// the condition to false with the cause, and replaces the startup taint by one that lets an autoscaler add a node. It reports
-// each failure once: one that the condition already states makes no further Event. Its error is for a log, beside the apply's.
+// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then it sets the
+// condition to false with the cause, and replaces the startup taint by a taint with which an autoscaler adds a node. It reports each
+// failure once: if the condition already states it, there is no new Event. Its error is for the log only, since the apply has its own.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
 	if !TellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
@@ -79,7 +79,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	return errors.Join(err, se.tell(ctx, h, w, n, events))
 }
 
-// ReportDrift tells the cluster what is pending on a node, by an Event. The condition is of the GPUs, which may be ready all the same.
+// ReportDrift reports pending changes of a node by an Event. It does not change the condition, since the GPUs may still be ready.
 func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, message string) error {
 	w := whose(s, f)
 	if !TellsCluster(s) || w.later.Until != "" {
@@ -94,8 +94,8 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 	return se.tell(ctx, h, w, n, []event{{"Warning", "Drift", clip(message)}})
 }
 
-// told is the condition's reason and message; "" where the apply says nothing about the GPUs. An API server that was away for a
-// moment says nothing about them; a cluster that cannot allocate them does, and so does a change that waits for their users.
+// told returns the condition's reason and message; "" if the outcome says nothing about the GPUs. A short outage of the API server
+// says nothing about them; a cluster that cannot allocate them does, and so does a change that waits for processes on them.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
@@ -116,10 +116,10 @@ func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outco
 	return "", ""
 }
 
-// swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
-// second on all the same, unless the GPUs were found ready in this boot, whatever has failed in it since: pods may run on them.
-// What fails before anything is touched leaves the guard no time to shut the node. But such a failure marks no node that
-// gpuadm never made ready: that may be a healthy one of a cloud's, of which the spec is wrong.
+// swap replaces the startup taint by the taint of a failure, if gpuadm may. Without a startup taint it also adds the failure's,
+// unless the GPUs were found ready in this boot: pods may run on them, whatever has failed since. A failure before the first
+// change comes before the guard could shut the node. But such a failure does not taint a node that gpuadm never made ready: it
+// may be a cloud's healthy node with a wrong spec.
 func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
@@ -133,14 +133,14 @@ func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
 	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
 }
 
-// everReady says whether gpuadm has made this node ready before, by the Node or by the journal.
+// everReady says whether gpuadm has made this node ready before, by the Node or the journal.
 func everReady(v host.View, n *kube.Node) bool {
 	_, gpus := lastReady(v)
 	return n.Annotations[gpuRecord] != "" || len(gpus) > 0
 }
 
-// madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word
-// of the condition.
+// madeReadyIn says whether, by the journal, gpuadm made the node ready in a boot: a later failure has overwritten the
+// condition.
 func madeReadyIn(v host.View, boot string) bool {
 	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
 		return r.What == "make" && r.Change.Name == "condition "+GPUReady && trueIn(r.Change.After, boot)
@@ -185,7 +185,7 @@ func made(changes []converge.Change, after string) (list []event) {
 	return list
 }
 
-// tell leaves the Events, as kubelet's identity.
+// tell creates the Events with kubelet's identity.
 func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, events []event) error {
 	if len(events) == 0 {
 		return nil
@@ -206,7 +206,7 @@ func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, ev
 	return nil
 }
 
-// camel is a stage's name as a reason: unit-files, UnitFiles.
+// camel returns a stage's name as a reason: unit-files, UnitFiles.
 func camel(name string) string {
 	var b strings.Builder
 	for _, word := range strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == ' ' || r == '_' }) {
@@ -215,15 +215,15 @@ func camel(name string) string {
 	return b.String()
 }
 
-// firstLine is an error as a condition's message: its first line, without what a person would do about it.
+// firstLine returns an error as a condition's message: its first line, without advice.
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
 	return clip(strings.Join(strings.Fields(line), " "))
 }
 
-// clip keeps a message short, and without secrets.
+// clip shortens a message and masks secrets.
 func clip(text string) string {
-	text = mask.Message(trouble.Commands(text, trouble.Plain)) // all who can read Nodes and Events read it
+	text = mask.Message(trouble.Commands(text, trouble.Plain)) // every user who may read Nodes and Events can read it
 	if len(text) > maxCondition {
 		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
 	}

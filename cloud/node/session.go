@@ -21,41 +21,41 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A Session is what the stages of one run share about the machine's own Node object: the cluster is asked once for all of
-// them, and what it answers to a change is the next look. The zero Session is ready for use, for one machine.
+// A Session is the stages' shared knowledge of the machine's own Node object in one run: one request serves all of them, and
+// the answer to a change serves as the next look. The zero Session is ready for use, for one machine.
 type Session struct {
 	mu   sync.Mutex
 	node *kube.Node // the last answer
-	err  error      // or why there was none
+	err  error      // or why there was no answer
 	name string     // of the Node that was asked for
 	at   time.Time  // when, by the machine's clock
-	real string     // the Node's name where the server knows us by another than the machine's files say
+	real string     // the Node's name, if the server reports another than the machine's files
 
-	me   who       // whose Node it is, for things that were built from the journal
-	meAt time.Time // when that was found out
+	me   who       // whose Node it is, for things built from the journal
+	meAt time.Time // when that was determined
 
 	clients kube.Clients
 }
 
-// answerServes is how long an answer is reused: plan, look and change are one moment for an operator. If another client
-// changes the Node in that time, our change is a Conflict, and gpuadm reads the Node again.
+// answerServes is how long an answer is reused, for plan, look and change together. If another client changes the Node in that
+// time, gpuadm's change gets a Conflict, and gpuadm reads the Node again.
 const answerServes = 5 * time.Second
 
 // who names the Node, and the identities that may read and change it.
 type who struct {
 	node    string     // the Node's name
 	kubelet string     // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
-	account string     // a ServiceAccount's kubeconfig that was asked for, for the rest
+	account string     // the kubeconfig in [node], a ServiceAccount's, for the rest
 	via     host.Via   // proxies
 	machine string     // the machine's id; "" if it has none
 	boot    string     // the id of this boot
-	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
+	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" if there is one
 }
 
 // UntilJoined is what waits for the join.
 const UntilJoined = "once the node has joined"
 
-// whose works that out from what is known of the machine.
+// whose determines that from the spec and the facts.
 func whose(s spec.Spec, f facts.Facts) who {
 	k := f.Kubelet
 	w := who{
@@ -73,7 +73,7 @@ func whose(s spec.Spec, f facts.Facts) who {
 	return w
 }
 
-// whoseAgain works it out where no spec is at hand, for undo: from the machine, and the spec that lies there.
+// whoseAgain determines it for undo, which has no spec: from the machine and its own spec.
 func whoseAgain(ctx context.Context, v host.View) (who, error) {
 	f, err := facts.Gather(ctx, v, facts.Needs{})
 	if err != nil {
@@ -82,7 +82,7 @@ func whoseAgain(ctx context.Context, v host.View) (who, error) {
 	return whose(specOn(v), f), nil
 }
 
-// specHome is where a machine's spec lies.
+// specHome is the folder of a machine's spec.
 const specHome = "/etc/gpuadm"
 
 // specOn reads the spec on the machine; an unreadable one counts as empty.
@@ -107,8 +107,8 @@ func specOn(v host.View) spec.Spec {
 	return s
 }
 
-// serviceAccount is the kubeconfig of an identity that may change taints, "" where there is none: the one asked for, or what
-// the DaemonSet's pod lends.
+// serviceAccount returns the kubeconfig of an identity that may change taints, "" if there is none: that of [node], or that of
+// the DaemonSet's pod.
 func (w who) serviceAccount(v host.View) string {
 	if w.account != "" {
 		return w.account
@@ -119,12 +119,12 @@ func (w who) serviceAccount(v host.View) string {
 	return ""
 }
 
-// from is where a client of one of the identities comes from.
+// from returns the origin of a client with one of the identities.
 func (w who) from(kubeconfig string) kube.From {
 	return kube.From{Kubeconfig: kubeconfig, Via: w.via, Judged: kubeconfig == w.account}
 }
 
-// first is the kubeconfig to look with.
+// first returns the kubeconfig for reading.
 func (w who) first(v host.View) (string, error) {
 	if name := cmp.Or(w.kubelet, w.serviceAccount(v)); name != "" {
 		return name, nil
@@ -135,14 +135,14 @@ func (w who) first(v host.View) (string, error) {
 	}
 }
 
-// look returns the Node: as the cluster says it, or has said a moment ago.
+// look returns the Node, from the cluster or from an answer of a moment ago.
 func (s *Session) look(ctx context.Context, v host.View, w who) (*kube.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) {
 		return w.own(s.node, s.err)
 	}
-	if s.err != nil { // a server that did not answer a moment ago gets no second half minute
+	if s.err != nil { // do not wait again for a server that did not answer a moment ago
 		ctx = kube.Within(ctx, 0)
 	}
 	s.node, s.err = nil, nil
@@ -157,13 +157,13 @@ func (s *Session) look(ctx context.Context, v host.View, w who) (*kube.Node, err
 	return w.own(s.node, err)
 }
 
-// serves says whether what was known then is known still.
+// serves says whether knowledge from that time may still be used.
 func serves(v host.View, at time.Time) bool {
 	age := v.Now().Sub(at)
 	return age >= 0 && age < answerServes
 }
 
-// whose is whoseAgain, once for all things that ask at one moment.
+// whose is whoseAgain, once for all things that ask at about the same time.
 func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *Session) forget() {
 	s.node, s.err = nil, nil
 }
 
-// ask is a client that looks.
+// ask returns a client for reading.
 func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
 	name, err := w.first(v)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Session) ask(v host.View, w who) (*kube.Client, error) {
 	return s.clients.Ask(v, w.from(name))
 }
 
-// cached asks the API server's cache, for callers that poll.
+// cached reads from the API server's cache, for callers that poll.
 func (s *Session) cached(ctx context.Context, v host.View, w who) (*kube.Node, error) {
 	c, err := s.ask(v, w)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, erro
 	}
 	n, err := c.Node(ctx, cmp.Or(s.real, w.node))
 	if s.real == "" && (errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)) {
-		// A cloud may have named the node: EC2 by its private DNS name, whatever the machine calls itself.
+		// A cloud may have named the node: EC2 by its private DNS name, whatever the host name.
 		is, werr := c.Whoami(ctx)
 		if real, ok := strings.CutPrefix(is.Username, "system:node:"); werr == nil && ok && real != w.node {
 			s.real = real
@@ -224,8 +224,8 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, erro
 	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
 }
 
-// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of its original. A kubelet
-// reports the machine's id when it starts, so gpuadm waits for one whose machine has just got a new id. Without a machine id
+// own refuses the Node of another machine: a clone has the host name and the kubelet certificate of its original. kubelet
+// reports the machine's id only when it starts, so after a change of the id gpuadm waits for its report. Without a machine id
 // the caller has already checked.
 func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	if err != nil || w.machine == "" {
@@ -243,8 +243,8 @@ func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	return n, nil
 }
 
-// explainNode says what to do about a Node that is not there. Kubelet makes it when it starts, and only then: one that was
-// deleted stays away. Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
+// explainNode says what to do about a missing Node. Kubelet creates it only when it starts: it does not restore a deleted Node.
+// Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
 func explainNode(err error, name string) error {
 	if !errors.Is(err, kube.Missing) {
 		return err
@@ -256,8 +256,8 @@ func explainNode(err error, name string) error {
 }
 
 // lacking turns a missing right, or credentials that the cluster does not know, into a wait: only the cluster's administrator can
-// help. Changes of the Node wait for that, and gpuadm still configures the machine. The stages that hold kubelet back ask the
-// cluster nothing.
+// help. Changes of the Node wait for that, and gpuadm still configures the machine. The stages that hold kubelet back do not
+// ask the cluster.
 func lacking(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err
@@ -271,7 +271,7 @@ func lacking(err error) error {
 	}
 }
 
-// details is what an error says beside its first line.
+// details returns the lines of an error after the first.
 func details(err error) (because, try []string) {
 	if e := (*trouble.Error)(nil); errors.As(err, &e) {
 		return e.Because, e.Try

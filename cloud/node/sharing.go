@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap that counts there. PluginConfigs is what README
-// and the GPU Operator's pages call that ConfigMap.
+// PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap for that node. PluginConfigs is that
+// ConfigMap's name in the README and in the GPU Operator's pages.
 // Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("Updating Per-Node Configuration With a Node Label");
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 const (
@@ -23,7 +23,7 @@ const (
 	PluginConfigs     = "nvidia-plugin-configs"
 )
 
-// PluginEntry names the entry that a spec's [sharing] asks for: specs that say the same have one entry.
+// PluginEntry names the entry for a spec's [sharing]: equal sections have the same entry.
 func PluginEntry(s spec.Sharing) string {
 	var parts []string
 	if s.Strategy != "none" {
@@ -56,7 +56,7 @@ func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 		Sharing map[string]any `yaml:",omitempty"`
 	}
 	c.Version, c.Flags = "v1", map[string]any{"migStrategy": s.Sharing.Strategy}
-	switch { // the plugin's default, a variable, gives nothing to a pod without privileges, or to one that no handler starts
+	switch { // the plugin's default, a variable, gives no GPU to an unprivileged pod, or to a pod without a handler
 	case s.Runtime.Inject == "cdi":
 		c.Flags["plugin"] = map[string]any{"deviceListStrategy": "cdi-cri"}
 	case !s.Toolkit.AcceptEnvvarUnprivileged:
@@ -89,8 +89,8 @@ func RuntimeClassManifest(handler string) map[string]any {
 	}
 }
 
-// advertised says whether the node offers devices that [sharing] counts: then their number is compared with what it says, also where
-// wait_for_allocatable is false. A device plugin that offers another number was configured otherwise.
+// advertised says whether the node offers devices that [sharing] counts: then gpuadm compares their number with [sharing], even
+// if wait_for_allocatable is false. If the numbers differ, the device plugin has another configuration.
 func advertised(s spec.Spec, d host.Driver, n *kube.Node) bool {
 	want, _, err := planned(s, d)
 	if err != nil || !s.Has("sharing") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node shows the cluster what a machine is: the labels and taints that its node registers with (stage node), the taint that
-// keeps pods away (stage guard), and the condition that the GPUs are ready (stages gpus and ready). The Node object's parts are things.
+// Package node describes the machine to the cluster: the labels and taints that its node registers with (stage node), the taint that
+// keeps pods off (stage guard), and the condition that the GPUs are ready (stages gpus and ready). The Node object's parts are things.
 package node
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Stage puts labels and taints where a kubelet that another program set up reads them before it registers its node.
+// Stage writes labels and taints where a kubelet that another program set up reads them before it registers its node.
 func Stage() converge.Stage {
 	return converge.Stage{
 		Name:  "node",
@@ -34,8 +34,8 @@ func Stage() converge.Stage {
 	}
 }
 
-// nodeOwner says who else gives kubelet its labels and taints: the join that sets it up, or a cloud's own software, which writes its
-// files again at each boot and takes them from stage join.
+// nodeOwner names what gives kubelet its labels and taints instead of stage node: gpuadm's join, or a cloud's own software,
+// which rewrites kubelet's files at each boot and gets them from stage join.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
 	case method.EKSOwn(s, f), method.SetUpByGpuadm(f):
@@ -46,7 +46,7 @@ func nodeOwner(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// nodeNotes says why the stage wants nothing of kubelet.
+// nodeNotes says why the stage has no wants for kubelet.
 func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("node") {
 		return nil
@@ -92,13 +92,13 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	file := kubelet.FileFor(k, labels, taints)
 	wants := append(things.Folders(path.Dir(file.Name), "holds what kubelet reads"), file.Want(nodeWhy(k, labels, taints)))
-	if !k.Joined && !f.Booting { // a kubelet that has registered no longer reads labels and taints
+	if !k.Joined && !f.Booting { // after its registration kubelet no longer reads labels and taints
 		wants = append(wants, kubelet.Fresh(k, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
 	}
 	return wants, nil
 }
 
-// RegistersWith says in few words what the node registers with.
+// RegistersWith returns a short text of the labels and taints that the node registers with.
 func RegistersWith(labels map[string]string, taints []spec.Taint) string {
 	var says []string
 	if len(labels) > 1 {
@@ -114,7 +114,7 @@ func RegistersWith(labels map[string]string, taints []spec.Taint) string {
 	return strings.Join(says, ", ")
 }
 
-// nodeWhy says what the node registers with, and when that will be.
+// nodeWhy says what the node registers with, and when.
 func nodeWhy(k facts.Kubelet, labels map[string]string, taints []spec.Taint) string {
 	why := "the node registers with " + RegistersWith(labels, taints)
 	if k.Joined {
@@ -146,10 +146,10 @@ func Unique(wants []converge.Want) (list []converge.Want) {
 	return list
 }
 
-// Registration returns all labels and taints that are to be on the node from its first registration on. A kubelet
-// sends them only then: when it registers again it only renews its built-in labels
-// (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet may not set are not
-// among them; they are set through the API once the node is there.
+// Registration returns all labels and taints that the node must have from its first registration on. Kubelet sends them only
+// then: a later registration only renews the built-in labels
+// (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet may not set are not among
+// them; gpuadm sets them through the API after the node has registered.
 func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints []spec.Taint, err error) {
 	if err := refuseForeign(s); err != nil {
 		return nil, nil, err

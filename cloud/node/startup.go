@@ -15,30 +15,30 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// readinessDomain is the domain of taints that the node readiness controller puts on and takes off by conditions of the
+// readinessDomain is the domain of taints that the node readiness controller adds and removes according to conditions of the
 // Node, by rules that the cluster's owner declares: https://github.com/kubernetes-sigs/node-readiness-controller.
 const readinessDomain = "readiness.k8s.io/"
 
-// karpenterTaint is the startup taint for nodes that Karpenter makes. It makes no second node while one starts with a taint that
-// the NodePool's startupTaints name. From 1.13 on it knows taints of this domain without that; but no sign on a node tells its
-// version, so gpuadm puts it on only where startupTaints are seen to name it. Older versions know no key without configuration but those of other owners.
+// karpenterTaint is the startup taint for nodes that Karpenter makes. Karpenter makes no second node while a node starts with a taint that the
+// NodePool's startupTaints name. From 1.13 on it knows taints of this domain without configuration; but a node does not show Karpenter's
+// version, so gpuadm adds the taint only if startupTaints name it. Older versions know, without configuration, only other owners' keys.
 // Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and KnownEphemeralTaintKeyPrefixes,
-// which pull 3025 brought; and https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
+// which pull 3025 added; and https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
 func karpenterTaint() spec.Taint {
 	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
-// autoscalerTaint is the startup taint for all others. cluster-autoscaler counts a node with a taint of this domain as one
-// that will soon be ready, without being told by flags; where there is no autoscaler it is a taint like any other.
+// autoscalerTaint is the startup taint for all other nodes. cluster-autoscaler counts a node with a taint of this domain as
+// soon ready, without any flags; without an autoscaler it is an ordinary taint.
 // Source: https://github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "startup taints".
 func autoscalerTaint() spec.Taint {
 	return spec.Taint{Key: "startup-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
-// startupTaint is the taint that keeps pods away from its first registration on until the GPUs are ready: whether there is one,
-// and why or why not.
+// startupTaint returns the taint that keeps pods off the node from its first registration until the GPUs are ready: whether
+// there is one, and why or why not.
 //
-// A kubelet may register its node with any taint whose key and value are well formed, but never change or take off one
+// A kubelet may register its node with any taint whose key and value are well formed, but never change or remove a taint
 // afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not allowed to modify taints"; validateNodeTaints in
 // pkg/apis/core/validation). So there is no such taint unless gpuadm sees a client that can remove it.
 func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
@@ -70,7 +70,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 	return autoscalerTaint(), true, why + by + " takes it off", nil
 }
 
-// statedTaint is the one that the spec states. It is put on whether kubelet is held back or not.
+// statedTaint returns the startup taint that the spec states, which applies whether kubelet is held back or not.
 func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bool, why string, err error) {
 	t = parsedTaint(wanted)
 	if owner := ownerOf(t.Key); owner != "" {
@@ -82,7 +82,7 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 	}
 	by := clears(s, f)
 	if strings.HasPrefix(t.Key, readinessDomain) && by == "" {
-		by = "the node readiness controller" // a taint of its domain declares a rule of it
+		by = "the node readiness controller" // a taint of its domain has a rule there
 	}
 	if by == "" {
 		return spec.Taint{}, false, "", &trouble.Error{
@@ -101,20 +101,20 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 	return t, true, by + " takes it off", nil
 }
 
-// parsedTaint reads a taint as the spec writes it, which has checked it: key=value:Effect or key:Effect.
+// parsedTaint reads a taint that the spec has validated: key=value:Effect or key:Effect.
 func parsedTaint(text string) spec.Taint {
 	rest, effect, _ := strings.Cut(text, ":")
 	key, value, _ := strings.Cut(rest, "=")
 	return spec.Taint{Key: key, Value: value, Effect: effect}
 }
 
-// failedTaint replaces the startup taint where gpuadm could not make the GPUs ready: cluster-autoscaler then counts the node
-// as one that will not get pods and may make another, while the pool's template stays as it was. A startup taint that never
-// goes would let it stop for the whole cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
+// failedTaint replaces the startup taint if gpuadm could not make the GPUs ready: cluster-autoscaler then counts the node as
+// unusable and may add another, and the pool's template does not change. A startup taint that stays for ever would stop
+// cluster-autoscaler for the whole cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
 //
-// Karpenter knows no such taint. It replaces nodes by conditions that its cloud provider lists as reasons for repair
-// (pkg/cloudprovider/types.go, RepairPolicies), and a node that keeps its startup taint is not initialised: pods stay
-// away, and the condition tells why. So there is nothing to swap.
+// Karpenter has no such taint. It replaces a node because of conditions that its cloud provider lists as reasons for repair
+// (pkg/cloudprovider/types.go, RepairPolicies), and a node with its startup taint is not initialised: pods stay off, and the
+// condition says why. So there is nothing to swap.
 func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
 	_, on, _, err := startupTaint(s, f)
 	if err != nil || !on || clears(s, f) == "" || karpenter(f) != "" {
@@ -127,8 +127,8 @@ func failureTaint() spec.Taint {
 	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
 }
 
-// formerTaints are those that an earlier spec, or another kind of gate, may have left on the node: no other client would remove
-// them. Their values show that they are gpuadm's.
+// formerTaints returns the taints that an earlier spec, or another kind of gate, may have left on the node: no other client
+// removes them. Their values show that they are gpuadm's.
 func formerTaints(f facts.Facts) []spec.Taint {
 	if karpenter(f) != "" {
 		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}
@@ -136,7 +136,7 @@ func formerTaints(f facts.Facts) []spec.Taint {
 	return []spec.Taint{failureTaint(), autoscalerTaint()}
 }
 
-// StartupNeeds is what must be known to choose the startup taint, beside what is always known.
+// StartupNeeds returns the additional facts for the choice of the startup taint.
 func StartupNeeds() facts.Needs {
 	files := []string{PodKubeconfig, BootUnit, method.NodeadmResolved}
 	for _, unit := range facts.KubeletUnits() {
@@ -145,15 +145,15 @@ func StartupNeeds() facts.Needs {
 	return facts.Needs{Files: files}
 }
 
-// BootUnit is what runs apply at each boot.
+// BootUnit is the unit that runs apply at each boot.
 const BootUnit = "/etc/systemd/system/gpuadm.service"
 
-// GateOf is the drop-in of a unit that waits for gpuadm.service.
+// GateOf returns the drop-in that makes a unit wait for gpuadm.service.
 func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
 
-// gated says whether kubelet is held back until the GPUs are ready: by the drop-in of its unit, or, on EKS's images, since
-// nodeadm-run starts it and the stage join orders that after gpuadm.service. The latter goes by the spec and not by the
-// drop-in, which is only made after this was asked for the first time.
+// gated says whether kubelet is held back until the GPUs are ready: by a drop-in of its unit or, on EKS's images, since
+// nodeadm-run starts it and stage join orders nodeadm-run after gpuadm.service. For EKS gated reads the spec, not the drop-in,
+// which does not exist yet at the first call.
 func gated(s spec.Spec, f facts.Facts) bool {
 	if f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil {
 		return true
@@ -161,8 +161,8 @@ func gated(s spec.Spec, f facts.Facts) bool {
 	return f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto") && f.Files[BootUnit] != nil
 }
 
-// clears says which account here may change the node's taints, "" if none. The file of the pod is there only if the stage has
-// asked for it.
+// clears names the account here that may change the node's taints, "" if there is none. The facts have the pod's file only if
+// the stage asked for it.
 func clears(s spec.Spec, f facts.Facts) string {
 	switch {
 	case s.Node.Kubeconfig != "":
@@ -173,7 +173,7 @@ func clears(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// named says whether the node registers with a taint that its maker has named: Karpenter hands startupTaints to kubelet.
+// named says whether kubelet registers with a taint from Karpenter, which passes startupTaints to kubelet.
 // Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to the taints, and bootstrap/nodeadm.go,
 // which makes both registerWithTaints.
 func named(f facts.Facts, t spec.Taint) bool {
@@ -182,9 +182,9 @@ func named(f facts.Facts, t spec.Taint) bool {
 		err == nil && slices.ContainsFunc(said.Spec.Kubelet.Config.RegisterWithTaints, func(o struct{ Key, Value, Effect string }) bool { return o.Key == t.Key })
 }
 
-// karpenter says by which sign Karpenter made this node, "" if by none. The taint is what every node of its own registers
-// with; kubelet's labels name its NodePool, and so do the instance's tags where the cloud shows them. On a first boot of EKS's images
-// kubelet's files are not written yet, and the user data says it, as nodeadm has resolved it.
+// karpenter names the sign that Karpenter made this node, "" if there is none. Each of its nodes registers with its taint;
+// kubelet's labels name its NodePool, and so do the instance's tags if the cloud shows them. In the first boot of EKS's images
+// kubelet's files do not exist yet, and gpuadm reads the user data, as nodeadm has resolved it.
 // Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
 func karpenter(f facts.Facts) string {
 	const unregistered, pool = "karpenter.sh/unregistered", "karpenter.sh/nodepool"
@@ -215,8 +215,8 @@ func karpenter(f facts.Facts) string {
 	return ""
 }
 
-// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" where it is no node that gpuadm
-// manages, or has no GPUs. A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after
+// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" if gpuadm does not manage the node,
+// or if it has no GPUs. A taint affects only new pods: pods that are already bound to the node restart with kubelet, as after
 // any reboot.
 func Holds(ctx context.Context, v host.View, s spec.Spec) (string, error) {
 	if !TellsCluster(s) || !v.Live() {

@@ -16,21 +16,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// nodePart is one label, taint or condition of the machine's own Node object. The Node, and the identity that changes it,
-// is no part of the name: a kubeconfig that moves must not make another thing of the same label.
+// nodePart is one label, taint or condition of the machine's own Node object. The thing's name contains neither the Node nor
+// the identity that changes it: with another kubeconfig the same label must be the same thing.
 type nodePart struct {
 	what    partKind
 	key     string // of the label, the taint or the record's annotation, or the condition's type
 	effect  string // of the taint
 	session *Session
 	rebuilt bool // from the journal
-	who     *who // nil: to be found out on the machine
+	who     *who // nil: Look determines it on the machine
 
-	// must says why the part cannot be made yet, by the state of the Node: a trouble.Wait. nil: it always can.
+	// must returns, by the Node's state, why the part cannot be made yet: a trouble.Wait. A nil must never waits.
 	must func(context.Context, host.View, *kube.Node) error
 }
 
-// A partKind is a kind of part, in the words of its name.
+// A partKind is a kind of part, the first word of its name.
 type partKind string
 
 const (
@@ -40,8 +40,8 @@ const (
 	partRecord    partKind = "record" // an annotation
 )
 
-// NewPart builds the thing again from its name. By the session of the run's stages it sees what they see, and the cluster
-// is not asked again for each of what may be dozens.
+// NewPart builds the thing from its name, for undo. With the session of the run's stages dozens of parts share one request to
+// the cluster.
 func NewPart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
 	p := nodePart{what: partKind(what), key: rest, session: s, rebuilt: true}
@@ -75,14 +75,14 @@ func (p nodePart) identity(ctx context.Context, v host.View) (who, error) {
 	return p.session.whose(ctx, v)
 }
 
-// Look is the value of a label or a taint, where an empty one reads "", with quotes; or the condition's status, reason and
+// Look returns the value of a label or a taint, with "" in quotes for an empty value; or the condition's status, reason and
 // message.
 func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error) {
 	w, err := p.identity(ctx, v)
 	if err != nil {
 		return "", err
 	}
-	undoing := p.rebuilt // then no part of gpuadm's is on a Node that is gone, or whose cluster the machine has left
+	undoing := p.rebuilt // a Node that is gone, or whose cluster the machine has left, has no part of gpuadm's
 	switch {
 	case w.later.Until == UntilJoined && undoing:
 		return "", nil
@@ -97,7 +97,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	}
 	if p.must != nil {
 		if err := p.must(ctx, v, n); err != nil {
-			p.session.forget() // the next look wants to know whether it has come
+			p.session.forget() // the next look must ask again
 			return "", err
 		}
 	}
@@ -106,7 +106,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 
 const emptyValue = `""` // no value of a label or taint has quotes
 
-// valueState is a value as a state: "" is for what is not there.
+// valueState returns a value as a state; the state "" means missing.
 func valueState(value string) converge.State {
 	if value == "" {
 		return emptyValue
@@ -114,7 +114,7 @@ func valueState(value string) converge.State {
 	return converge.State(value)
 }
 
-// stateValue is a state's value.
+// stateValue returns a state's value.
 func stateValue(s converge.State) string {
 	if s == emptyValue {
 		return ""
@@ -122,7 +122,7 @@ func stateValue(s converge.State) string {
 	return string(s)
 }
 
-// of is the state of the part on a Node.
+// of returns the state of the part on a Node.
 func (p nodePart) of(n *kube.Node) converge.State {
 	switch p.what {
 	case partLabel:
@@ -145,7 +145,7 @@ func (p nodePart) of(n *kube.Node) converge.State {
 	return ""
 }
 
-// index is the taint's place on a Node, -1 for none. A node has one taint of a key and an effect.
+// index returns the taint's index on a Node, -1 for none. A node has at most one taint with a key and an effect.
 func (p nodePart) index(n *kube.Node) int {
 	return slices.IndexFunc(n.Spec.Taints, func(t kube.Taint) bool { return t.Key == p.key && t.Effect == p.effect })
 }
@@ -159,11 +159,11 @@ func conditionOf(n *kube.Node, kind string) *kube.Condition {
 	return nil
 }
 
-// undoneReason marks a condition that gpuadm has withdrawn. It stays with status Unknown: a controller would take a missing
-// condition for one that is still to come.
+// undoneReason marks a condition that gpuadm has withdrawn. gpuadm leaves it with status Unknown: a controller would keep
+// waiting for a missing condition.
 const undoneReason = "Undone"
 
-// conditionState is a condition as a state. One that was undone counts as not there.
+// conditionState returns a condition as a state. A withdrawn condition counts as missing.
 func conditionState(c kube.Condition) converge.State {
 	if c.Status == kube.Unknown && c.Reason == undoneReason {
 		return ""
@@ -171,12 +171,12 @@ func conditionState(c kube.Condition) converge.State {
 	return converge.State(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)))
 }
 
-// trueIn says whether the state of a condition is true, and of this boot: its message ends in bootMark.
+// trueIn says whether a condition's state is true for a boot: its message ends in bootMark.
 func trueIn(s converge.State, boot string) bool {
 	return conditionFrom("", s).Status == kube.True && strings.HasSuffix(string(s), bootMark(boot))
 }
 
-// conditionFrom is a state as a condition, without its times.
+// conditionFrom returns a state as a condition, without times.
 func conditionFrom(kind string, s converge.State) kube.Condition {
 	if s == "" {
 		return kube.Condition{
@@ -215,8 +215,8 @@ func (p nodePart) noAccount() error {
 	}
 }
 
-// TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Report and guard show the cluster
-// a failure, and a boot in which gpuadm has not looked yet, without a line in the journal: that does not prevent an undo.
+// TakeOut is converge.Merger's. The condition and the records are gpuadm's alone, whatever their value: Report and guard change
+// them, without a line in the journal, after a failure and after a boot, and that must not prevent an undo.
 func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if p.what == partCondition || p.what == partRecord || found == before || found == after {
 		return before, nil, nil

@@ -69,12 +69,12 @@ func TestDaemonSetLends(t *testing.T) {
 	}{
 		{"no answer at first", silent, false, true, "cannot check whether the policy limits"},
 		{"no answer again", func() {}, false, true, ""},
-		{"no policy", policy(false), false, false, "no policy narrows it"},
+		{"no policy", policy(false), false, false, "no policy restricts it"},
 		{"still no policy", func() {}, false, false, ""},
 		{"the policy", policy(true), true, false, ""},
 		{"no answer after it", silent, true, false, "cannot check whether"},
 		{"the policy again", policy(true), true, false, ""},
-		{"the policy is gone", policy(false), false, false, "no policy narrows it"},
+		{"the policy is gone", policy(false), false, false, "no policy restricts it"},
 	} {
 		said.Reset()
 		step.do()
