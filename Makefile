@@ -39,7 +39,7 @@ LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal mokka fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -184,6 +184,10 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md
 	$(HOSTGO) build -o $(BIN)/metal ./test/metal
 	$(BIN)/metal -gpuadm $(BIN)/gpuadm -o $(BIN)/metal.txt $(if $(FULL),-full)
+
+mokka: build ## doctor on NVIDIA's own mock of NVML: MOKKA=DIR is a checkout of https://github.com/NVIDIA/k8s-test-infra
+	$(MAKE) -C $(MOKKA)/pkg/gpu/mocknvml NO_PADDING=1
+	MOKKA=$(abspath $(MOKKA)) GPUADM=$(abspath $(BIN))/gpuadm $(TEST) ./internal/doctor -run 'TestMokka$$' -count=1 -v
 
 fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	@for p in $$($(GO) list ./...); do \

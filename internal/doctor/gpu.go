@@ -89,12 +89,12 @@ func lost(g host.GPU) string {
 	return "does not answer: " + g.Lost
 }
 
-// down are the NVLinks of a GPU that carry nothing, and should: all that are down where the machine's switches join the GPUs. Elsewhere a
-// board may have more links than its bridges, so that one is down if it is up on another GPU of this kind:
-// https://github.com/Azure/azurehpc-health-checks/issues/162, https://github.com/leptonai/gpud/issues/1085.
+// down are the NVLinks of a GPU that carry nothing, and should: those that are up on another GPU of this kind. A board may have more links
+// than its bridges, and NVML may have more than the board:
+// https://github.com/Azure/azurehpc-health-checks/issues/162; pkg/gpu/mocknvml in https://github.com/NVIDIA/k8s-test-infra.
 func (m *Machine) down(g host.GPU) (links []int) {
 	for _, link := range g.LinksDown {
-		if m.fabric() == drivers.FabricSwitch || slices.ContainsFunc(m.answering(), func(o host.GPU) bool {
+		if slices.ContainsFunc(m.answering(), func(o host.GPU) bool {
 			return o.Name == g.Name && !slices.Contains(o.LinksDown, link)
 		}) {
 			links = append(links, link)
