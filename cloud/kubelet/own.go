@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -139,7 +140,7 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot join: kubelet %s does not start on a machine with cgroup v1", f.Kubelet.Version),
 			Try: []string{
-				"boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line, or use a newer OS: cgroup v1 goes away",
+				faults.Of("KUB-020").Fix,
 				"or write failCgroupV1: false into " + file,
 			},
 		}
@@ -148,7 +149,7 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot join: kubelet does not start while swap is on (%s)", strings.Join(swaps, ", ")),
 			Try: []string{
-				"swapoff -a, and take the swap out of /etc/fstab",
+				faults.Of("KUB-006").Fix,
 				"or write failSwapOn: false into " + file + ", and read https://kubernetes.io/docs/concepts/cluster-administration/swap-memory-management/",
 			},
 		}

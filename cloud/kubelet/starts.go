@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -43,7 +44,7 @@ func Refusals(v host.View, k facts.Kubelet) (list []Refusal) {
 	swaps, _ := v.ReadFile("/proc/swaps")
 	if lines := strings.Split(string(swaps), "\n"); len(lines) > 1 && lines[1] != "" && lastOf(k, failSwapOn()) != "false" {
 		name := strings.Fields(lines[1])[0]
-		list = append(list, Refusal{"KUB-006", name, name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false", "sudo swapoff -a"})
+		list = append(list, Refusal{"KUB-006", name, name + " is in use as swap, and kubelet's configuration does not say failSwapOn: false", faults.Of("KUB-006").Command})
 	}
 	for _, p := range []struct {
 		file string
@@ -82,8 +83,14 @@ var (
 	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?\s*:\s*|--fail-swap-on[= ])"?(\w+)`)
 	cpuPolicy    = pattern.Of(`(?m)(?:^[\s{]*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
 	memoryPolicy = pattern.Of(`(?m)(?:^[\s{]*"?memoryManagerPolicy"?\s*:\s*|--memory-manager-policy[= ])"?(\w+)`)
+	failCgroupV1 = pattern.Of(`(?m)^[\s{]*"?failCgroupV1"?\s*:\s*"?(\w+)`)
 	policyName   = pattern.Of(`"policyName":"(\w+)"`)
 )
+
+// Cgroup1 says whether kubelet ends at its start for the machine's cgroups of version 1.
+func Cgroup1(f facts.Facts) bool {
+	return f.Cgroup == 1 && refusesCgroup1(f.Kubelet.Version) && lastOf(f.Kubelet, failCgroupV1()) != "false"
+}
 
 // lastOf returns the value in the last of kubelet's files that has one; "" if none has.
 func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {

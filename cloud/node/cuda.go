@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/nvml"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -142,7 +143,7 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 		if c.Code != 0 {
 			problem += "; " + answer
 		}
-		return problem + things.OrTry("modprobe nvidia-uvm && nvidia-modprobe -u -c 0")
+		return problem + things.OrTry(faults.Of("DRV-012").Command)
 	case c.Code != 0:
 		return "CUDA cannot start: " + answer + things.OrTry("modprobe -r nvidia-uvm && modprobe nvidia-uvm, where no process uses the GPUs")
 	case len(c.Shown) == 1 && strings.HasPrefix(c.Shown[0], "MIG-"):

@@ -8,37 +8,23 @@ package doctor
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
-
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Check is one question to the machine: a row of checks.toml, which docs/doctor.md lists too, and what finds the fault.
+// Check is one question to the machine: a row of the table of faults, which docs/doctor.md lists too, and what finds the fault.
 type Check struct {
-	Code  string // DRV-001; it never gets another meaning
-	Title string // the fault, in a few words
-
-	Reads      string // which files and answers it reads
-	Meaning    string // what the fault does to the node
-	Fix        string // what to do, in one sentence; "" where faults.All has it
-	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
-	Interrupts string // what the fix interrupts
-	NoRepair   string `toml:"no_repair"` // why gpuadm repair cannot fix it; "" where it can
-	Sources    []string
+	faults.Check
 
 	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
-	Find func(*Machine) []Finding `toml:"-"`
+	Find func(*Machine) []Finding
 }
 
 // Finding is a fault of one object.
@@ -51,24 +37,13 @@ type Finding struct {
 	Note    bool   // the fault is not the machine's: alone it is a note, and no cause
 }
 
-//go:embed checks.toml
-var rows string
-
-var command = pattern.Of(`\{gpuadm ([^}]*)\}`)
-
 // Checks lists all checks, in the order in which a report names root causes.
-func Checks() []Check {
-	var table struct{ Check []Check }
-	text := command().ReplaceAllStringFunc(rows, func(c string) string { return trouble.Command(strings.TrimSuffix(c[len("{gpuadm "):], "}")) })
-	if err := toml.NewDecoder(strings.NewReader(text)).DisallowUnknownFields().Decode(&table); err != nil {
-		panic("internal error: checks.toml: " + err.Error()) // it is a part of this program
-	}
+func Checks() (all []Check) {
 	find := finders()
-	for i := range table.Check {
-		c := &table.Check[i]
-		c.Find, c.Fix = find[c.Code], cmp.Or(faults.Of(c.Code).Fix, c.Fix)
+	for _, c := range faults.Checks() {
+		all = append(all, Check{c, find[c.Code]})
 	}
-	return table.Check
+	return all
 }
 
 // patience is how long a check may take, all of which run side by side: a file on a server that is gone never answers. It is longer than

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -86,7 +87,7 @@ func TestTable(t *testing.T) {
 func TestCauses(t *testing.T) {
 	edges := []Edge{{By: "A", Explains: "B"}, {By: "B", Explains: "C", Of: sameObject}, {By: "D", Explains: "C"}}
 	of := func(code, object string) fault {
-		return fault{Check{Code: code}, Finding{Object: object, What: code + object}}
+		return fault{Check{Check: faults.Check{Code: code}}, Finding{Object: object, What: code + object}}
 	}
 	for _, c := range []struct {
 		name   string

@@ -85,9 +85,9 @@ func edges() []Edge {
 		{By: "RUN-004/default", Explains: "KUB-013 KUB-016"},         // the pod of the network add-on does not start either
 		{By: "RUN-009", Explains: "KUB-004 KUB-009 KUB-010"},         // its log shows that no taint kept it away
 
-		{By: "KUB-002", Explains: "KUB-001 KUB-007"},                 // its fix restarts kubelet
-		{By: "RUN-002", Explains: "KUB-007", Of: sameObject},         // of K3s and RKE2 kubelet and engine are one unit
-		{By: "KUB-006 KUB-012 KUB-015", Explains: "KUB-001 KUB-007"}, // a restart would end kubelet
+		{By: "KUB-002", Explains: "KUB-001 KUB-007"},                         // its fix restarts kubelet
+		{By: "RUN-002", Explains: "KUB-007", Of: sameObject},                 // of K3s and RKE2 kubelet and engine are one unit
+		{By: "KUB-006 KUB-012 KUB-015 KUB-020", Explains: "KUB-001 KUB-007"}, // a restart would end kubelet
 		{By: "KUB-005", Explains: "KUB-001 KUB-004"},
 		{By: "KUB-001", Explains: "KUB-004"},
 		{By: "KUB-013", Explains: "KUB-004 KUB-009"}, // the taint is the cluster's, for a node that is not ready

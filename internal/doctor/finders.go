@@ -92,6 +92,7 @@ func finders() map[string]func(*Machine) []Finding {
 		"KUB-017": otherName,
 		"KUB-018": refusedByServer,
 		"KUB-019": drips,
+		"KUB-020": oldCgroups,
 		"KUB-016": unready,
 		"KUB-011": cordoned,
 		"RUN-007": noCgroups,

@@ -201,3 +201,12 @@ func refused(code string) func(*Machine) []Finding {
 		return list
 	}
 }
+
+// oldCgroups finds a kubelet that this machine's cgroups keep from starting, from 1.35 on.
+func oldCgroups(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	if !m.stopped(k) || !kubelet.Cgroup1(m.Facts()) {
+		return nil
+	}
+	return []Finding{{Object: k.Unit, What: fmt.Sprintf("kubelet %s does not start with cgroups of version 1, and its configuration does not say failCgroupV1: false", k.Version)}}
+}

@@ -1,76 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faults knows what lines of the kernel's log mean for a GPU, Xids among them, and what to do about it.
+// Package faults is the one table of faults and what to do about each: doctor's checks, and lines of the kernel's log, Xids among them.
 package faults
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Fault is a fault of a GPU that shows in the kernel's log or on the PCI bus. Apply, preflight and doctor advise its Fix.
+// Check is a row of checks.toml: a fault that doctor looks for.
+type Check struct {
+	Code  string // DRV-001; it never gets another meaning
+	Title string // the fault, in a few words
+
+	Reads      string // which files and answers doctor reads
+	Meaning    string // what the fault does to the node
+	Fix        string // what to do, in one sentence
+	Command    string // what to type; "" where a finding has its own, or where nothing can be typed
+	Interrupts string // what the fix interrupts
+	NoRepair   string `toml:"no_repair"` // why gpuadm repair cannot fix it; "" where it can
+	Sources    []string
+}
+
+//go:embed checks.toml
+var checkRows string
+
+var command = pattern.Of(`\{gpuadm ([^}]*)\}`)
+
+// Checks are the rows of checks.toml.
+var Checks = sync.OnceValue(func() []Check {
+	text := command().ReplaceAllStringFunc(checkRows, func(c string) string { return trouble.Command(strings.TrimSuffix(c[len("{gpuadm "):], "}")) })
+	var table struct{ Check []Check }
+	if err := toml.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "{off and on}", offAndOn))).DisallowUnknownFields().Decode(&table); err != nil {
+		panic("internal error: checks.toml: " + err.Error()) // it is a part of this program
+	}
+	return table.Check
+})
+
+// Fault is a fault that errors name. Apply, preflight and doctor advise its Fix. Of a GPU it may show in the kernel's log.
 type Fault struct {
 	Code  string   // of doctor's check
 	Says  []string // what a line of the kernel's log has of it
 	Means string
-	Fix   string
+
+	Fix, Command string
 }
 
 // offAndOn power cycles a GPU.
 const offAndOn = "power the machine off and on, which a reboot does not do (in a cloud: stop the instance and start it, which loses what is on its local disks)"
 
-// All are the faults without a number, the more special first: what the driver says when it does not start a GPU.
+// logged are the faults without a number, the more special first: what the driver says when it does not start a GPU.
 // Source: kernel-open and src/nvidia in https://github.com/NVIDIA/open-gpu-kernel-modules; its issues 789, 943, 1104.
-func All() []Fault {
+func logged() []Fault {
 	return []Fault{
-		{"GPU-001", []string{"fallen off the bus"}, "a GPU does not answer on the PCI bus", offAndOn + "; if it comes again, have the board replaced"},
+		{Code: "GPU-001", Says: []string{"fallen off the bus"}, Means: "a GPU does not answer on the PCI bus"},
 		{
-			"DRV-008",
-			[]string{"is not supported by open", "requires use of the NVIDIA open kernel modules", "require use of the NVIDIA open kernel modules"},
-			"a GPU needs the other kind of modules",
-			`write modules = "open" in [driver] for Turing and newer GPUs (from Blackwell on nothing else works), or modules = "proprietary" for older ones; then ` + trouble.Command("apply"),
+			Code: "DRV-008", Means: "a GPU needs the other kind of modules",
+			Says: []string{"is not supported by open", "requires use of the NVIDIA open kernel modules", "require use of the NVIDIA open kernel modules"},
 		},
 		{
-			"DRV-009",
-			[]string{"Direct firmware load for nvidia/", "GSP firmware", "kgspBootstrap"},
-			"the firmware of the GPU's own processor (GSP) could not be started",
-			"install the driver's firmware package of the same version, whose files are in /lib/firmware/nvidia; before Blackwell, proprietary modules run without it: NVreg_EnableGpuFirmware = 0 in parameters in [driver]",
+			Code: "DRV-009", Means: "the firmware of the GPU's own processor (GSP) could not be started",
+			Says: []string{"Direct firmware load for nvidia/", "GSP firmware", "kgspBootstrap"},
+		},
+		{Code: "DRV-014", Says: []string{"API mismatch"}, Means: "a program has libraries of another version than the module that is loaded"},
+		{
+			Code: "DRV-016", Says: []string{"This PCI I/O region assigned to your NVIDIA device is invalid"},
+			Means: "the firmware of the machine gave a GPU no room for its memory",
 		},
 		{
-			"DRV-014",
-			[]string{"API mismatch"},
-			"a program has libraries of another version than the module that is loaded",
-			"load the module of the libraries' version: reboot, or stop what uses the GPUs and load it again",
+			Code: "DRV-006", Says: []string{"The NVIDIA probe routine was not called"},
+			Means: "another driver has the GPUs: nouveau, vfio-pci, or an older module nvidia",
 		},
-		{
-			"DRV-016",
-			[]string{"This PCI I/O region assigned to your NVIDIA device is invalid"},
-			"the firmware of the machine gave a GPU no room for its memory",
-			`switch on "Above 4G Decoding" and large BARs in the firmware; of a virtual machine, give it more room for PCI devices`,
-		},
-		{
-			"DRV-006",
-			[]string{"The NVIDIA probe routine was not called"},
-			"another driver has the GPUs: nouveau, vfio-pci, or an older module nvidia",
-			"keep that driver from loading, in the initramfs too, and reboot",
-		},
-		{"DRV-017", []string{"RmInitAdapter failed", "rm_init_adapter failed"}, "the driver could not start a GPU", offAndOn + "; if it comes again, have the board replaced"},
+		{Code: "DRV-017", Says: []string{"RmInitAdapter failed", "rm_init_adapter failed"}, Means: "the driver could not start a GPU"},
 	}
 }
 
 // Of is the fault of a code of doctor's; the zero Fault if the table has none.
-func Of(code string) Fault {
-	for _, f := range All() {
-		if f.Code == code {
-			return f
-		}
+func Of(code string) (f Fault) {
+	if i := slices.IndexFunc(logged(), func(f Fault) bool { return f.Code == code }); i >= 0 {
+		f = logged()[i]
 	}
-	return Fault{}
+	if i := slices.IndexFunc(Checks(), func(c Check) bool { return c.Code == code }); i >= 0 {
+		f.Code, f.Fix, f.Command = code, Checks()[i].Fix, Checks()[i].Command
+	}
+	return f
 }
 
 // In says whether a line of the kernel's log has the fault.
@@ -113,8 +136,9 @@ func Meanings(lines []string) (found []string) {
 			if x.Of != OfUnknown {
 				means = fmt.Sprintf("Xid %d of GPU %s: %s", x.Number, address, x)
 			}
-		} else if i := slices.IndexFunc(All(), func(f Fault) bool { return f.In(line) }); i >= 0 {
-			means = All()[i].Means + ": " + All()[i].Fix
+		} else if i := slices.IndexFunc(logged(), func(f Fault) bool { return f.In(line) }); i >= 0 {
+			f := Of(logged()[i].Code)
+			means = f.Means + ": " + f.Fix
 		}
 		if means = kernelMeans + means; means != kernelMeans && !slices.Contains(found, means) && len(found) < most {
 			found = append(found, means)

@@ -78,12 +78,9 @@ func (c *Client) unauthorized(e *fault, t answer) {
 	if user := c.login.user(); user != "" {
 		e.because = append(e.because, "The certificate is of "+user+".")
 	}
-	if off := c.now().Sub(t.date); !t.date.IsZero() && (off > time.Minute || off < -time.Minute) {
-		way := "ahead of"
-		if off < 0 {
-			way, off = "behind", -off
-		}
-		e.because = append(e.because, fmt.Sprintf("The machine's clock is %s %s the server's.", span(off), way))
+	if off := c.now().Sub(t.date); !t.date.IsZero() && off.Abs() > time.Minute {
+		way := map[bool]string{true: "ahead of", false: "behind"}[off > 0]
+		e.because = append(e.because, fmt.Sprintf("The machine's clock is %s %s the server's.", span(off.Abs()), way))
 		e.try = append(e.try, "timedatectl   # is the clock right?")
 	}
 	switch l := c.login; {
