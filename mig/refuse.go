@@ -110,7 +110,7 @@ func (m Model) refuse(want Layout, items []item) error {
 	case a != "":
 		why = fmt.Sprintf("%s and %s overlap", a, b)
 	default:
-		why = "there are slices enough, but not at the places that these may take"
+		why = "there are enough slices, but not at the places where these can begin"
 	}
 	var in, out []item
 	for _, it := range items {

@@ -152,7 +152,7 @@ func impossible(s spec.Spec, f facts.Facts) error {
 			}
 			if t := (*trouble.Error)(nil); errors.As(err, &t) {
 				t.Because = append(t.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
-				t.Try = append(t.Try, "trust_driver = true in [mig], if the driver to come knows more")
+				t.Try = append(t.Try, "trust_driver = true in [mig], if the driver that will be installed knows more")
 			}
 			if err != nil {
 				return err

@@ -47,15 +47,15 @@ func taintFlags(argv []string) []string {
 	return Options(argv, "register-with-taints", "register_with_taints")
 }
 
-// taintsAfter says whether the command line states taints after a variable.
+// taintsAfter says whether the command line states taints after this variable: then they win over those in it.
 func (c kubeletCommand) taintsAfter(name string) bool {
 	_, tail, _ := strings.Cut(c.start[0], "$"+name)
 	after, _ := traced("kubelet "+tail, func() map[string]string { return c.values })
 	return len(taintFlags(after)) > 0
 }
 
-// flagPlace says where one more flag goes: into the file that the packages keep for administrators, whose flags come last on the
-// command line.
+// flagPlace says where gpuadm adds a flag: to the file that kubelet's packages keep for administrators, and whose variable comes last on the
+// command line of the unit's drop-in.
 // Sources: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubeadm/10-kubeadm.conf;
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/kubelet-integration/
 func (c kubeletCommand) flagPlace() Place {
@@ -70,7 +70,7 @@ func (c kubeletCommand) flagPlace() Place {
 	for _, word := range Words(c.start[0]) {
 		name, ok := strings.CutPrefix(word, "$")
 		if !ok || !isName(name) || !strings.HasSuffix(name, "EXTRA_ARGS") {
-			continue // others are their owners'
+			continue // other variables belong to kubeadm and the packages
 		}
 		file := c.environ.from[name]
 		if file == "" && c.values[name] != "" {

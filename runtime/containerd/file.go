@@ -54,7 +54,7 @@ func syntaxRefusal(f File, err error) error {
 	if !utf8.Valid(f.Data) {
 		at := bytes.IndexFunc(f.Data, func(r rune) bool { return r == utf8.RuneError })
 		return refuse(RefusedSyntax, f.Path, 1+bytes.Count(f.Data[:at], []byte("\n")),
-			fmt.Sprintf("byte 0x%X is no UTF-8, as TOML wants it, also in comments; containerd 1.x reads it all the same, 2.x does not", f.Data[at]),
+			fmt.Sprintf("byte 0x%X is not UTF-8, which TOML requires, also in comments; containerd 1.x reads the file all the same, 2.x does not", f.Data[at]),
 			fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path))
 	}
 	where := ""
@@ -282,7 +282,7 @@ func (f configFile) checkSpelling(r criReader) error {
 	for path, raw := range d.Keys() {
 		name := path[len(path)-1]
 		if i := slices.IndexFunc(found, func(f [2]string) bool { return f[0] == name }); i >= 0 {
-			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not read %s: it minds upper and lower case", r.daemon, name), "write "+found[i][1])
+			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not read %s: it distinguishes upper and lower case", r.daemon, name), "write "+found[i][1])
 		}
 		if len(path) == 2 && name == criV2 && strings.ContainsRune(raw, '\\') {
 			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not decode the escape in %s", r.daemon, raw), fmt.Sprintf("write %q", name))

@@ -21,10 +21,10 @@ import (
 func TestSpellingOf1x(t *testing.T) {
 	const cri = "plugins.\"io.containerd.grpc.v1.cri\""
 	for text, what := range map[string]string{
-		"Version = 2\n[" + cri + "]\n":                                                       "does not read Version: it minds upper and lower case",
-		"version = 2\n[P" + cri[1:] + "]\n":                                                  "does not read Plugins: it minds upper and lower case",
-		"version = 2\n[" + cri + "]\nEnable_CDI = true\n":                                    "does not read Enable_CDI: it minds upper and lower case",
-		"version = 2\n[" + cri + ".containerd.Runtimes.a]\n":                                 "does not read Runtimes: it minds upper and lower case",
+		"Version = 2\n[" + cri + "]\n":                                                       "does not read Version: it distinguishes upper and lower case",
+		"version = 2\n[P" + cri[1:] + "]\n":                                                  "does not read Plugins: it distinguishes upper and lower case",
+		"version = 2\n[" + cri + "]\nEnable_CDI = true\n":                                    "does not read Enable_CDI: it distinguishes upper and lower case",
+		"version = 2\n[" + cri + ".containerd.Runtimes.a]\n":                                 "does not read Runtimes: it distinguishes upper and lower case",
 		"version = 2\n[plugins.\"io.containerd.grpc.v1\\u002ecri\".containerd.runtimes.a]\n": "does not decode the escape in",
 		"VERSION = 2\n[" + cri + ".CONTAINERD.RUNTIMES.a]\nruntime_type = \"x\"\n":           "",
 	} {
@@ -132,7 +132,7 @@ func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
 	r := (*trouble.Error)(nil)
-	check.That(t, errors.As(err, &r) && strings.Contains(r.What, "config.toml:2: byte 0xF6 is no UTF-8") && strings.Contains(r.Try[0], "iconv -f latin1"), "%v", err)
+	check.That(t, errors.As(err, &r) && strings.Contains(r.What, "config.toml:2: byte 0xF6 is not UTF-8") && strings.Contains(r.Try[0], "iconv -f latin1"), "%v", err)
 }
 
 func TestShapeRefusals(t *testing.T) {

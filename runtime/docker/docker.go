@@ -231,7 +231,7 @@ func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) erro
 		}
 	}
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot edit %s: Docker starts with no %s that is in its unit as well", e.Config, defaultKey),
+		What:    fmt.Sprintf("cannot edit %s: Docker does not start with %s both in it and in its unit", e.Config, defaultKey),
 		Because: []string{e.Unit + " starts it with " + option + ": " + from},
 		Try:     []string{"take " + option + " out of the unit, then: systemctl daemon-reload", "or leave set_as_default out of [runtime]"},
 	}

@@ -191,7 +191,7 @@ func configNotes(s spec.Spec) []string {
 	if !s.Has("toolkit") || s.Toolkit.AcceptEnvvarUnprivileged {
 		return nil
 	}
-	return []string{"with accept_envvar_unprivileged = false a device plugin that hands out GPUs by the environment, which is its default, gives pods without privileges none: give it deviceListStrategy volume-mounts or cdi-cri"}
+	return []string{"accept_envvar_unprivileged = false: a device plugin with deviceListStrategy envvar, which is its default, gives pods without privileges no GPUs; set it to volume-mounts or cdi-cri"}
 }
 
 // Faults say why nvidia-container-runtime can start no container with its file. The program itself reports this only when it starts one;

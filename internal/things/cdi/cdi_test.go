@@ -91,7 +91,7 @@ func TestUnusableCDI(t *testing.T) {
 		{strings.Replace(vendor, "example.com", "-x", 1), "", "invalid vendor"},
 		{strings.Replace(vendor, "A=b", "b", 1), "", "invalid environment variable"},
 		{strings.Replace(vendor, "0.5.0", "9.0.0", 1), "", "it says cdiVersion 9.0.0, which engines of today do not read"},
-		{vendor, vendor, "/etc/cdi/a.yaml names example.com/net=all as well, so that neither counts"},
+		{vendor, vendor, "/etc/cdi/a.yaml names example.com/net=all as well, so engines use neither"},
 	} {
 		n := withSpec(t, cdiNode+"-- etc/cdi/b.json --\n"+x.other, "etc/cdi/a.yaml", x.spec)
 		if x.other == "" {

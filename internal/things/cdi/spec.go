@@ -266,7 +266,7 @@ func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
 			for _, d := range s.Devices {
 				at := path.Dir(file) + " " + s.Kind + "=" + d.Name
 				if other := first[at]; other != "" && other != file && f.Problem == "" {
-					f.Problem = fmt.Sprintf("%s names %s=%s as well, so that neither counts", other, s.Kind, d.Name)
+					f.Problem = fmt.Sprintf("%s names %s=%s as well, so engines use neither", other, s.Kind, d.Name)
 				}
 				first[at] = file
 			}

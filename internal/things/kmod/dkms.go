@@ -122,7 +122,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	// dkms exits with 0 where headers are missing and a build is skipped.
 	problem := strings.TrimPrefix(string(state), installed+", ")
 	if problem == string(state) {
-		problem = "dkms says that it went well, and no module is there"
+		problem = "dkms reported success, and no module is there"
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem),
@@ -313,7 +313,7 @@ func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	}
 	if _, now, err = b.built(h, b.name, b.kernel); err == nil && now != BesideFits {
 		return &trouble.Error{
-			What: fmt.Sprintf("cannot use the module %s %s built for %s: it is %s, though dkms says that it went well", b.name, version, b.kernel, now),
+			What: fmt.Sprintf("cannot use the module %s %s built for %s: it is %s, though dkms reported success", b.name, version, b.kernel, now),
 			Try:  []string{"dkms status, which lists what was built", "or write gds = false in [driver]"},
 		}
 	}

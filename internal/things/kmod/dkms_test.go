@@ -84,7 +84,7 @@ func TestDKMSRefusals(t *testing.T) {
 				return &host.CommandError{Argv: []string{"dkms"}, Code: 10, Cause: errors.New("exit status 10")}
 			}, "nv.c:7:2: error: too few arguments", "the first error in /var/lib/dkms/nvidia-open/580.95.05/build/make.log",
 		},
-		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*files.Files, []string) error { return nil }, "dkms says that it went well, and no module is there", ""},
+		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*files.Files, []string) error { return nil }, "dkms reported success, and no module is there", ""},
 		{"wrong key", "-- lib/modules/6.8.0/build/Makefile --\n", func(f *files.Files, _ []string) error {
 			return f.WriteFile("/built", []byte("installed, it is signed by X, which the kernel does not trust"), host.Attr{Mode: 0o644})
 		}, "it is signed by X", ""},
