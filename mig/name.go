@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -39,15 +40,8 @@ func (n name) String() string {
 	return strconv.Itoa(n.compute) + "c." + n.whole()
 }
 
-// number reads the digits before unit; 0 if there are none, or they begin with 0 or are many.
-func number(s, unit string) int {
-	s, ok := strings.CutSuffix(s, unit)
-	if !ok || s == "" || len(s) > 4 || s[0] == '0' || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
-		return 0
-	}
-	n, _ := strconv.Atoi(s)
-	return n
-}
+// profileName is what a name is made of: no number begins with 0, and no attribute with a digit.
+var profileName = pattern.Of(`^(?:([1-9]\d{0,3})c\.)?([1-9]\d{0,3})g(?:\.([1-9]\d{0,3})gb)?([+-][A-Za-z.][A-Za-z0-9.]*(?:,[A-Za-z.][A-Za-z0-9.]*)*)?$`)
 
 func parseName(s string) (name, error) {
 	if len(s) > 64 {
@@ -66,62 +60,31 @@ func parseName(s string) (name, error) {
 	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
 }
 
-// takeApart parses a profile's name, or says why it is none.
+// takeApart parses a profile's name, with its attributes sorted, or says why it is none.
 func takeApart(s string) (n name, why string) {
-	wrong := func(why string) (name, string) { return name{}, why }
-	head, attributes := s, ""
-	if i := strings.IndexAny(s, "+-"); i >= 0 {
-		head, attributes = s[:i], s[i:]
+	m := profileName().FindStringSubmatch(s)
+	if m == nil {
+		return n, `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`
 	}
-	parts := strings.Split(head, ".")
-	if c := number(parts[0], "c"); c > 0 {
-		n.compute, parts = c, parts[1:]
-	}
-	if len(parts) > 0 {
-		n.slices = number(parts[0], "g")
-	}
-	if n.slices == 0 || len(parts) > 2 {
-		return wrong(`write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`)
-	}
-	if len(parts) == 2 {
-		if n.gigabytes = number(parts[1], "gb"); n.gigabytes == 0 {
-			return wrong(`its memory is written like "10gb"`)
-		}
+	for i, number := range []*int{&n.compute, &n.slices, &n.gigabytes} {
+		*number, _ = strconv.Atoi(m[1+i]) // 0 where there is none
 	}
 	if n.compute > n.slices {
-		return wrong("the compute instance has more slices than its GPU instance")
+		return n, "the compute instance has more slices than its GPU instance"
 	}
 	if n.compute == n.slices {
 		n.compute = 0
 	}
-	var err error
-	n.attributes, err = parseAttributes(attributes)
-	if err != nil {
-		return wrong(err.Error())
+	if m[4] == "" {
+		return n, ""
 	}
-	return n, ""
-}
-
-// parseAttributes sorts the attributes.
-func parseAttributes(s string) (string, error) {
-	if s == "" {
-		return "", nil
-	}
-	list := strings.Split(s[1:], ",")
-	for _, a := range list {
-		ok := a != "" && (a[0] < '0' || a[0] > '9')
-		for i := range len(a) {
-			ok = ok && (a[i] == '.' || a[i] >= '0' && a[i] <= '9' || a[i] >= 'a' && a[i] <= 'z' || a[i] >= 'A' && a[i] <= 'Z')
-		}
-		if !ok {
-			return "", fmt.Errorf("%q is no attribute", a)
-		}
-	}
+	list := strings.Split(m[4][1:], ",")
 	slices.Sort(list)
 	if len(slices.Compact(slices.Clone(list))) != len(list) {
-		return "", fmt.Errorf("an attribute is there twice")
+		return n, "an attribute is there twice"
 	}
-	return s[:1] + strings.Join(list, ","), nil
+	n.attributes = m[4][:1] + strings.Join(list, ",")
+	return n, ""
 }
 
 // profile finds this GPU's profile of a name. The error is a *trouble.Error that says what the GPU offers.

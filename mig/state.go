@@ -189,8 +189,8 @@ func parsePart(word string) (p Part, ok bool) {
 		return p, ok
 	}
 	for _, item := range strings.Split(list, ",") {
-		c := number(item, "c")
-		ok = ok && c > 0
+		c, _ := strconv.Atoi(strings.TrimSuffix(item, "c"))
+		ok = ok && c > 0 && item == strconv.Itoa(c)+"c"
 		p.Compute = append(p.Compute, c)
 	}
 	return p, ok

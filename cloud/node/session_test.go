@@ -64,7 +64,7 @@ func TestAPIUndoWithoutNode(t *testing.T) {
 	}
 }
 
-// TestNoKubeconfig: a kubeconfig that is not there is told, also where kubelet's identity may make all that is asked for; a machine that
+// TestNoKubeconfig: apply names a kubeconfig that is not there, also where kubelet's identity may make all that is asked for; a machine that
 // has not joined waits.
 func TestNoKubeconfig(t *testing.T) {
 	a := apiFixture(t, "[node]\nlabels = { \"example.com/rack\" = \"r7\" }\nstartup_taint = \"none\"\nkubeconfig = \"/etc/gpuadm/none\"\n")

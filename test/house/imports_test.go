@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 	"drivers":                {"drivers/hardware", "drivers/modules", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/things/kmod", "internal/trouble"},
 	"drivers/hardware":       {"internal/facts", "internal/pattern"},
 	"drivers/modules":        {"drivers/hardware", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
-	"mig":                    {"internal/converge", "internal/devices", "internal/facts", "internal/host", "internal/nearest", "internal/spec", "internal/things", "internal/things/cdi", "internal/trouble"},
+	"mig":                    {"internal/converge", "internal/devices", "internal/facts", "internal/host", "internal/nearest", "internal/pattern", "internal/spec", "internal/things", "internal/things/cdi", "internal/trouble"},
 	"runtime":                {"runtime/containerd", "runtime/crio", "runtime/docker", "runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
 	"runtime/containerd":     {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/mask", "internal/pattern", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},
 	"runtime/crio":           {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},

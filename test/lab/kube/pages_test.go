@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/pages"
 )
 
-// rules is the name of the node readiness controller's kind, without its fields, where its own crds.yaml is not to be had.
+// rules is the name of the node readiness controller's kind, without its fields, for a network without its own crds.yaml.
 const rules = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: nodereadinessrules.readiness.node.x-k8s.io}
