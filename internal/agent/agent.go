@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is what gpuadm does while no operator watches: it retries at boot, decides whether kubelet may start, runs in the
+// Package agent runs gpuadm unattended: it retries at boot, decides whether kubelet may start, runs in the
 // DaemonSet's pod, follows the node's MIG label, evicts pods, reboots and reports to the cluster. It returns values; cmd words them.
 package agent
 
@@ -21,20 +21,20 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// A Run is one process that converges a machine: its engine, and what it knows of its Node and has told the cluster.
+// A Run is one process that converges a machine: its engine, its knowledge of the Node, and its reports to the cluster.
 type Run struct {
 	Engine  *converge.Engine
 	Host    host.Host
 	Node    *node.Session
 	Label   node.FollowedMIG // the layout that the node's label names; zero if node.toml does not follow the label
-	Reboots bool             // the machine is rebooted if a change needs it
+	Reboots bool             // reboot the machine if a change needs it
 	Say     func(Event)
 
 	failed   string // the stage at which the last apply failed
-	reported string // the error that the last report to the cluster had
+	reported string // the error in the last report to the cluster
 }
 
-// An Event is what an operator may want to read of an unattended run.
+// An Event is a message of an unattended run for the operator.
 type Event struct {
 	What  What
 	Err   error
@@ -43,21 +43,21 @@ type Event struct {
 	Pause time.Duration // Retrying: until the next attempt
 }
 
-// What says which event it is.
+// What is the kind of an event.
 type What int
 
 const (
 	Waiting    What = iota // the apply waits for an event outside gpuadm
 	Retrying               // an attempt has failed, and Boot makes another one
 	Unreported             // the report to the cluster has failed
-	Unlabelled             // the label, or a client of the GPUs, does not have the new partitions
+	Unlabelled             // the update of the label, or of a client of the GPUs, has failed
 	Warning                // the run continues in spite of the error
 )
 
 // tellLimit bounds each report to the cluster, also that of a run that is over its deadline.
 const tellLimit = 20 * time.Second
 
-// Apply converges once. Where pods hold the GPUs and the spec allows it, it evicts them and converges again.
+// Apply converges once. If pods use the GPUs and the spec allows it, Apply evicts them and converges again.
 func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
 	res, err := r.attempt(ctx)
 	if !errors.Is(err, converge.ErrInUse) || r.Engine.Spec.Disruption.Policy != "drain" || !r.Host.Live() {
@@ -74,7 +74,7 @@ func (r *Run) Apply(ctx context.Context) (converge.Result, error) {
 	return res, err
 }
 
-// attempt converges with the GPUs' clients paused, if the node's label asks for other partitions, and tells the cluster.
+// attempt converges, with the GPUs' clients paused if the node's label asks for other partitions, and reports to the cluster.
 func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
 	parts, err := r.beginMIG(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *Run) attempt(ctx context.Context) (converge.Result, error) {
 	return res, err
 }
 
-// Undo undoes runs, and has what reads partitions only at its start read them again.
+// Undo undoes runs, and restarts the programs that read partitions only at their start.
 func (r *Run) Undo(ctx context.Context, to string, leave []string) (converge.Result, error) {
 	res, err := r.Engine.Undo(ctx, r.Host, to, leave)
 	if cordon := r.Uncordon(ctx, nil); err == nil {
@@ -130,8 +130,8 @@ func (r *Run) tell(ctx context.Context, o node.Outcome) {
 	}
 }
 
-// Drift reports to the cluster what is pending, in the words of say. It reports nothing if the machine is converged, while another run is in
-// progress, and while an undo holds applies: then an operator has asked for the difference.
+// Drift reports pending changes to the cluster, worded by say. It reports nothing if the machine is converged, while another
+// run is in progress, or while an undo holds applies: then the operator wants the difference.
 func (r *Run) Drift(ctx context.Context, say func([]converge.Change) string) error {
 	s, err := r.Engine.Pending(ctx, r.Host)
 	if err != nil || s.Held != "" || s.Now() == 0 || AtWork(r.Host) {
@@ -203,11 +203,11 @@ func BootSucceeded(ctx context.Context, v host.View) bool {
 	return err == nil && u.Active == "active"
 }
 
-// Closed says why kubelet may not start.
+// Closed has the reasons why kubelet may not start.
 type Closed struct {
 	converge.Status
 	Cut   bool              // the last run was cut short
-	Alone []converge.Change // the GPUs' changes that wait although those of the other GPUs were made
+	Alone []converge.Change // the changes of GPUs that wait while the other GPUs are changed
 }
 
 // Gate says why kubelet may not start; nil if it may.
@@ -238,7 +238,7 @@ func (r *Run) Gate(ctx context.Context) (*Closed, error) {
 	return c, nil
 }
 
-// AtWork says whether a run is in progress: most often the run that starts kubelet.
+// AtWork says whether a run is in progress, most often that which starts kubelet.
 func AtWork(h host.Host) bool {
 	unlock, err := h.Lock()
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// Follow sets the spec's layout to that of the node's label, if the spec asks for it.
+// Follow sets the spec's layout to the layout in the node's label, if the spec asks for it.
 func (r *Run) Follow(ctx context.Context, s *spec.Spec) error {
 	if !s.MIG.FollowLabel {
 		return nil
@@ -33,10 +33,10 @@ func (r *Run) Follow(ctx context.Context, s *spec.Spec) error {
 	return nil
 }
 
-// partitions is the part of an apply that the label asks for.
+// partitions is the part of an apply that the label controls.
 type partitions struct {
 	follows  bool // gpuadm writes the label's state
-	made     bool // all changes are
+	made     bool // all changes are made
 	now      int  // changes to make
 	deferred int  // changes that wait for an event
 }
@@ -58,7 +58,7 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 	is := partitions{follows: p.Host.Facts.MIGOwner == nil && p.Host.Facts.DynamicMIG == ""}
 	for _, ch := range p.Changes {
 		switch {
-		case ch.Kind != "mig" && ch.Kind != "check": // what runs after a change disturbs no client
+		case ch.Kind != "mig" && ch.Kind != "check": // things that follow a change disturb no client
 		case ch.When == "":
 			is.now++
 		default:
@@ -73,7 +73,7 @@ func (r *Run) partitions(ctx context.Context) (partitions, error) {
 }
 
 // beginMIG pauses the clients of the GPUs if the label asks for other partitions. An unattended run does not pause them again for a
-// layout that has failed: pods keep their device plugin while a GPU stays busy.
+// layout that has failed: pods need the device plugin while a GPU stays busy.
 func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
 	e, h, f := r.Engine, r.Host, r.Label
 	if f.Layout == "" || !h.Live() || !r.choosesMIG() {
@@ -84,7 +84,7 @@ func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
 	}
 	is, err := r.partitions(ctx)
 	if err != nil || !is.follows {
-		return is, nil // apply says it, or another owner changes the partitions
+		return is, nil // apply reports it, or another owner changes the partitions
 	}
 	label, err := r.Node.MIGLabel(ctx, h, e.Spec)
 	if err != nil {
@@ -104,8 +104,8 @@ func (r *Run) beginMIG(ctx context.Context) (partitions, error) {
 	return is, nil
 }
 
-// endMIG writes the result of the change to the label, and restarts what reads partitions only at its start. The partitions are made by
-// then: an error is reported, and the next apply writes the label.
+// endMIG writes the result of the change to the label, and restarts the programs that read partitions only at their start. The
+// change itself is over: gpuadm reports an error, and the next apply writes the label.
 func (r *Run) endMIG(ctx context.Context, is partitions, res converge.Result, failed error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
 	defer cancel()
@@ -132,7 +132,7 @@ func (r *Run) writeState(ctx context.Context, is partitions, res converge.Result
 	if err != nil || !now.Asked {
 		return false, err
 	}
-	// The boot unit's next attempt reads what is written here.
+	// The boot unit's next attempt reads these values.
 	r.Label.Kept, r.Label.State = r.Label.Layout, r.migState(ctx, is, res, failed)
 	return label.End(ctx, r.Host, r.Label.State)
 }
@@ -157,10 +157,10 @@ func (r *Run) migState(ctx context.Context, is partitions, res converge.Result, 
 	return node.MIGSuccess
 }
 
-// restartPlugin ends NVIDIA's device plugin if it runs in a pod: it lists the partitions only at its start, and kubelet starts it
-// again, as all containers of a DaemonSet. GPU Feature Discovery lists them once a minute. Sources: cmd/nvidia-device-plugin
-// and cmd/gpu-feature-discovery in https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go); mig-parted's manager, which has
-// the operator restart both.
+// restartPlugin ends NVIDIA's device plugin if it runs in a pod: it lists the partitions only at its start, and kubelet
+// restarts the container, like all of a DaemonSet. GPU Feature Discovery lists them once a minute. Sources:
+// cmd/nvidia-device-plugin and cmd/gpu-feature-discovery in https://github.com/NVIDIA/k8s-device-plugin at 1b826acc (main.go);
+// mig-parted's manager, which makes the operator restart both.
 func restartPlugin(ctx context.Context, h host.Host) error {
 	open, err := devices.Holders(ctx, h)
 	if err != nil {

@@ -24,14 +24,14 @@ const (
 	podHome = "/run/gpuadm" // on the machine: a reboot empties it
 	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
 	podProgram = converge.Home + "/daemonset"
-	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
+	// Container-Optimized OS mounts /var noexec, except a few folders such as this:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
 	podRetry      = 20 * time.Second // after an apply that waits for something, or that failed
-	podPolls      = 24 * time.Second // between two looks at the node's label, up to a fifth more or less: 30 s at most
+	podPolls      = 24 * time.Second // between two looks at the node's label, with a jitter of a fifth: 30 s at most
 )
 
-// Exit codes of apply that the pod, which runs apply as a program, tells apart. cmd returns them.
+// Exit codes of apply that the pod, which runs apply as a program, distinguishes. cmd returns them.
 const (
 	ExitUsage   = 2  // the spec or the command line is wrong
 	ExitPending = 3  // changes are pending; an unattended apply: an undo holds them
@@ -56,7 +56,7 @@ type Pod struct {
 
 	failed  int       // applies since the last successful one
 	follows bool      // the last answer of Follows
-	layout  string    // the layout that the label named when the last apply began
+	layout  string    // the layout in the label when the last apply began
 	own     host.Host // see ownFiles
 
 	narrow  bool   // the cluster's last answer: the policy limits the account
@@ -64,7 +64,7 @@ type Pod struct {
 	warned  string // the last warning about the account: it is printed once
 }
 
-// ownFiles are the pod's, opened once: a pod lives for months, and each opening keeps a descriptor.
+// ownFiles opens the pod's files once: a pod runs for months, and each opening keeps a descriptor.
 func (p *Pod) ownFiles() (h host.Host, err error) {
 	if p.own == nil {
 		p.own, err = p.Own()
@@ -80,7 +80,7 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 	}
 	for {
 		if p.follows = p.Follows(machine); p.follows {
-			_ = p.relabelled(ctx) // before apply reads it: a change meanwhile is seen
+			_ = p.relabelled(ctx) // before apply reads it, so that a later change is seen
 		}
 		status, err := p.apply(ctx, machine)
 		pause := podRetry
@@ -94,15 +94,15 @@ func (p *Pod) Run(ctx context.Context, stop <-chan struct{}) (int, error) {
 		default:
 			pause = p.pause(status)
 		}
-		debug.FreeOSMemory() // the program's bytes were read twice; now the pod waits for long
+		debug.FreeOSMemory() // the pod has read the program's bytes twice, and now waits long
 		if p.rest(ctx, pause, stop) {
 			return 0, nil
 		}
 	}
 }
 
-// pause is how long the pod rests after an apply with this exit code. Like a boot, it retries a failed apply soon: the container engine
-// may just have been restarting.
+// pause returns how long the pod waits after an apply with this exit code. Like a boot, it retries a failed apply soon: perhaps
+// the container engine was restarting.
 func (p *Pod) pause(status int) time.Duration {
 	switch status {
 	case ExitAgain:
@@ -156,8 +156,8 @@ func (p *Pod) relabelled(ctx context.Context) bool {
 	return true
 }
 
-// spread makes a time up to a fifth shorter or longer, by a number from 0 to 1. Pods of many nodes that started together, for example
-// when their image is replaced, soon ask the API server at different times.
+// spread makes a time up to a fifth shorter or longer, by a random number from 0 to 1. So pods that started together on many
+// nodes, for example after an update of their image, soon ask the API server at different times.
 func spread(pause time.Duration, random float64) time.Duration {
 	return pause*4/5 + time.Duration(random*float64(pause)*2/5)
 }
@@ -181,13 +181,13 @@ func (p *Pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	if output, rerr := machine.ReadFile(log); rerr == nil {
 		p.Print(output)
 	}
-	if status == ExitPending { // an operator's undo is no failure of the pod
+	if status == ExitPending { // a hold by an operator's undo is no failure
 		status = 0
 	}
 	return status, err
 }
 
-// lay copies the program, the specs and the account to the machine, and returns the command to run there.
+// lay copies the program, the specs and the account's kubeconfig to the machine, and returns the command to run there.
 func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
@@ -201,7 +201,7 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 		switch dir {
 		case converge.Home:
 			mode = 0o700
-		case podHome: // its token is root's alone; node.toml is a ConfigMap's, and an error quotes only what every user can read
+		case podHome: // only root may read the token; node.toml comes from a ConfigMap, and errors quote only files that every user can read
 			mode = 0o711
 		}
 		if _, err := machine.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -232,7 +232,7 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 	return argv, p.lend(ctx, machine)
 }
 
-// put writes a file, unless root owns it and it has these bytes: another user could change the bytes before they are run.
+// put writes a file unless it has these bytes and root owns it: another owner could change the program before it runs.
 func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
 	want := host.Attr{Mode: mode}
 	if i, err := machine.Stat(name); err == nil && i.Attr().Mode == want.Mode && i.UID == want.UID && i.GID == want.GID {
