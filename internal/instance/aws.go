@@ -29,14 +29,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// awsAPI asks AWS's API as the instance's role.
+// awsAPI calls AWS's APIs with the instance's role.
 type awsAPI struct {
 	*door
 	region string
 	keys   aws.Credentials
 }
 
-// openAWS makes ready to ask.
+// openAWS prepares the calls.
 func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*awsAPI, error) {
 	a := &awsAPI{region: want.Region}
 	if a.region == "" {
@@ -56,7 +56,7 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 	return a, err
 }
 
-// role gets the keys of the instance's role. They go nowhere but into signatures.
+// role gets the keys of the instance's role. gpuadm uses them only for signatures.
 func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	var keys aws.Credentials
 	from := ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m.api })
@@ -69,7 +69,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	case errors.Is(err, errMissing):
 		return keys, &trouble.Error{
 			What:    "cannot sign requests to AWS: the instance has no role",
-			Because: []string{"a node of EKS says who it is by the role of its instance"},
+			Because: []string{"a node of EKS identifies itself by the role of its instance"},
 			Try: []string{
 				"aws ec2 associate-iam-instance-profile --instance-id " + m.name() + " --iam-instance-profile Name=PROFILE",
 				"the role needs the policies AmazonEKSWorkerNodePolicy and AmazonEC2ContainerRegistryPullOnly",
@@ -91,7 +91,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	return keys, nil
 }
 
-// retryer asks six times within a quarter of a minute or so, with jittered exponential backoff.
+// retryer makes six tries within about 15 seconds, with jittered exponential backoff.
 func retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
 }
@@ -140,12 +140,12 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// describeInstance asks EC2 for the private DNS name: what the node must be called where it does not go by its id.
-// IMDS's local-hostname is another one where DHCP has a domain of its own.
+// describeInstance asks EC2 for the private DNS name, which must be the node's name unless the node is named by its id. IMDS's
+// local-hostname differs from it if DHCP sets another domain.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/1263
 func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) error {
 	own := *a
-	own.region = i.Region // the instance's, wherever the cluster is
+	own.region = i.Region // the instance's region, wherever the cluster is
 	for pause := time.Second; ; pause = min(2*pause, 8*time.Second) {
 		var names struct {
 			Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
@@ -153,7 +153,7 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 		err := own.askEC2API(ctx, "DescribeInstances", url.Values{"InstanceId.1": {i.ID}}, &names)
 		var reply smithy.APIError
 		switch {
-		case errors.As(err, &reply) && reply.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 has not told all its parts yet
+		case errors.As(err, &reply) && reply.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 is eventually consistent
 		case err != nil:
 			return a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
 		case wrongClock(a.outcome().clockOff, "AWS's") != nil:
@@ -179,8 +179,8 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 	}
 }
 
-// describeType asks EC2 how many addresses the type can have, for the number of pods. No answer is no failure: the number
-// of pods has a default.
+// describeType asks EC2 how many addresses the type can have, for the number of pods. Without an answer the number of pods has
+// a default.
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	own := *a
 	own.region = i.Region
@@ -205,17 +205,17 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	}
 }
 
-// call is a request to one of AWS's APIs, and how its answers are read.
+// call is a request to one of AWS's APIs, and the reader of its answer.
 //
-// The SDK's own clients know hundreds of actions, and gpuadm needs three: EC2's compiles for a minute, and EKS's makes tables at each
-// start of a process. So the SDK's signer, retryer and error readers are used without them.
+// The SDK's own clients have hundreds of actions, and gpuadm needs three: EC2's takes a minute to compile, and EKS's builds
+// tables at each start of a process. So gpuadm uses only the SDK's signer, retryer and error readers.
 type call struct {
 	service, method, path, body, kind string
 	decode                            func(io.Reader) error
 	refusal                           func(*http.Response) (code, message string, err error)
 }
 
-// askEKS asks EKS's API for what is at a path and decodes the answer. Source: the deserializers of aws-sdk-go-v2's service/eks.
+// askEKS gets a path of EKS's API and decodes the answer. Source: the deserializers of aws-sdk-go-v2's service/eks.
 func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 	return a.ask(ctx, call{
 		service: "eks", method: http.MethodGet, path: path, kind: "application/json",
@@ -227,7 +227,7 @@ func (a *awsAPI) askEKS(ctx context.Context, path string, into any) error {
 	})
 }
 
-// askEC2API asks EC2's query API for one action and decodes the answer.
+// askEC2API calls one action of EC2's query API and decodes the answer.
 //
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html, and the serializers of aws-sdk-go-v2's
 // service/ec2 for the names of parameters and elements.

@@ -13,13 +13,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// apiPatience bounds the questions to a cloud's API. After it gpuadm ends with "run it again", so that a boot unit shows why it
+// apiPatience limits the calls to a cloud's API. After it gpuadm exits with "run it again", so that the boot unit shows why it
 // waits.
 const apiPatience = time.Minute
 
-// AskCluster finds out about the machine's EKS cluster: from the user data, else from what was kept, else from EKS's own
-// API. That API throttles: 400 machines that started together were not all let in, which is why it comes last, and why a
-// machine that has joined never asks it again. Errors are *trouble.Error, or a host.Later in a root folder.
+// AskCluster returns the machine's EKS cluster: from the user data, else from the kept file, else from EKS's own API. That API
+// throttles, and refused some of 400 machines that started together: so it comes last, and a machine that has joined never asks
+// it again. Errors are *trouble.Error, or a host.Later in a root folder.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/803
 func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*Cluster, error) {
 	if c := kept(v, i, want); c != nil {
@@ -67,14 +67,14 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 	return c, nil
 }
 
-// complete says whether a node can join with what is known.
+// complete says whether the known values suffice for a join.
 func (c *Cluster) complete() bool {
 	return c.Name != "" && c.Server != "" && c.CA != nil && c.ServiceCIDR != ""
 }
 
-// note is what a join keeps.
+// note is the content of the file that a join keeps.
 type note struct {
-	For         string   `json:"for"` // the instance's id: an image made of a node goes to other machines, of other clusters
+	For         string   `json:"for"` // the instance's id: an image of a node may run on other machines, in other clusters
 	Name        string   `json:"name"`
 	Region      string   `json:"region"`
 	Server      string   `json:"server"`
@@ -90,11 +90,11 @@ type note struct {
 	Zone      string            `json:"zone,omitempty"`
 	PrivateIP string            `json:"privateIP,omitempty"`
 	IPv6      string            `json:"ipv6,omitempty"`
-	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags: by them the startup taint is chosen
+	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags, which decide the startup taint
 }
 
-// Kept reads from ClusterRef.Kept what a join of this machine to this cluster has written: then no service is asked. nil where there is
-// none, or the firmware does not name this machine.
+// Kept reads the file ClusterRef.Kept of a join of this machine to this cluster: gpuadm then asks no service. nil if there is
+// none, or if the firmware does not name this machine.
 func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 	if of.InstanceID == "" || want.Kept == "" {
 		return nil, nil
@@ -115,7 +115,7 @@ func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 	}, c
 }
 
-// Keep returns what a join writes into ClusterRef.Kept: what was found out, and for which machine. Nothing in it is secret.
+// Keep returns the content of ClusterRef.Kept: the facts, and the machine that they are for. It has no secrets.
 func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 	if region == "" {
 		region = i.Region
@@ -134,7 +134,7 @@ func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// kept reads what a join of this machine to this cluster has written; nil if there is none, or it does not fit.
+// kept reads the file of a join of this machine to this cluster; nil if there is none, or if it does not fit.
 func kept(v host.View, i *Instance, want ClusterRef) *Cluster {
 	if want.Kept == "" {
 		return nil
@@ -158,7 +158,7 @@ func kept(v host.View, i *Instance, want ClusterRef) *Cluster {
 	return c
 }
 
-// readNote reads what Keep has made; nil where anything in it is not as it was.
+// readNote reads Keep's file; nil if any value in it is not valid.
 func readNote(data []byte) (*Cluster, note) {
 	var n note
 	if json.Unmarshal(data, &n) != nil || !clusterName(n.Name) || !server(n.Server) || !certificate(n.CA) {

@@ -9,11 +9,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// ECRPlugin is where EKS's images have kubelet's plugin that logs in to ECR, the registry of AWS.
+// ECRPlugin is the path, in EKS's images, of kubelet's plugin that logs in to ECR, the registry of AWS.
 const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
-// Detect finds out by the firmware's words and by files in which cloud the machine is, and who makes it a node. It reads a
-// dozen small files and never the network. In a root folder only the files tell: an image has no firmware.
+// Detect determines, from the firmware and from files, the machine's cloud and the scripts that make it a node. It reads a
+// dozen small files and never uses the network. In a root folder only files count: an image has no firmware.
 func Detect(v host.View) Cloud {
 	var c Cloud
 	if v.Live() {
@@ -31,13 +31,13 @@ func Detect(v host.View) Cloud {
 	return c
 }
 
-// firmware names the cloud by what its hypervisor tells the machine at start.
+// firmware names the cloud by the DMI strings of its hypervisor.
 func firmware(v host.View) (cloud, why string) {
 	for _, sign := range [...]struct {
 		cloud, file string
 		is          func(string) bool
 	}{
-		// Nitro and bare metal say it in full. Xen machines, as p3 is, say it in a version or in the first letters of an
+		// Nitro and bare metal have the full name. Xen machines, such as p3, show it in a version or in the first letters of an
 		// identity.
 		// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
 		{"aws", "/sys/class/dmi/id/sys_vendor", exactly("Amazon EC2")},
@@ -47,7 +47,7 @@ func firmware(v host.View) (cloud, why string) {
 		// Source: https://cloud.google.com/compute/docs/instances/detect-compute-engine
 		{"gce", "/sys/class/dmi/id/product_name", exactly("Google Compute Engine")},
 		{"gce", "/sys/class/dmi/id/product_name", exactly("Google")},
-		// Hyper-V elsewhere carries Microsoft's name, too; the tag is Azure's alone.
+		// Hyper-V has Microsoft's name everywhere; the tag is Azure's alone.
 		// Source: cloud-init's tools/ds-identify.
 		{"azure", "/sys/class/dmi/id/chassis_asset_tag", exactly("7783-7084-3265-9085-8269-3286-77")},
 	} {
@@ -70,14 +70,14 @@ func beginning(s string) func(string) bool {
 	return func(text string) bool { return strings.HasPrefix(text, s) }
 }
 
-// xenUUID says whether an identity is one that EC2's Xen gives: it begins with ec2, or 45e12aec with its bytes swapped. One
-// in four thousand of all others begins so, too: hence the second sign beside it.
+// xenUUID says whether an identity looks like one of EC2's Xen: it begins with ec2, or with the bytes swapped as in 45e12aec.
+// One in four thousand other identities does, too: hence the second sign.
 func xenUUID(text string) bool {
 	s := strings.ToLower(text)
 	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")
 }
 
-// firmwareID is the instance's id where Nitro tells it as the board's asset tag; "" on Xen.
+// firmwareID returns the instance's id, which Nitro shows as the board's asset tag; "" on Xen.
 func firmwareID(v host.View) string {
 	if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) {
 		return id
@@ -85,7 +85,7 @@ func firmwareID(v host.View) string {
 	return ""
 }
 
-// firmwareType is the instance's type, which Nitro tells as the product's name: g5.xlarge, p4d.24xlarge. Xen says "HVM domU".
+// firmwareType returns the instance's type, which Nitro shows as the product's name: g5.xlarge, p4d.24xlarge. Xen shows "HVM domU".
 func firmwareType(v host.View) string {
 	name := attr(v, "/sys/class/dmi/id/product_name")
 	if family, size, ok := strings.Cut(name, "."); ok && plain(family) && plain(size) && name == strings.ToLower(name) {
@@ -96,7 +96,7 @@ func firmwareType(v host.View) string {
 
 func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }
 
-// managed says whose scripts make the machine a node, and which cloud such a machine can only be in.
+// managed names the scripts that make the machine a node, and the only cloud in which such a machine can be.
 func managed(v host.View) (name, cloud, why string) {
 	for _, m := range [...]struct {
 		name, cloud string
@@ -105,11 +105,11 @@ func managed(v host.View) (name, cloud, why string) {
 	}{
 		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and the engine's files.
 		{"eks", "aws", []string{"/usr/bin/nodeadm"}, []string{"nodeadm-run.service", "nodeadm-config.service"}},
-		// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has put on a machine of one's own.
+		// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a machine outside EC2.
 		{"eks-hybrid", "", []string{"/opt/nodeadm/tracker"}, nil},
 		// The images before nodeadm, with Amazon Linux 2.
 		{"eks-al2", "aws", []string{"/etc/eks/bootstrap.sh"}, nil},
-		// https://github.com/Azure/AKSFlexNode: a machine of one's own, whose kubelet runs in a container.
+		// https://github.com/Azure/AKSFlexNode: a machine outside Azure, whose kubelet runs in a container.
 		{"aks-flex", "", []string{"/etc/aks-flex-node"}, nil},
 		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts. azure.json alone is no sign: Cluster API's
 		// machines on Azure have it, too.
@@ -128,7 +128,7 @@ func managed(v host.View) (name, cloud, why string) {
 	return "", "", ""
 }
 
-// signs names what was seen, "" if not all that must be there is.
+// signs names the signs that were found, "" if a required one is missing.
 func signs(v host.View, every, one []string) string {
 	for _, name := range every {
 		if !has(v, name) {
@@ -149,7 +149,7 @@ func signs(v host.View, every, one []string) string {
 	return ""
 }
 
-// hasUnit says whether one of systemd's folders holds the unit file.
+// hasUnit says whether one of systemd's folders has the unit file.
 func hasUnit(v host.View, name string) bool {
 	for _, dir := range [...]string{
 		"/etc/systemd/system/", "/run/systemd/system/", "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/",
@@ -161,13 +161,13 @@ func hasUnit(v host.View, name string) bool {
 	return false
 }
 
-// has says whether name leads to something. What cannot be looked at tells nothing.
+// has says whether name exists. If it cannot be read, the answer is no.
 func has(v host.View, name string) bool {
 	_, err := v.Stat(name)
 	return err == nil
 }
 
-// attr is one line that the kernel says in a file of /sys, "" if it does not, for whatever reason.
+// attr returns the line in a file of /sys, "" if it cannot be read.
 func attr(v host.View, name string) string {
 	b, err := v.ReadFile(name)
 	if err != nil {

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// patience is how long a metadata service is waited for. At boot it may be 20 s late: routes and firewalls come first.
+	// patience is how long gpuadm waits for a metadata service. At boot it may be 20 s late: routes and firewalls come first.
 	patience = 25 * time.Second
-	// oneTry is how long one answer is waited for, twoTries from the second one on. The service lies in the machine's own
-	// hypervisor and answers within milliseconds.
+	// oneTry is the limit of the first try, twoTries of each later one. The service runs in the machine's own hypervisor and
+	// answers within milliseconds.
 	oneTry, twoTries = time.Second, 2 * time.Second
-	// metadataMost bounds what a metadata service answers, in bytes. User data, the longest, has 16 KiB at most.
+	// metadataMost is the largest answer of a metadata service in bytes. User data, the longest, has 16 KiB at most.
 	metadataMost = 256 << 10
-	// apiMost bounds what a cloud's API answers, in bytes: a description of all instance types it may be.
+	// apiMost is the largest answer of a cloud's API in bytes, such as a description of all instance types.
 	apiMost = 4 << 20
-	// clockBound is how far off a clock may be. Signed requests are refused from five minutes on.
+	// clockBound is the largest allowed error of the clock. AWS refuses signed requests from five minutes on.
 	// Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
 	clockBound = 5 * time.Minute
 )
 
-// errTooLong is what reading an answer ends with that is longer than any true one.
+// errTooLong reports an answer that is longer than any valid one.
 var errTooLong = errors.New("the answer is longer than any that the service gives")
 
-// door sends requests through the machine's own transport, with bounds, and remembers the result of the last one: SDKs hide what an
-// error message needs.
+// door sends requests through the machine's own transport, with limits, and remembers the result of the last one: SDKs hide
+// details that an error message needs.
 type door struct {
 	through http.RoundTripper
 	now     func() time.Time
@@ -55,7 +55,7 @@ type outcome struct {
 	clockOff           time.Duration // the machine's clock, ahead of the answer's Date
 }
 
-// open makes a door.
+// open returns a door.
 func open(v host.View, w host.Web, most int64) (*door, error) {
 	through, err := v.AskWeb(w)
 	if err != nil {
@@ -64,7 +64,7 @@ func open(v host.View, w host.Web, most int64) (*door, error) {
 	return &door{through: through, now: v.Now, most: most}, nil
 }
 
-// client is an HTTP client that follows no redirect.
+// client returns an HTTP client that follows no redirect.
 func (d *door) client() *http.Client {
 	return &http.Client{Transport: d, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
@@ -90,7 +90,7 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	})
 	answer, err := d.through.RoundTrip(r.WithContext(ctx))
 	if err == nil {
-		if err = ctx.Err(); err != nil { // a simulated server answers all the same
+		if err = ctx.Err(); err != nil { // a simulated server ignores the context
 			answer.Body.Close()
 		}
 	}
@@ -107,11 +107,11 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// bounded is a body of which no more is read than is sensible.
+// bounded is a body with a limit on the bytes that are read.
 type bounded struct {
 	io.ReadCloser
 	left  int64
-	lacks int64 // how much is to come, as announced; below 0 where it was not
+	lacks int64 // the remaining bytes by Content-Length; below 0 without that header
 	over  func()
 }
 
@@ -132,8 +132,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tries calls do until it succeeds, final says that a retry is useless, or patience ends. Pauses grow to two seconds and are
-// random, so that a thousand machines that start together do not ask together.
+// tries calls do until it succeeds, final says that a retry is useless, or patience ends. The pauses grow to two seconds with
+// jitter, so that a thousand machines that start together do not ask together.
 func tries(ctx context.Context, do func(context.Context) error, final func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -150,7 +150,7 @@ func tries(ctx context.Context, do func(context.Context) error, final func(error
 	}
 }
 
-// ago says a clock's difference in words.
+// ago returns a clock's difference in words.
 func ago(off time.Duration) string {
 	if off < 0 {
 		return fmt.Sprintf("%s behind", -off)
@@ -158,7 +158,7 @@ func ago(off time.Duration) string {
 	return fmt.Sprintf("%s ahead of", off)
 }
 
-// wrongClock is what is said where requests signed by this clock would be refused; nil where the clock serves.
+// wrongClock returns the error for a clock whose signed requests AWS would refuse; nil if the clock is good enough.
 func wrongClock(off time.Duration, than string) *trouble.Error {
 	if off.Abs() < clockBound {
 		return nil

@@ -18,16 +18,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// imdsDoor asks EC2's metadata service, by its version 2 alone: version 1 also answers an attacker who makes a program of the machine
-// fetch a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+// imdsDoor asks EC2's metadata service, only by version 2: version 1 also answers an attacker who makes a program on the
+// machine fetch a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
 type imdsDoor struct {
 	*door
 	api    *imds.Client
-	silent int // how often the server accepted the request for a token and did not answer
+	silent int // how often the server accepted the request for a token without an answer
 	id     string
 }
 
-// openIMDS makes ready to ask. id is the instance's where the firmware has told it, for the words of an error.
+// openIMDS prepares the requests. id is the instance's id from the firmware, for error messages.
 func openIMDS(v host.View, id string) (*imdsDoor, error) {
 	d, err := open(v, host.Web{}, metadataMost)
 	if err != nil {
@@ -38,7 +38,7 @@ func openIMDS(v host.View, id string) (*imdsDoor, error) {
 	})}, nil
 }
 
-// identity asks for the document that says who the machine is.
+// identity asks for the instance identity document.
 func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	var doc imds.InstanceIdentityDocument
 	err := e.try(ctx, func(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	}, nil
 }
 
-// tags are the instance's, where it is allowed to see them: InstanceMetadataTags.
+// tags returns the instance's tags, if it may read them: InstanceMetadataTags.
 func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
 	names, err := e.text(ctx, "tags/instance/")
 	if err != nil || names == "" {
@@ -83,7 +83,7 @@ func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
 	return keep(tags), nil
 }
 
-// userCluster reads the cluster out of the user data. All else in there may be secret, and is not kept.
+// userCluster reads the cluster from the user data. gpuadm discards the rest, which may have secrets.
 func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
 	err = e.try(ctx, func(ctx context.Context) error {
 		out, err := e.api.GetUserData(ctx, nil)
@@ -103,7 +103,7 @@ func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
 	return c, err
 }
 
-// text asks for one word or list; "" where the service does not know it.
+// text asks for one word or list; "" if the service does not have it.
 func (e *imdsDoor) text(ctx context.Context, path string) (string, error) {
 	var text string
 	err := e.try(ctx, func(ctx context.Context) error {
@@ -122,10 +122,10 @@ func (e *imdsDoor) text(ctx context.Context, path string) (string, error) {
 	return text, err
 }
 
-// errMissing is what an *trouble.Error wraps where the service answers and does not know what it was asked for.
+// errMissing is the cause of a *trouble.Error for a value that the service does not have.
 var errMissing = errors.New("not there")
 
-// try asks until there is an answer, or it is clear that there will be none, and explains why.
+// try asks until there is an answer or a retry is useless, and explains why.
 func (e *imdsDoor) try(ctx context.Context, do func(context.Context) error) error {
 	refused := 0
 	err := tries(ctx, do, func(err error) bool {
@@ -136,7 +136,7 @@ func (e *imdsDoor) try(ctx context.Context, do func(context.Context) error) erro
 			return e.silent == 3
 		case f.status == http.StatusUnauthorized:
 			refused++
-			return refused == 2 // the token has run out: the SDK has thrown it away, and gets another one
+			return refused == 2 // the token has expired: the SDK discards it and gets another
 		}
 		return !retryable(f, err)
 	})
@@ -146,7 +146,7 @@ func (e *imdsDoor) try(ctx context.Context, do func(context.Context) error) erro
 	return e.explain(ctx, err)
 }
 
-// retryable says whether the same request may go well a moment later.
+// retryable says whether the same request may succeed a moment later.
 func retryable(f outcome, err error) bool {
 	var parsing *smithy.DeserializationError
 	switch {
@@ -158,13 +158,13 @@ func retryable(f outcome, err error) bool {
 	return f.status == http.StatusOK && brokenOff(err)
 }
 
-// brokenOff says whether an answer began well and did not come in full.
+// brokenOff says whether an answer was cut short.
 func brokenOff(err error) bool {
 	var network net.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network)
 }
 
-// orNone is a word, or none where it is no word.
+// orNone returns s if it is a plain word, else "none".
 func orNone(s string) string {
 	if plain(s) {
 		return s
@@ -172,7 +172,7 @@ func orNone(s string) string {
 	return ""
 }
 
-// endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.
+// endpointName returns the service name of a VPC endpoint. Outside the first partitions each service has its own prefix.
 // Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html, and its page of China.
 func (a *awsAPI) endpointName(service string) string {
 	if awsDomain(a.region) != "amazonaws.com" {
@@ -181,7 +181,7 @@ func (a *awsAPI) endpointName(service string) string {
 	return "com.amazonaws." + a.region + "." + service
 }
 
-// strange is what is said of an answer of AWS that lacks what it must hold.
+// strange returns the error for an answer of AWS without a required field.
 func (a *awsAPI) strange(call string) *trouble.Error {
 	return &trouble.Error{
 		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
@@ -190,11 +190,11 @@ func (a *awsAPI) strange(call string) *trouble.Error {
 	}
 }
 
-// explain says why AWS refused, and how to fix it. It shows AWS's message in one short line: that names roles and
+// explain says why AWS refused, and how to fix it. It includes AWS's message in one short line, which names roles and
 // resources, never keys.
 func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *trouble.Error {
 	var cause *trouble.Error
-	if errors.As(context.Cause(ctx), &cause) { // time is up: the last answer says more, if there was one
+	if errors.As(context.Cause(ctx), &cause) { // the time is over: the last answer says more, if there was one
 		if f := a.outcome(); f.status == 0 {
 			return a.unreached(call, err)
 		}
@@ -246,7 +246,7 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *t
 	return e
 }
 
-// throttled knows the words for "too often" of EKS and EC2.
+// throttled recognises the throttling errors of EKS and EC2.
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 func throttled(code string) bool {
 	switch code {
@@ -260,7 +260,7 @@ func denied(code string) bool {
 	return code == "AccessDeniedException" || code == "AccessDenied" || code == "UnauthorizedOperation"
 }
 
-// unreached is what is said where AWS's API does not answer.
+// unreached returns the error for an API of AWS that does not answer.
 func (a *awsAPI) unreached(call string, err error) *trouble.Error {
 	f := a.outcome()
 	e := &trouble.Error{

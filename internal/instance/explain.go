@@ -13,10 +13,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// serviceAt is where EC2's metadata service answers.
+// serviceAt is the address of EC2's metadata service.
 const serviceAt = "169.254.169.254"
 
-// strange is the error for an answer that is not of the service's form.
+// strange returns the error for an answer that is not in the service's format.
 func strange(what string) *trouble.Error {
 	return &trouble.Error{
 		What:    "cannot read EC2's metadata: " + what + " is not of the form that the service gives",
@@ -25,7 +25,7 @@ func strange(what string) *trouble.Error {
 	}
 }
 
-// unreached is the error where the service does not answer, or answers with its own failures.
+// unreached returns the error for a service that does not answer, or that fails.
 func unreached(f outcome) *trouble.Error {
 	e := &trouble.Error{Passing: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
 	switch {
@@ -46,7 +46,7 @@ func unreached(f outcome) *trouble.Error {
 	return e
 }
 
-// tooLong is the error for an answer that does not end.
+// tooLong returns the error for an answer that does not end.
 func tooLong() *trouble.Error {
 	e := strange("an answer of more than 256 KiB")
 	e.Err = errTooLong
@@ -104,10 +104,10 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	return problem
 }
 
-// identityPath is where EC2 says who the machine is.
+// identityPath is the path of the instance identity document.
 const identityPath = "/latest/dynamic/instance-identity/document"
 
-// name is what the instance is called in commands to type.
+// name returns the instance's id for commands to type.
 func (e *imdsDoor) name() string {
 	if e.id == "" {
 		return "ID"
@@ -115,7 +115,7 @@ func (e *imdsDoor) name() string {
 	return e.id
 }
 
-// clean is the text of another program or service, fit for output: one line without control characters, no longer than so many bytes.
+// clean makes a foreign text fit for output: one line without control characters, at most most bytes long.
 func clean(s string, most int) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {
@@ -135,7 +135,7 @@ func clean(s string, most int) string {
 	return s[:most]
 }
 
-// plain says whether s is a word as clouds give names: printable ASCII without blanks, quotes and brackets, not too long.
+// plain says whether s looks like a cloud's name: printable ASCII without blanks, quotes and brackets, not too long.
 func plain(s string) bool {
 	if s == "" || len(s) > 256 {
 		return false
@@ -148,7 +148,7 @@ func plain(s string) bool {
 	return true
 }
 
-// keep takes over those entries of a table that are fit to be shown, and no more than a hundred.
+// keep returns the entries of a table that are fit for output, at most a hundred.
 func keep(table map[string]string) map[string]string {
 	var kept map[string]string
 	for k, v := range table {

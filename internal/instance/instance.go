@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance finds out what a cloud's machine is: in which cloud, and on EC2 of which type and in which cluster.
+// Package instance identifies a cloud's machine: its cloud and, on EC2, its type and its cluster.
 //
-// Detect reads files and never the network. Ask asks EC2's metadata service, which answers each machine about itself
-// at a fixed address. AskCluster asks the APIs of EKS and EC2, where nothing nearer knows the cluster.
+// Detect reads files and never uses the network. Ask asks EC2's metadata service, which tells each machine about itself at a
+// fixed address. AskCluster asks the APIs of EKS and EC2, if no nearer source knows the cluster.
 package instance
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Cloud is where the machine runs and who set it up as a node, as far as its files tell.
+// Cloud is the machine's cloud and the tool that set it up as a node, as far as its files show.
 type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
 	Why  string `json:"why,omitempty"`  // the sign seen
-	// Managed says whose scripts make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh), gke, aks,
+	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh), gke, aks,
 	// aks-flex; "" for none.
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
 	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
-	ECRPlugin  bool   `json:"ecrPlugin,omitempty"`  // kubelet's plugin that logs in to ECR is, too
-	InstanceID string `json:"instanceID,omitempty"` // where the firmware says it
-	Type       string `json:"type,omitempty"`       // of the instance, where the firmware says it: g5.xlarge
+	ECRPlugin  bool   `json:"ecrPlugin,omitempty"`  // kubelet's plugin that logs in to ECR is installed
+	InstanceID string `json:"instanceID,omitempty"` // if the firmware has it
+	Type       string `json:"type,omitempty"`       // of the instance, if the firmware has it: g5.xlarge
 }
 
-// Instance is what EC2's metadata service says of the machine.
+// Instance is EC2's metadata of the machine.
 type Instance struct {
 	ID        string            `json:"id"`
 	Type      string            `json:"type"`           // p5.48xlarge
@@ -45,7 +45,7 @@ type Instance struct {
 	UserCluster *Cluster `json:"userCluster,omitempty"` // from the user data's NodeConfig; the rest of it is not kept
 }
 
-// Cluster is what a node must know of its cluster.
+// Cluster has the facts that a node needs about its cluster.
 type Cluster struct {
 	Name        string   `json:"name"`
 	Server      string   `json:"server"` // https URL of the API server
@@ -60,20 +60,20 @@ type Cluster struct {
 	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // addresses of each
 }
 
-// ClusterRef says which cluster is meant and how its cloud's API is reached.
+// ClusterRef names a cluster, and says how to reach its cloud's API.
 type ClusterRef struct {
 	Name   string // "" = as the user data says
 	Region string // "" = the machine's own
 	Via    host.Via
-	// Kept names a file that a join wrote from Cluster.Keep: what it holds is not asked again.
+	// Kept names a file that a join wrote from Cluster.Keep: gpuadm does not ask again for its facts.
 	Kept string
 	// Stated: node.toml states server, CA and the services' network. EKS is not asked, at most EC2 for the node's name.
 	Stated bool
-	// NodeName is the node's name where it is settled already: EC2 is not asked for one then.
+	// NodeName is the node's name if it is already decided: gpuadm then does not ask EC2 for it.
 	NodeName string
 }
 
-// Ask asks EC2's metadata service about the machine. It never goes through a proxy, and never lasts longer than half a minute; where the
+// Ask asks EC2's metadata service about the machine. It never uses a proxy, and never takes longer than half a minute; if the
 // service refuses, Ask returns at once. Errors are *trouble.Error, or a host.Later in a root folder.
 func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &trouble.Error{What: "cannot ask EC2's metadata service: it answers too slowly", Passing: true})
@@ -103,7 +103,7 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	return i, err
 }
 
-// address is the first of the texts, where it is an IP address.
+// address returns the first of the texts if it is an IP address.
 func address(texts []string) string {
 	if len(texts) == 0 {
 		return ""
@@ -115,10 +115,10 @@ func address(texts []string) string {
 	return ip.String()
 }
 
-// interfacesOf says how many network interfaces a type of EC2 has on its default network card, and how many IPv4 addresses each:
-// by them the number of pods is worked out. It is the table that EKS's nodeadm has built in, as far as it names GPU types, so
-// that no role needs the right to ask EC2, and a node has as many pods by whichever way it joined. 0 for a type that is not
-// in it.
+// interfacesOf returns the number of network interfaces on the default network card of an EC2 type, and the number of IPv4
+// addresses of each; the number of pods depends on them. The table is the GPU part of the table built into EKS's nodeadm: so no
+// role needs the right to ask EC2, and a node has the same number of pods whichever tool joined it. 0 for a type that is not in
+// the table.
 //
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl of commit 81fec2e8 (23 July
 // 2026), which is made of DescribeInstanceTypes. It lacks g3, p3 but p3dn, and p6e.
@@ -131,7 +131,7 @@ func interfacesOf(kind string) (enis, addresses int) {
 	return 0, 0
 }
 
-// interfaceRow is some types of EC2 that have the same interfaces.
+// interfaceRow lists EC2 types with the same interfaces.
 type interfaceRow struct {
 	enis, addresses int
 	names           string

@@ -20,13 +20,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// tokenLife is how long a token may be used: API servers take it for fifteen minutes, less one for clocks that differ.
+// tokenLife is how long a token is used: API servers accept it for fifteen minutes, less one for clock differences.
 // Source: https://github.com/kubernetes-sigs/aws-iam-authenticator, pkg/token: presignedURLExpiration
 const tokenLife = 14 * time.Minute
 
-// Token makes a bearer token that EKS's API server takes: a request to STS, signed in advance, that says who the machine's
-// role is. STS is not asked: the API server does that. The metadata service hands out the role's keys. region "" is the
-// machine's own. The token is a secret.
+// Token makes a bearer token for EKS's API server: a presigned request to STS that identifies the machine's role. Only the API
+// server sends that request to STS. The role's keys come from the metadata service. region "" is the machine's own. The token
+// is a secret.
 // Source: https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster
 func Token(ctx context.Context, v host.View, cluster, region string) (token string, expires time.Time, err error) {
 	if !clusterName(cluster) {
@@ -59,10 +59,10 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
 }
 
-// presigned signs the request GetCallerIdentity to STS with the SDK's signer, by the machine's clock, as all else goes by it. For one request
-// that it does not send, gpuadm does without the SDK's client of STS, as for EC2 and EKS.
+// presigned signs the request GetCallerIdentity to STS with the SDK's signer and the machine's clock. It does not use the SDK's
+// client of STS for one request that it never sends; nor does gpuadm for EC2 and EKS.
 // Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html, and aws-iam-authenticator's pkg/token: the
-// header x-k8s-aws-id is signed too; API servers look at the date, and want 60 for X-Amz-Expires.
+// header x-k8s-aws-id is signed too; API servers check the date, and require 60 for X-Amz-Expires.
 func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://sts."+region+"."+awsDomain(region)+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
 	if err != nil {
@@ -74,10 +74,10 @@ func presigned(ctx context.Context, keys aws.Credentials, cluster, region string
 	return url, err
 }
 
-// isRegion says whether a name can be that of a region.
+// isRegion says whether a name can be a region's name.
 func isRegion(name string) bool { return plain(name) && !strings.ContainsAny(name, " ./:@?#%") }
 
-// awsDomain is the DNS suffix of the partition of AWS that a region is in. A region that is not known yet is in the first one.
+// awsDomain returns the DNS suffix of a region's AWS partition. A region that is not known yet counts as in the first partition.
 // Sources: internal/endpoints/awsrulesfn/partitions.json of https://github.com/aws/aws-sdk-go-v2, and botocore/data/partitions.json of
 // https://github.com/boto/botocore; TestDomainIsTheSDKs compares.
 func awsDomain(region string) string {
@@ -97,7 +97,7 @@ func awsDomain(region string) string {
 }
 
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
-// It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *trouble.Error.
+// It sends no credentials: a refusal by AWS is a sufficient answer. Errors are *trouble.Error.
 func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {
 	if !isRegion(region) {
 		return &trouble.Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}}

@@ -18,13 +18,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// userDataMost bounds unpacked user data, all its parts together, in bytes: EC2 takes 16 KiB packed. What is larger is no user
-// data that nodeadm could have read.
+// userDataMost limits the unpacked size in bytes of all parts of user data together: EC2 accepts 16 KiB packed. nodeadm could
+// not read larger user data.
 const userDataMost = 1 << 20
 
-// nodeConfig reads the cluster out of user data as nodeadm takes it: NodeConfig documents of node.eks.aws, alone or as parts
-// of a MIME message, packed by gzip and base64 or not; of several, later ones win. All else is thrown away. nil where there
-// is none, or nothing in it is of use.
+// nodeConfig reads the cluster from user data as nodeadm accepts it: NodeConfig documents of node.eks.aws, alone or as parts of
+// a MIME message, packed by gzip and base64 or not; later documents win. It ignores the rest. nil if there is no document, or
+// none with facts about the cluster.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/configprovider/userdata.go
 func nodeConfig(data []byte) *Cluster {
 	var c Cluster
@@ -66,7 +66,7 @@ func nodeConfig(data []byte) *Cluster {
 	return &c
 }
 
-// unpack takes off base64 and gzip, in whichever order they were put on.
+// unpack decodes base64 and gzip, in either order.
 func unpack(data []byte) []byte {
 	for range 3 {
 		switch {
@@ -89,7 +89,7 @@ func unpack(data []byte) []byte {
 	return data
 }
 
-// documents are the parts that may be a NodeConfig.
+// documents returns the parts that may be a NodeConfig.
 func documents(data []byte) (list [][]byte) {
 	m, err := mail.ReadMessage(bytes.NewReader(data))
 	if err != nil {
@@ -121,7 +121,7 @@ func documents(data []byte) (list [][]byte) {
 	return list
 }
 
-// authority is a certificate in PEM form out of base64; nil if it is none.
+// authority decodes a PEM certificate from base64; nil if it is none.
 func authority(text string) []byte {
 	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	if err != nil || !certificate(data) {
@@ -136,13 +136,13 @@ func certificate(data []byte) bool {
 	return block != nil && block.Type == "CERTIFICATE" && len(data) <= 64<<10
 }
 
-// server says whether s is an API server's address.
+// server says whether s can be an API server's address.
 func server(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && plain(s) && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 }
 
-// clusterName says whether s is a name that EKS gives: https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
+// clusterName says whether s is a valid name for EKS: https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
 func clusterName(s string) bool {
 	if s == "" || len(s) > 100 {
 		return false
@@ -157,7 +157,7 @@ func clusterName(s string) bool {
 	return true
 }
 
-// ClusterDNS is where EKS puts the cluster's DNS: at the services' tenth address.
+// ClusterDNS returns the address of the cluster's DNS in EKS: the services' tenth.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go: GetClusterDns
 func ClusterDNS(cidr netip.Prefix) []string {
 	ip := cidr.Masked().Addr()

@@ -22,28 +22,28 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Why tells kinds of failure apart by what helps against them: errors.Is(err, kube.Missing) finds one in this package's errors, which all
-// are *trouble.Error.
+// Why is a kind of failure; kinds differ by their remedy. errors.Is(err, kube.Missing) finds it in this package's errors, which
+// all are *trouble.Error.
 type Why string
 
 // The kinds.
 const (
-	Broken       Why = "broken"       // the kubeconfig or what it names cannot be used
+	Broken       Why = "broken"       // the kubeconfig, or a file that it names, cannot be used
 	Unreachable  Why = "unreachable"  // no answer at the server's address
-	Untrusted    Why = "untrusted"    // who answers shows a certificate that is not trusted
-	Unauthorized Why = "unauthorized" // the server does not know our credentials (401), or there are none
-	Forbidden    Why = "forbidden"    // the server knows us and says no (403)
+	Untrusted    Why = "untrusted"    // the server at that address has an untrusted certificate
+	Unauthorized Why = "unauthorized" // the server does not accept the credentials (401), or there are none
+	Forbidden    Why = "forbidden"    // the server knows the user, who lacks the right (403)
 	Missing      Why = "missing"      // there is no such object (404), or no kubeconfig yet
 	Conflict     Why = "conflict"     // another client changed the object meanwhile (409): look again
 	Busy         Why = "busy"         // the server answers, but not now (429, 5xx), after all tries
-	Refused      Why = "refused"      // the server takes the request for wrong (400, 422, ...), or answers what cannot be understood
+	Refused      Why = "refused"      // the server calls the request invalid (400, 422, ...), or its answer cannot be parsed
 	Slow         Why = "slow"         // the server has begun its answer, and not ended it in time
-	Expired      Why = "expired"      // our client certificate has run out, or does not hold or exist yet
+	Expired      Why = "expired"      // the client certificate has expired, is not valid yet, or does not exist yet
 )
 
 func (w Why) Error() string { return string(w) }
 
-// fault is what a try failed with, before it is known what was to be done.
+// fault is the failure of a try, without the verb and the object of the request.
 type fault struct {
 	why     Why
 	status  int // HTTP status, 0 if there was no answer
@@ -52,12 +52,12 @@ type fault struct {
 	try     []string
 	denial  denial
 
-	waits bool          // more than why says
-	retry bool          // another try may go well
-	after time.Duration // what the server asks to wait before it
+	waits bool          // the caller may wait, whatever why is
+	retry bool          // a retry may succeed
+	after time.Duration // the wait that the server asks for before a retry
 }
 
-// to completes a fault: what was to be done.
+// to completes a fault with the request's verb and object.
 func (f *fault) to(verb, what string) *trouble.Error {
 	causes := []error{f.why, f.cause}
 	if f.denial != nil {
@@ -70,7 +70,7 @@ func (f *fault) to(verb, what string) *trouble.Error {
 	}
 }
 
-// denial is what an admission policy adds to its denial; RBAC and NodeRestriction add nothing. Sources: kubernetes, apiserver,
+// denial has the causes that an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
 // pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch), pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
 type denial []string
 
@@ -91,7 +91,7 @@ type worded struct {
 func (s worded) Error() string { return s.text }
 func (s worded) Unwrap() error { return s.err }
 
-// fail is the error of a call, with no secrets in any text.
+// fail returns the error of a call, without secrets.
 func (c *Client) fail(r call, f *fault, tries int) error {
 	text := f.cause.Error()
 	if tries > 1 {
@@ -106,7 +106,7 @@ func (c *Client) fail(r call, f *fault, tries int) error {
 	return f.to(r.verb, r.what)
 }
 
-// clean makes one line of printable characters out of what others say, and cuts it.
+// clean turns a foreign text into one line of printable characters, and cuts it.
 func clean(s string, limit int) string {
 	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -120,26 +120,26 @@ func clean(s string, limit int) string {
 	return s
 }
 
-// plugin is a program that gives credentials, as EKS and GKE have kubelet use:
+// plugin is a program that returns credentials, as kubelet uses it on EKS and GKE:
 // https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
 type plugin struct {
 	version string // of client.authentication.k8s.io
 	argv    []string
 	env     []string
 	hint    string // how to install it
-	cluster bool   // it wants to know the cluster
+	cluster bool   // it needs the cluster as input
 }
 
-// credential is what a plugin gave.
+// credential is a plugin's answer.
 type credential struct {
 	token   string
 	cert    *tls.Certificate
-	expires time.Time // zero: when we end
+	expires time.Time // zero: valid until this process ends
 }
 
 const execGroup = "client.authentication.k8s.io/"
 
-// plugin checks what a kubeconfig says of one. A command with a slash is relative to the kubeconfig.
+// plugin checks a kubeconfig's settings of a plugin. A command with a slash is relative to the kubeconfig.
 func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 	p := &plugin{version: s.APIVersion, hint: clean(s.InstallHint, 300), cluster: s.ClusterInfo}
 	switch {
@@ -148,7 +148,7 @@ func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 	case s.APIVersion != execGroup+"v1" && s.APIVersion != execGroup+"v1beta1":
 		return nil, fmt.Errorf("its exec has apiVersion %q, and %sv1 and v1beta1 are known", clean(s.APIVersion, 60), execGroup)
 	case s.Mode == "Always":
-		return nil, errors.New("its exec wants to ask a person (interactiveMode: Always)")
+		return nil, errors.New("its exec needs an interactive terminal (interactiveMode: Always)")
 	}
 	if strings.Contains(s.Command, "/") {
 		s.Command = at(s.Command)
@@ -163,7 +163,7 @@ func (s execSetting) plugin(at func(string) string) (*plugin, error) {
 	return p, nil
 }
 
-// ask returns what the plugin gives, and asks it again shortly before that runs out.
+// ask returns the plugin's credential, and asks it again shortly before that expires.
 func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	l.mu.Lock()
 	got := l.got
@@ -193,22 +193,22 @@ func (l *login) ask(ctx context.Context) (*credential, *fault) {
 	return got, nil
 }
 
-// signed is a token of EKS that the plugin would make by the machine's role: gpuadm makes it by itself, which takes milliseconds where
-// Python's aws takes a second of the machine's time. nil where the plugin would do, or might do, something else.
+// signed returns the EKS token that the plugin would make for the machine's role: gpuadm makes it in milliseconds, and Python's
+// aws takes a second of CPU time. nil if the plugin would, or might, do something else.
 func (l *login) signed(ctx context.Context) (*credential, error) {
 	p := l.exec
 	cluster, region := p.eks()
 	if cluster == "" || len(p.env) > 0 || instance.Detect(l.view).Name != "aws" {
 		return nil, nil
 	}
-	if _, err := l.view.Stat("/root/.aws"); !host.NotExist(err) { // keys, a profile or a role of another: the program takes those first
+	if _, err := l.view.Stat("/root/.aws"); !host.NotExist(err) { // keys, a profile or another role, which the program prefers
 		return nil, nil
 	}
 	token, expires, err := instance.Token(ctx, l.view, cluster, region)
 	return &credential{token: token, expires: expires}, err
 }
 
-// eks is the cluster and the region of a plugin that makes tokens for EKS, as EKS's own images call one; "" for any other.
+// eks returns the cluster and the region if the plugin makes tokens for EKS and is called as EKS's own images call it; else "".
 // Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before its pull 2645,
 // templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli, awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
 func (p *plugin) eks() (cluster, region string) {
@@ -220,7 +220,7 @@ func (p *plugin) eks() (cluster, region string) {
 	return "", ""
 }
 
-// forget has the plugin asked again; false where that would change nothing.
+// forget makes the next request ask the plugin again; false if that would change nothing.
 func (l *login) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +229,7 @@ func (l *login) forget() bool {
 	return had
 }
 
-// execInfo tells the plugin which form of answer is wanted, and of which cluster if it is to know.
+// execInfo returns the plugin's input: the wanted form of the answer and, if the plugin needs it, the cluster.
 func (l *login) execInfo() string {
 	spec := map[string]any{"interactive": false}
 	if l.exec.cluster {
@@ -242,7 +242,7 @@ func (l *login) execInfo() string {
 	return "KUBERNETES_EXEC_INFO=" + string(info)
 }
 
-// read reads a plugin's answer. Its errors repeat nothing of it.
+// read reads a plugin's answer. Its errors quote nothing of it.
 func (p *plugin) read(out []byte) (*credential, error) {
 	var answer struct {
 		APIVersion, Kind string

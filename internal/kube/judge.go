@@ -25,7 +25,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault 
 	if t.status == 0 {
 		return c.judgeLine(ctx, err)
 	}
-	after, _ := strconv.Atoi(t.header.Get("Retry-After")) // an API server writes seconds, and no date
+	after, _ := strconv.Atoi(t.header.Get("Retry-After")) // an API server writes seconds, never a date
 	e := &fault{why: Refused, status: t.status, after: time.Duration(min(max(after, 0), 1<<20)) * time.Second}
 	message, causes := words(t.body)
 	e.denial = causes
@@ -41,7 +41,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault 
 		e.why = Conflict
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.why, e.retry = Busy, true
-		for _, cause := range causes { // of an eviction: the budget that does not let it
+		for _, cause := range causes { // of an eviction: the disruption budget that forbids it
 			e.because = append(e.because, clean(cause, 300))
 		}
 	}
@@ -57,10 +57,10 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *fault 
 	return e
 }
 
-// words returns what a server said, and whether that was only the general sentence for its status.
+// words returns the message and the causes in a server's answer; without a Status, the general text for the HTTP status.
 func words(body []byte) (message string, causes []string) {
 	var r refusal
-	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer in the server's place
+	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer may have answered
 		return cmp.Or(clean(string(body), 300), "nothing"), nil
 	}
 	if r.Details != nil {
@@ -114,13 +114,13 @@ func (c *Client) forbidden(e *fault, r call, message string) {
 	}
 }
 
-// judgeLine says why there was no answer.
+// judgeLine says why a request got no answer.
 func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 	if later := (host.Later{}); errors.As(err, &later) {
 		return &fault{why: Unreachable, cause: err}
 	}
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-		err = wrapped.Err // what it adds is the URL
+		err = wrapped.Err // url.Error only adds the URL
 	}
 	if err == nil {
 		err = errors.New("no answer")
@@ -146,7 +146,7 @@ func (c *Client) judgeLine(ctx context.Context, err error) *fault {
 	return e
 }
 
-// untrusted says whose certificate is not trusted and whose would be; nil if it is not that.
+// untrusted names the certificate that is not trusted and the trusted authorities; nil for another error.
 func (c *Client) untrusted(err error) *fault {
 	e := &fault{why: Untrusted}
 	verify, invalid, name := (*tls.CertificateVerificationError)(nil), x509.CertificateInvalidError{}, x509.HostnameError{}

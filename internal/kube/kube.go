@@ -2,8 +2,8 @@
 
 // Package kube asks a Kubernetes API server about one node, and changes that node's object there.
 //
-// It knows the few requests that matter (get the Node, patch it, set a condition, leave an Event, list its pods) and says in
-// plain words why one failed. All goes through internal/host: who only looks cannot change the cluster either.
+// It makes the few requests that gpuadm needs (get the Node, patch it, set a condition, create an Event, list its pods) and says in
+// plain words why one failed. All requests go through internal/host: code that may only look cannot change the cluster either.
 package kube
 
 import (
@@ -24,15 +24,15 @@ func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet}, name)
 }
 
-// CachedNode returns the Node object as the API server's cache has it, a moment late at most, and costs etcd nothing. It is for those who
-// ask again and again; kubelet reads its own Node so. Sources: kubernetes, pkg/kubelet/kubelet_node_status.go (tryUpdateNodeStatus);
+// CachedNode returns the Node object from the API server's cache, which may be a moment late and costs etcd nothing. It is for callers
+// that poll; kubelet reads its own Node in this way. Sources: kubernetes, pkg/kubelet/kubelet_node_status.go (tryUpdateNodeStatus);
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list (resourceVersion="0").
 func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: url.Values{"resourceVersion": {"0"}}}, name)
 }
 
-// Patch is a strategic merge patch: what it sets to nil goes, conditions are replaced by their type, and other lists as a whole. With a
-// resourceVersion in its metadata it holds for that version alone: it is a Conflict once another client has changed the Node.
+// Patch is a strategic merge patch: a field that it sets to nil is removed, conditions are merged by type, and other lists are replaced as a
+// whole. With a resourceVersion in its metadata it applies to that version only: it gets a Conflict if another client has changed the Node.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply
 type Patch map[string]any
 
@@ -46,16 +46,16 @@ func (c *Client) patch(ctx context.Context, r call, name string, p Patch) (*Node
 	return c.node(ctx, r, name)
 }
 
-// TryLabel asks what would be answered if a label of the Node were set, and changes nothing: admission judges a dry run as the change
-// itself. Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+// TryLabel sets a label of the Node in a dry run, which changes nothing: admission judges a dry run like the change itself.
+// Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
 	_, err := c.patch(ctx, call{verb: "try to label", query: url.Values{"dryRun": {"All"}}}, name, Patch{"metadata": Patch{"labels": Patch{key: value}}})
 	return err
 }
 
-// PatchStatus is PatchNode for what the status of a Node and its metadata have: the API server keeps the spec as it is. Kubelet changes
-// labels and annotations with its status, too. Sources: kubernetes, pkg/registry/core/node/strategy.go (nodeStatusStrategy);
-// kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
+// PatchStatus is PatchNode for the status and the metadata of a Node: the API server ignores changes to the spec. Kubelet also
+// changes labels and annotations together with its status. Sources: kubernetes, pkg/registry/core/node/strategy.go
+// (nodeStatusStrategy); kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
 func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, error) {
 	return c.patch(ctx, call{verb: "patch", sub: "status"}, name, p)
 }
@@ -63,7 +63,7 @@ func (c *Client) PatchStatus(ctx context.Context, name string, p Patch) (*Node, 
 // node makes a call about a Node.
 func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
 	r.what, r.path = "node "+name, "/api/v1/nodes/"+name
-	r.right = "get and patch nodes and nodes/status" // all that gpuadm asks of it: the server names one missing right at a time
+	r.right = "get and patch nodes and nodes/status" // all rights that gpuadm needs: the server names only one missing right at a time
 	if r.sub != "" {
 		r.what, r.path = "the "+r.sub+" of node "+name, r.path+"/"+r.sub
 	}
@@ -78,7 +78,7 @@ func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
 // maxNote is how many bytes of text an Event may carry: maxMessageLength in kubernetes pkg/apis/core/validation/events.go.
 const maxNote = 1024
 
-// Event leaves an Event about a Node.
+// Event creates an Event about a Node.
 func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	if len(ev.Message) > maxNote {
 		ev.Message = strings.ToValidUTF8(ev.Message[:maxNote-3], "") + "..."
@@ -88,8 +88,8 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	ev.InvolvedObject = Reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node} // kubectl describe node looks for this UID
 	ev.Source.Component = agent
 	ev.FirstTimestamp, ev.LastTimestamp = now.UTC().Truncate(time.Second), now.UTC().Truncate(time.Second)
-	// The name is chosen here, so that a second try after a lost answer does not leave a second Event. Clocks stop and
-	// go back: what it says is a part of it.
+	// The client chooses the name, so that a retry after a lost answer does not create a second Event. Clocks may stop or go
+	// back, so the name includes a hash of the text.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(ev.Reason + " " + ev.Message))
 	ev.Name = fmt.Sprintf("%s.%x%08x", node, now.UnixNano(), hash.Sum32())
@@ -99,15 +99,15 @@ func (c *Client) Event(ctx context.Context, node string, ev Event) error {
 	})
 }
 
-// User is the identity by which the server knows us.
+// User is the client's identity as the server sees it.
 type User struct {
 	Username string
 	Groups   []string
 	Extra    map[string][]string
 }
 
-// Node is the node of the pod that our token is bound to, by the server's own word; "" where the token says nothing of one. A
-// server before Kubernetes 1.30 writes none into tokens.
+// Node returns the node of the pod to which the token is bound, as the server reports it; "" if the token has none. A server
+// before Kubernetes 1.30 writes none into tokens.
 // Source: kubernetes/enhancements, keps/sig-auth/4193-bound-service-account-token-improvements.
 func (u User) Node() string {
 	if names := u.Extra["authentication.kubernetes.io/node-name"]; len(names) == 1 {
@@ -136,7 +136,7 @@ func Clock(ctx context.Context, v host.View, kubeconfig string) (server, here ti
 	return a.date, c.now(), nil
 }
 
-// Whoami returns the identity by which the server knows us. A server before Kubernetes 1.28 does not know the question (Missing): KEP 3325.
+// Whoami returns the client's identity as the server sees it. A server before Kubernetes 1.28 lacks that API (Missing): KEP 3325.
 func (c *Client) Whoami(ctx context.Context) (User, error) {
 	var review struct{ Status struct{ UserInfo User } }
 	err := c.do(ctx, call{
@@ -146,15 +146,15 @@ func (c *Client) Whoami(ctx context.Context) (User, error) {
 	return review.Status.UserInfo, err
 }
 
-// Pods lists the pods of a node, as the server's cache has them: version 0 costs etcd nothing, and the cache has an index by node.
+// Pods lists the pods of a node from the server's cache: version 0 costs etcd nothing, and the cache has an index by node.
 func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 	var list struct{ Items []Pod }
 	err := c.do(ctx, ofNode(call{what: "the pods of node " + node, right: "list pods", path: "/api/v1/pods", into: &list}, node))
 	return list.Items, err
 }
 
-// Evict has a pod end as its PodDisruptionBudgets let it. While they do not, it is Busy, and Because says which budget; a pod that is gone is
-// Missing, and one that another of its name has replaced is a Conflict. A pod with two budgets gets a Status that says 500.
+// Evict evicts a pod if its PodDisruptionBudgets allow it. If they do not, the error is Busy, and Because names the budget; it is Missing if the pod
+// is gone, and a Conflict if another pod of that name has replaced it. For a pod with two budgets the server answers with a Status of 500.
 // Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/; kubernetes, pkg/registry/core/pod/storage/eviction.go.
 func (c *Client) Evict(ctx context.Context, p Pod) error {
 	var made struct{ Status, Message string }
@@ -172,7 +172,7 @@ func (c *Client) Evict(ctx context.Context, p Pod) error {
 	return c.fail(r, &fault{why: Busy, cause: fmt.Errorf("the API server says: %s", made.Message)}, 0)
 }
 
-// ofNode is a call that lists what a node has, as the server's cache knows it.
+// ofNode returns a call that lists a node's objects from the server's cache.
 func ofNode(r call, node string) call {
 	r.verb, r.method, r.names = "list", http.MethodGet, []string{node}
 	r.query = url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}}
@@ -186,7 +186,7 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return is.GitVersion, err
 }
 
-// slice is what counts of a ResourceSlice. The versions differ in how a device is described, not in this.
+// slice has the fields of a ResourceSlice that gpuadm reads. The API versions differ only in the description of devices.
 type slice struct {
 	Spec struct {
 		Driver string
@@ -200,7 +200,7 @@ type slice struct {
 }
 
 // Slices counts the devices that DRA drivers offer on a node: driver name to devices of complete pools, 0 for a driver whose
-// pools are not complete yet. nil where the server has no such API. (v1 is in Kubernetes 1.34 and later, the others from 1.32.)
+// pools are not complete yet. nil if the server has no such API. (v1 is in Kubernetes 1.34 and later, the others from 1.32.)
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
 	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
 		var list struct{ Items []slice }
@@ -215,7 +215,7 @@ func (c *Client) Slices(ctx context.Context, node string) (devices map[string]in
 	return nil, nil
 }
 
-// count counts the devices of complete pools: those of which all slices of the newest generation are there.
+// count counts the devices of complete pools: pools with all slices of the newest generation.
 func count(slices []slice) map[string]int {
 	type key struct{ driver, pool string }
 	type pool struct{ generation, slices, of, devices int64 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// kubeconfig is what we need of one: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
-// The errors of clientcmd's own loader repeat the file's content.
+// kubeconfig has the fields that gpuadm reads: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
+// gpuadm does not use clientcmd's loader, whose errors quote the file's content.
 type kubeconfig struct {
 	Current  string         `yaml:"current-context"`
 	Contexts []contextEntry `yaml:"contexts"`
@@ -111,7 +111,7 @@ func ofKubeconfig(v host.View, name string, judged bool) (setting, error) {
 	return s, nil
 }
 
-// files are the files that a kubeconfig names, an exec plugin's program included.
+// files returns the files that a kubeconfig names, an exec plugin's program included.
 func (s setting) files() (names []string) {
 	all := []string{s.caFile, s.login.certFile, s.login.keyFile, s.login.tokenFile}
 	if s.login.exec != nil {
@@ -125,7 +125,7 @@ func (s setting) files() (names []string) {
 	return names
 }
 
-// parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. Pure. Errors repeat no values but names.
+// parse reads a kubeconfig's text; names of files are relative to the kubeconfig's folder. It is pure. Its errors quote names, and no other values.
 func parse(text []byte, folder string) (s setting, err error) {
 	var k kubeconfig
 	if len(text) > maxSmall {
@@ -192,7 +192,7 @@ func (k kubeconfig) current() (cl cluster, u user, err error) {
 	return cl, k.Users[i].User, nil
 }
 
-// unpacked is what a key has in base64; nil for "".
+// unpacked decodes a key's base64; nil for "".
 func unpacked(key, text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -204,7 +204,7 @@ func unpacked(key, text string) ([]byte, error) {
 	return data, nil
 }
 
-// setting is what a cluster says.
+// setting returns the settings of a cluster.
 func (cl cluster) setting() (s setting, err error) {
 	switch {
 	case cl.Blind:
@@ -222,13 +222,13 @@ func (cl cluster) setting() (s setting, err error) {
 	return s, nil
 }
 
-// login is what a user says. at finds files.
+// login returns the credentials of a user. at resolves names of files.
 func (u user) login(at func(string) string) (*login, error) {
 	l := &login{}
 	var err error
 	switch {
 	case u.Username != "" || u.Password != "":
-		return nil, errors.New("it has a user name and a password, which Kubernetes has not taken since 1.19")
+		return nil, errors.New("it has a user name and a password, which Kubernetes has not accepted since 1.19")
 	case u.AuthProvider != nil:
 		return nil, errors.New("it has an auth-provider, which Kubernetes has not known since 1.26: use exec instead")
 	case u.As != "":

@@ -100,7 +100,7 @@ func TestUnusable(t *testing.T) {
 		"cert no base64":    {user(`{client-certificate-data: '%` + planted + `'}`), Broken, "not base64"},
 		"exec, no command":  {user(`{exec: {apiVersion: client.authentication.k8s.io/v1}}`), Broken, "no command"},
 		"exec, old":         {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1alpha1}}`), Broken, "v1alpha1"},
-		"exec, asks":        {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}}`), Broken, "ask a person"},
+		"exec, asks":        {user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}}`), Broken, "interactive terminal"},
 		"exec, env": {
 			user(`{exec: {command: x, apiVersion: client.authentication.k8s.io/v1, env: [{name: 'a=b', value: ` + planted + `}]}}`), Broken, "env entry",
 		},

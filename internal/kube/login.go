@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// login is what we show to the server. Files are read again for each request: kubelet and Kubernetes rotate them.
+// login has the credentials that gpuadm sends to the server. It reads files again for each request: kubelet and Kubernetes rotate them.
 type login struct {
 	view  host.View
 	about string // in words, for errors
@@ -36,12 +36,12 @@ type login struct {
 	roots        []byte
 
 	mu   sync.Mutex
-	got  *credential // what the plugin gave
-	last string      // the token last shown, to keep it out of texts
+	got  *credential // the plugin's last answer
+	last string      // the token last sent, to keep it out of messages
 }
 
-// show returns the bearer token for one request, "" for none, and fails where what we have cannot work: the server would only
-// say "unauthorized" to a certificate that has run out.
+// show returns the bearer token for one request, "" for none. It fails for credentials that cannot work: to an expired
+// certificate the server would only answer "unauthorized".
 func (l *login) show(ctx context.Context) (token string, err *fault) {
 	switch {
 	case l.exec != nil && l.certFile == "" && l.token == "" && l.tokenFile == "":
@@ -83,7 +83,7 @@ func (l *login) show(ctx context.Context) (token string, err *fault) {
 	return token, l.valid(cert.Leaf, l.about)
 }
 
-// certificate is host.Web's Cert: asked at each handshake.
+// certificate is host.Web's Cert, called at each handshake.
 func (l *login) certificate() (*tls.Certificate, error) {
 	l.mu.Lock()
 	got := l.got
@@ -122,7 +122,7 @@ func (l *login) pair() (*tls.Certificate, *fault) {
 	return pair, nil
 }
 
-// keyPair is tls.X509KeyPair with the leaf always parsed and an error that repeats nothing.
+// keyPair is tls.X509KeyPair with a parsed leaf, and an error that quotes nothing.
 func keyPair(cert, key []byte) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err == nil && pair.Leaf == nil {
@@ -193,7 +193,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d minutes", int(d.Minutes()))
 }
 
-// user is who we are by our certificate, "" where only the server knows.
+// user returns the user in the certificate, "" if only the server knows the user.
 func (l *login) user() string {
 	if l.certFile == "" {
 		return ""
@@ -204,7 +204,7 @@ func (l *login) user() string {
 	return ""
 }
 
-// hide takes our token out of a text, wherever it comes from.
+// hide removes the token from a text.
 func (l *login) hide(s string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

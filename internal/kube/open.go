@@ -23,21 +23,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 )
 
-// agent is how we call ourselves to the server.
+// agent is the User-Agent of requests.
 const agent = "gpuadm"
 
 // From says where a client's server and credentials come from. One of Kubeconfig and Pod is set.
 type From struct {
 	Kubeconfig string   // a kubeconfig on the machine: kubelet's own, most often
 	Pod        bool     // the ServiceAccount of the pod that we run in
-	Judged     bool     // an operator names the kubeconfig: the files that it names are judged by their owners
+	Judged     bool     // an operator names the kubeconfig: gpuadm checks the owners of the files that it names
 	Via        host.Via // proxies, and certificates to trust where the kubeconfig names none
 }
 
-// Client speaks to one API server as one user.
+// Client talks to one API server as one user.
 type Client struct {
 	server string
-	trusts string // whose certificates, in words
+	trusts string // the trusted authorities, in words
 	login  *login
 	base   *url.URL
 	http   *http.Client
@@ -49,7 +49,7 @@ type Client struct {
 	limit  time.Duration  // for one try
 }
 
-// WithToken makes a client that looks, with a bearer token in memory: for a try before a join.
+// WithToken returns a client for reading, with a bearer token in memory: for a test before a join.
 func WithToken(v host.View, server string, roots []byte, token string, via host.Via) (*Client, error) {
 	l := &login{view: v, token: token, about: "the token that was given"}
 	return start(v, v.AskWeb, setting{server: server, roots: roots, via: via, login: l})
@@ -58,17 +58,17 @@ func WithToken(v host.View, server string, roots []byte, token string, via host.
 // web is View.AskWeb or Host.DoWeb.
 type web func(host.Web) (http.RoundTripper, error)
 
-// setting is all that a client is made of.
+// setting has all inputs of a client.
 type setting struct {
-	from   string // where this was read, for errors; "" if it was given
+	from   string // the file that it was read from, for errors; "" if there is none
 	server string
 	roots  []byte // PEM
-	caFile string // where a kubeconfig has them, if not in itself
+	caFile string // the file with them, if the kubeconfig does not contain them
 	via    host.Via
 	login  *login
 }
 
-// settingOf reads where a client's server and credentials come from.
+// settingOf reads the server and the credentials of a client.
 func settingOf(v host.View, from From) (s setting, err error) {
 	if from.Pod {
 		s, err = ofPod(v)
@@ -116,10 +116,10 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	}, nil
 }
 
-// stay follows no redirect: an API server sends none, and the token is for it alone.
+// stay follows no redirect: an API server sends none, and no other server may get the token.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// serverURL checks a server's address. Its text may hold a password, so no error repeats it.
+// serverURL checks a server's address. The text may contain a password, so no error quotes it.
 func serverURL(server string) (*url.URL, error) {
 	u, err := url.Parse(server)
 	switch {
@@ -142,7 +142,7 @@ func loopback(name string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// authorities names whose certificates a PEM text holds.
+// authorities names the subjects of the certificates in a PEM text.
 func authorities(text []byte) (names []string, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && len(names) < 4 {
@@ -157,9 +157,9 @@ func authorities(text []byte) (names []string, err error) {
 
 const podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// ofPod finds what Kubernetes gives to each pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+// ofPod reads the server and the credentials that Kubernetes gives to each pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 func ofPod(v host.View) (s setting, err error) {
-	env, err := v.ReadFile("/proc/self/environ") // our own, as the machine shows it: a simulated one has another
+	env, err := v.ReadFile("/proc/self/environ") // this process's own; a simulated machine has another
 	are := map[string]string{}
 	for line := range strings.SplitSeq(string(env), "\x00") {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -182,10 +182,10 @@ func ofPod(v host.View) (s setting, err error) {
 	return s, nil
 }
 
-// maxSmall is the size in bytes above which a kubeconfig, a certificate or a token is none.
+// maxSmall is the largest size in bytes of a kubeconfig, a certificate or a token.
 const maxSmall = 1 << 20
 
-// small reads a file that cannot be big.
+// small reads a file of at most maxSmall bytes.
 func small(v host.View, name string) ([]byte, error) {
 	if i, err := v.Stat(name); err == nil && i.Size > maxSmall {
 		return nil, fmt.Errorf("cannot read %s: it is larger than %d MiB", name, maxSmall>>20)
@@ -193,26 +193,26 @@ func small(v host.View, name string) ([]byte, error) {
 	return v.ReadFile(name)
 }
 
-// Clients are those of one run on one machine. They are made once for each kubeconfig and kept while it says the same: a
-// pool of thousands of nodes that come up together then costs the API server one TLS handshake for each client, not for each
-// request, and an exec plugin is run once. The zero Clients is ready for use.
+// Clients are the clients of one run on one machine. There is one for each kubeconfig, kept while the kubeconfig is unchanged:
+// when thousands of nodes start together, the API server makes one TLS handshake for each client, not for each request, and an
+// exec plugin runs once. The zero Clients is ready for use.
 type Clients struct {
 	mu   sync.Mutex
 	made map[string]kept
 }
 
-// kept is a client, and the mark of what it was made of.
+// kept is a client, and the mark of its settings.
 type kept struct {
 	client *Client
 	mark   [sha256.Size]byte
 }
 
-// Ask is a client that only looks.
+// Ask returns a client that only reads.
 func (c *Clients) Ask(v host.View, from From) (*Client, error) {
 	return c.client("ask", v, v.AskWeb, from)
 }
 
-// Do is a client that may change what is in the cluster.
+// Do returns a client that may change objects of the cluster.
 func (c *Clients) Do(h host.Host, from From) (*Client, error) {
 	return c.client("do", h, h.DoWeb, from)
 }
@@ -248,8 +248,8 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 	return made, nil
 }
 
-// mark tells settings apart, by all that a connection or a credential depends on. There is none while a certificate, its own or those
-// that it trusts, cannot be read.
+// mark identifies settings by all inputs of a connection or a credential. There is none while a certificate, the client's own
+// or a trusted one, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	l, trusted, pair := s.login, []byte(nil), new(tls.Certificate)
 	if s.roots == nil && s.via.CAFile != "" { // the CA file may change under the same name
@@ -258,7 +258,7 @@ func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 			return mark, false
 		}
 	}
-	if l.certFile != "" { // kubelet changes what it links to
+	if l.certFile != "" { // it is a link whose target kubelet changes
 		var bad *fault
 		if pair, bad = l.pair(); bad != nil {
 			return mark, false

@@ -18,35 +18,35 @@ import (
 
 const (
 	patience = 30 * time.Second // for all tries of one request together
-	oneTry   = 12 * time.Second // for one: a server that is silent may have a neighbour that is not
+	oneTry   = 12 * time.Second // for one try: the next may reach another server that answers
 	firstNap = 250 * time.Millisecond
 	longNap  = 8 * time.Second
 )
 
-// call is one request and where its answer goes.
+// call is one request and the target of its answer.
 type call struct {
 	verb, what string // for errors: get, "node x"
-	right      string // that RBAC must give for it, for errors: "list pods"
+	right      string // that the request needs by RBAC, for errors: "list pods"
 	method     string
 	path, sub  string
 	query      url.Values
 	names      []string // of objects, in the path
 	form       string   // of the body; "" is application/json
-	send       any      // what is sent as JSON
-	again      bool     // "it is there already" on a second try means that the first one went well
+	send       any      // sent as JSON
+	again      bool     // "already exists" on a retry means that the first try succeeded
 
-	into any // what its JSON is decoded into
+	into any // the target of its JSON
 }
 
 type patienceKey struct{}
 
-// Within bounds the time that all tries of one request may take together, where half a minute is too long; with 0 there is one try.
+// Within limits the time for all tries of one request, for callers to which half a minute is too long; with 0 there is one try.
 func Within(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, d)
 }
 
-// do makes a request, and again where that may help: the server is busy, or the line was cut.
-// A Conflict is not tried again: the object has changed, and only the caller knows whether it still wants the same.
+// do makes a request, and retries it if the server is busy or the connection broke. It does not retry a Conflict: the object
+// has changed, and only the caller knows whether it still wants the same change.
 func (c *Client) do(ctx context.Context, r call) error {
 	body, err := r.body()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 	began, asked := c.clock(), false
 	for try := 0; ; try++ {
 		one := c.limit
-		if left := limit - c.clock().Sub(began); try > 0 { // the last try has what is left
+		if left := limit - c.clock().Sub(began); try > 0 { // the last try gets the remaining time
 			one = min(one, left)
 		}
 		e := c.try(ctx, r, body, one)
@@ -69,7 +69,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 		case e.status == http.StatusConflict && r.again && try > 0:
 			return nil
 		case e.status == http.StatusUnauthorized && !asked && c.login.forget():
-			asked = true // the plugin's credentials may have run out early: it is asked once more
+			asked = true // the plugin's credentials may have expired early: ask it once more
 			continue
 		case !e.retry || ctx.Err() != nil:
 			return c.fail(r, e, 0)
@@ -84,7 +84,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 }
 
-// body is what a call sends, where its names can be those of objects: nothing else may come into URLs.
+// body returns the body of a call. It refuses names that no object can have: no other text may get into URLs.
 func (r call) body() (text []byte, err error) {
 	for _, name := range r.names {
 		ok := name != "" && len(name) <= 253 && !strings.Contains(name, "..") && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
@@ -101,7 +101,7 @@ func (r call) body() (text []byte, err error) {
 	return text, nil
 }
 
-// nap is how long to wait after a try: what the server says, or longer each time; never the same on two machines that failed together.
+// nap returns the pause after a try: as long as the server asks, else a growing time; with jitter, since many machines may fail together.
 func (c *Client) nap(try int, after time.Duration) time.Duration {
 	nap := min(longNap, firstNap<<min(try, 10))
 	nap = nap/2 + time.Duration(c.jitter()*float64(nap)/2)
@@ -111,7 +111,7 @@ func (c *Client) nap(try int, after time.Duration) time.Duration {
 	return nap
 }
 
-// try makes a request once, within so long.
+// try makes a request once, within limit.
 func (c *Client) try(ctx context.Context, r call, body []byte, limit time.Duration) *fault {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errSilent)
 	defer stop()
@@ -131,7 +131,7 @@ func (c *Client) try(ctx context.Context, r call, body []byte, limit time.Durati
 	return nil
 }
 
-// answer is what the server said to one try. Its status is 0 where it said nothing.
+// answer is the server's answer to one try. Its status is 0 if there was none.
 type answer struct {
 	status int
 	header http.Header
@@ -175,7 +175,7 @@ func (c *Client) send(ctx context.Context, r call, sent []byte, token string) (a
 	return a, nil
 }
 
-// maxAnswer is the size in bytes above which an answer is refused: 250 pods of a node are far below.
+// maxAnswer is the largest size of an answer in bytes: the 250 pods of a node take far less.
 const maxAnswer = 16 << 20
 
 var errLarge = fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)

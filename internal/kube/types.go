@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The parts of Kubernetes' objects that gpuadm reads or writes, under their names in the API. k8s.io/api and client-go have all of
-// them, and make the binary a quarter larger; a decoder passes over fields that are not named here, and patches send no others.
+// The parts of Kubernetes' objects that gpuadm reads or writes, under their names in the API. k8s.io/api and client-go would
+// make the binary a quarter larger. Decoding ignores fields that are not named here, and patches send no others.
 // Source: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/, and its pages event-v1 and pod-v1.
 
 // Meta is an object's metadata.
@@ -57,11 +57,11 @@ type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
-	// TimeAdded is the taint manager's, of a NoExecute taint. A patch replaces the whole list, so it is kept as it was read.
+	// The taint manager sets TimeAdded of a NoExecute taint. A patch replaces the whole list, so gpuadm sends it back unchanged.
 	TimeAdded string `json:"timeAdded,omitempty"`
 }
 
-// String is the taint as kubectl writes it: KEY=VALUE:EFFECT.
+// String returns the taint as kubectl writes it: KEY=VALUE:EFFECT.
 func (t Taint) String() string {
 	if t.Value == "" {
 		return t.Key + ":" + t.Effect
@@ -69,7 +69,7 @@ func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// Condition is one of a Node's. A condition is identified by its type.
+// Condition is a condition of a Node, identified by its type.
 type Condition struct {
 	Type               string    `json:"type"`
 	Status             string    `json:"status"` // True, False, Unknown
@@ -86,10 +86,10 @@ const (
 	Unknown = "Unknown"
 )
 
-// Quantity is an amount as the API spells it: "8", "1k", "126Gi".
+// Quantity is an amount as the API writes it: "8", "1k", "126Gi".
 type Quantity string
 
-// Count is the amount of whole devices; 0 for what is none. The API server spells 1000 "1k".
+// Count returns the number of whole devices; 0 if the text is no number. The API server writes 1000 as "1k".
 // Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 func (q Quantity) Count() int64 {
 	digits, thousands := strings.CutSuffix(string(q), "k")
@@ -103,7 +103,7 @@ func (q Quantity) Count() int64 {
 	return n
 }
 
-// Event says what happened to an object.
+// Event describes what happened to an object.
 type Event struct {
 	Kind           string `json:"kind"`
 	APIVersion     string `json:"apiVersion"`
@@ -140,8 +140,8 @@ type Pod struct {
 	} `json:"status"`
 }
 
-// Drained says whether kubectl drain ends a pod: none of a DaemonSet, which would make it again at once, none that kubelet has of a file,
-// and none that has ended. Sources: kubernetes, staging/src/k8s.io/kubectl/pkg/drain/filters.go;
+// Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at once, not a static pod, and
+// not a pod that has ended. Sources: kubernetes, staging/src/k8s.io/kubectl/pkg/drain/filters.go;
 // https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/.
 func (p Pod) Drained() bool {
 	_, mirror := p.Annotations["kubernetes.io/config.mirror"]
@@ -149,7 +149,7 @@ func (p Pod) Drained() bool {
 	return !mirror && !ofDaemonSet && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed"
 }
 
-// refusal is what the API server answers instead of an object: a Status.
+// refusal is a Status, which the API server returns instead of an object.
 type refusal struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
