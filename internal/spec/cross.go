@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Checks of what several keys say together, over all files. A key that is wrong by itself is not judged again.
+// Checks of several keys together, over all files. They skip a key whose own check has failed.
 
-// ok says whether none of the keys is wrong by itself.
+// ok says whether the own check of each key has passed.
 func (d *decoder) ok(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return d.places[k].bad })
 }
@@ -24,7 +24,7 @@ func (d *decoder) blame(key, fix, format string, args ...any) {
 	}
 }
 
-// A crossRule refuses what two sections must not say together. The pairs that have none do not depend on each other: a test has them all.
+// A crossRule refuses a combination of two sections. Pairs of sections without a rule do not depend on each other: a test lists all pairs.
 type crossRule struct {
 	a, b  string
 	check func(*decoder, Spec)
@@ -54,7 +54,7 @@ func (d *decoder) cross() {
 	}
 }
 
-// repo: a key without a fingerprint to compare with is no protection.
+// repo requires a fingerprint: a key without one is no protection.
 func (d *decoder) repo(section string, r Repo) {
 	section += ".repo"
 	keys := []string{section + ".url", section + ".key", section + ".fingerprint"}
@@ -75,7 +75,7 @@ func (d *decoder) repo(section string, r Repo) {
 	}
 }
 
-// runfile: a script that runs as root is compared with its digest first, and is of one version.
+// runfile requires a digest, since the script runs as root, and an exact version.
 func (d *decoder) runfile(v Driver) {
 	const source, url, sum = "driver.source", "driver.runfile.url", "driver.runfile.sha256"
 	if !d.ok(source, url, sum, "driver.version") {
@@ -94,7 +94,7 @@ func (d *decoder) runfile(v Driver) {
 	}
 }
 
-// imex: a list of nodes is for an IMEX that the host runs.
+// imex refuses a list of nodes without an IMEX on the host.
 func (d *decoder) imex(v Driver) {
 	if d.ok("driver.imex", "driver.imex_nodes") && v.IMEX != "host" && len(v.IMEXNodes) > 0 {
 		d.blame("driver.imex_nodes", `write imex = "host" in [driver], or take imex_nodes out`, "imex_nodes names the nodes of the host's IMEX, and the host runs none")
@@ -122,7 +122,7 @@ func (d *decoder) mig(m MIG) {
 	}
 }
 
-// migGPU checks one [[mig.gpu]] by itself.
+// migGPU checks one [[mig.gpu]] alone.
 func (d *decoder) migGPU(v *value) {
 	gpu := &d.spec.MIG.GPU[len(d.spec.MIG.GPU)-1]
 	if !gpu.Enabled && (len(gpu.Layout) > 0 || len(gpu.Placements) > 0) {
@@ -148,7 +148,7 @@ func (d *decoder) migGPU(v *value) {
 	}
 }
 
-// inject: inject = "cdi" configures no handler that could be the default, and needs CDI.
+// inject checks inject = "cdi", which configures no handler that could be the default, and needs CDI.
 func (d *decoder) inject(r Runtime) {
 	if r.Inject != "cdi" || !d.ok("runtime.inject", "runtime.set_as_default", "runtime.cdi") {
 		return
@@ -161,14 +161,15 @@ func (d *decoder) inject(r Runtime) {
 	}
 }
 
-// sharing: the device plugin takes the one or the other. Source: api/config/v1/sharing.go of https://github.com/NVIDIA/k8s-device-plugin.
+// sharing refuses mps with time_slicing, like the device plugin. Source: api/config/v1/sharing.go of
+// https://github.com/NVIDIA/k8s-device-plugin.
 func (d *decoder) sharing(s Sharing) {
 	if s.MPS > 0 && s.TimeSlicing > 0 && d.ok("sharing.mps", "sharing.time_slicing") {
 		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
 	}
 }
 
-// mps: the device plugin refuses MPS on GPUs with MIG. Sources: "With CUDA MPS" in its README;
+// mps refuses MPS on GPUs with MIG, like the device plugin. Sources: "With CUDA MPS" in its README;
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 func (d *decoder) mps(s Spec) {
 	if s.Sharing.MPS == 0 || s.Sharing.TimeSlicing > 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
@@ -180,7 +181,7 @@ func (d *decoder) mps(s Spec) {
 	}
 }
 
-// single judges the tables that are for the same GPUs: those for other models may be for other machines.
+// single checks the tables for the same GPUs together: tables for other models may be for other machines.
 func (d *decoder) single(s Spec) {
 	if !d.ok("sharing.strategy", "mig.gpu") {
 		return
@@ -199,7 +200,7 @@ func (d *decoder) single(s Spec) {
 	}
 }
 
-// kinds are the profiles of a table.
+// kinds returns the profiles of a table.
 func (g MIGGPU) kinds() []string {
 	all := slices.Sorted(maps.Keys(g.Layout))
 	for _, p := range g.Placements {
@@ -208,7 +209,7 @@ func (g MIGGPU) kinds() []string {
 	return slices.DeleteFunc(all, func(name string) bool { n, has := g.Layout[name]; return has && n == 0 })
 }
 
-// indices: the GPUs are counted from 0.
+// indices checks the indices of GPUs, which count from 0.
 func (d *decoder) indices(s Spec) {
 	for _, g := range s.MIG.GPU {
 		i := len(g.Devices.Index) - 1
@@ -221,7 +222,7 @@ func (d *decoder) indices(s Spec) {
 	}
 }
 
-// follows: a label that gpuadm set itself would name the layout.
+// follows refuses the label in [node]: gpuadm would follow a label that it sets itself.
 func (d *decoder) follows(s Spec) {
 	if _, set := s.Node.Labels[migLabel]; set && s.MIG.FollowLabel && d.ok("mig.follow_label", "node.labels."+migLabel) {
 		d.blame("node.labels."+migLabel, "take the label out, or write layout in place of follow_label in [mig]",
@@ -229,7 +230,7 @@ func (d *decoder) follows(s Spec) {
 	}
 }
 
-// migLabel names the layout that NVIDIA's MIG manager makes, and gpuadm where it takes its place.
+// migLabel names the layout for NVIDIA's MIG manager, or for gpuadm in its place.
 const migLabel = "nvidia.com/mig.config"
 
 func (d *decoder) labels(n Node) {

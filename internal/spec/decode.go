@@ -11,21 +11,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-const format = 1 // of the files we read
+const format = 1 // of the files that gpuadm reads
 
 // A place is where a file states a key.
 type place struct {
 	src *source
 	at  int
-	bad bool // the value is wrong: what depends on it is not checked
+	bad bool // the value is wrong: checks that depend on it are skipped
 }
 
-// A decoder puts trees into a Spec, row by row of the table, and notes what does not fit.
+// A decoder reads trees into a Spec by the rows of the table, and notes faults.
 type decoder struct {
 	rows   []row
 	spec   Spec
 	src    *source          // the file at hand
-	places map[string]place // by "driver.version", "node.labels.example.com/a": where the value that counts is
+	places map[string]place // by "driver.version", "node.labels.example.com/a": the place of the value that counts
 }
 
 // Defaults is the Spec of a file without sections.
@@ -72,7 +72,7 @@ func (d *decoder) file(src *source, root *value, first bool) bool {
 	default:
 		if n, _ := parseInt(f.text); n > format {
 			src.addf(f.at, "use a newer gpuadm, or write format = 1", "this gpuadm reads format %d", format)
-			return false // keys that are unknown here may be right there
+			return false // keys that this gpuadm does not know may be valid there
 		} else if n != format {
 			src.addf(f.at, "write format = 1", "this gpuadm reads format %d", format)
 		}
@@ -162,7 +162,7 @@ func (d *decoder) tables(name string, v *value) bool {
 	return true
 }
 
-// gpus reads the [[mig.gpu]] of a file. They take the place of those of earlier files.
+// gpus reads the [[mig.gpu]] of a file. They replace those of earlier files.
 func (d *decoder) gpus(v *value) {
 	d.spec.MIG.GPU = nil
 	good := d.tables("mig.gpu", v)

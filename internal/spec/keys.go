@@ -31,11 +31,11 @@ type Key struct {
 	Type    string   // one of the Type constants
 	Default string   // as written in TOML; "" where the key must be given
 	Allowed []string // the only values, where they are few
-	File    bool     // it names files of the machine
+	File    bool     // its value names files of the machine
 	Doc     string   // one line
 }
 
-// Keys are all keys of node.toml, section by section. Defaults, checks, suggestions and the manual come from here.
+// Keys returns all keys of node.toml, section by section. Defaults, checks, suggestions and the manual are made from it.
 func Keys() []Key {
 	rows := table()
 	keys := make([]Key, len(rows))
@@ -50,7 +50,7 @@ func IsSection(name string) bool {
 	return slices.ContainsFunc(Keys(), func(k Key) bool { return k.Section == name })
 }
 
-// Files are the files of the machine that a spec names: who can change one of them decides what root does here.
+// Files returns the files of the machine that a spec names: a user who can change one of them decides what root does here.
 func (s Spec) Files() (names []string) {
 	for _, r := range table() {
 		if !r.File {
@@ -68,15 +68,15 @@ func (s Spec) Files() (names []string) {
 	return names
 }
 
-// A row is a key and where its value goes.
+// A row is a key and the target of its value.
 type row struct {
 	Key
 	ref    func(*Spec) any                       // a pointer into the Spec, for arrays of tables into the last one; nil for format
-	check  func(string) (string, *trouble.Error) // of a string that is not empty or not the default; returns its canonical form
-	stated func(*Spec) *bool                     // the field that says that a file states the key, where that means more than the default; else nil
+	check  func(string) (string, *trouble.Error) // for a string that is not the default; returns its canonical form
+	stated func(*Spec) *bool                     // the field that records that a file states the key, if the key needs that; else nil
 }
 
-// table is the single place that knows the keys. It is a function, so that no caller can change it.
+// table defines all keys. It is a function, so that no caller can change it.
 func table() []row {
 	rows := make([]row, 0, 80) // a few more than there are
 	section := ""
@@ -205,12 +205,12 @@ func table() []row {
 	return rows
 }
 
-// wrong is what is wrong with a value, before it has a place, and how to fix it.
+// wrong returns a fault of a value, without a place, and its fix.
 func wrong(fix, format string, args ...any) *trouble.Error {
 	return &trouble.Error{What: fmt.Sprintf(format, args...), Try: []string{fix}}
 }
 
-// show quotes what a file says, so that a message can contain it: no control characters, no endless tails.
+// show quotes a text of a file for a message: without control characters, and shortened.
 func show(text string) string {
 	return strconv.Quote(clip(text))
 }
@@ -223,7 +223,7 @@ func clip(text string) string {
 	return string([]rune(text)[:most]) + "…"
 }
 
-// a puts the article before a type.
+// a returns a type with its article.
 func a(kind string) string {
 	switch kind {
 	case TypeInt:
@@ -253,7 +253,7 @@ func header(section string) string {
 	return "[" + section + "]"
 }
 
-// About is what a section of node.toml is for, in one line; "" for the top of the file.
+// About returns the purpose of a section of node.toml, in one line; "" for the top of the file.
 func About(section string) string {
 	return map[string]string{
 		"driver":             "the NVIDIA driver: its version, its source, its kernel modules and daemons",

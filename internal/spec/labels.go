@@ -13,9 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start
-// with it in --node-labels, and the NodeRestriction admission refuses it. Only another identity can set it,
-// such as the one of [node] kubeconfig.
+// RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start with it in
+// --node-labels, and the NodeRestriction admission refuses it. Only another identity can set it, such as that of [node]
+// kubeconfig.
 //
 // Source: kubernetes, pkg/kubelet/apis/well_known_labels.go (staging: k8s.io/kubelet/pkg/apis).
 func RestrictedLabel(key string) bool {
@@ -35,13 +35,13 @@ func RestrictedLabel(key string) bool {
 	}, key)
 }
 
-// Labels are many, and compiling an expression for each costs more than reading the file.
+// There are many labels, and a compilation for each would cost more than reading the file.
 var (
 	labelName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$`) })
 	dnsLabel  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`) })
 )
 
-// IsLabelKey says whether Kubernetes takes a text as the key of a label or a taint.
+// IsLabelKey says whether Kubernetes accepts a text as the key of a label or a taint.
 // Source: kubernetes, staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go.
 func IsLabelKey(key string) bool {
 	prefix, name, found := strings.Cut(key, "/")
@@ -51,7 +51,7 @@ func IsLabelKey(key string) bool {
 	return name != "" && IsLabelValue(name) && domain(prefix)
 }
 
-// IsLabelValue says whether Kubernetes takes a text as the value of a label or a taint.
+// IsLabelValue says whether Kubernetes accepts a text as the value of a label or a taint.
 func IsLabelValue(value string) bool {
 	return value == "" || len(value) <= 63 && labelName().MatchString(value)
 }
@@ -73,7 +73,7 @@ func checkLabelKey(key string) *trouble.Error {
 		"Kubernetes refuses the key %s", show(key))
 }
 
-// checkLabelValue checks the value of a label or a taint. It does not repeat it.
+// checkLabelValue checks the value of a label or a taint. Its error does not quote the value.
 func checkLabelValue(key, value string) *trouble.Error {
 	if IsLabelValue(value) {
 		return nil
@@ -94,7 +94,7 @@ func effects() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoE
 // parseTaint reads "key=value:Effect" or "key:Effect".
 func parseTaint(text string) (Taint, *trouble.Error) {
 	const form = `write it as "key=value:NoSchedule"`
-	if strings.ContainsAny(text, "@") || strings.Contains(text, "://") { // a URL is repeated nowhere, not in parts either
+	if strings.ContainsAny(text, "@") || strings.Contains(text, "://") { // no message quotes a URL or a part of it
 		return Taint{}, wrong(form, "this is no taint")
 	}
 	front, effect, found := strings.Cut(text, ":")
@@ -119,8 +119,8 @@ func parseTaint(text string) (Taint, *trouble.Error) {
 	return t, nil
 }
 
-// taints merges the taints of a file into those of earlier ones. A taint is the same if its key and its effect are.
-// As with kubectl, "key:Effect-" removes one and "key-" all of that key; "key:Effect" and "key=:Effect" are a taint
+// taints merges the taints of a file into those of earlier ones. Two taints with the same key and effect are the same taint. As
+// with kubectl, "key:Effect-" removes one taint and "key-" all with that key; "key:Effect" and "key=:Effect" mean a taint
 // without a value.
 func (d *decoder) taints(r row, v *value, to *[]Taint) {
 	if !d.is(r, v, listKind) {
@@ -173,7 +173,7 @@ func checkStartupTaint(v string) (string, *trouble.Error) {
 
 // The checks of [join].
 
-// checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
+// checkCluster checks the name, which is part of signed requests. Source: CreateCluster in Amazon EKS's API reference.
 func checkCluster(v string) (string, *trouble.Error) {
 	switch {
 	case v == "":
@@ -189,7 +189,7 @@ func checkCluster(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
-// checkRegion checks the form only, since AWS adds regions. The name becomes a part of a host's name.
+// checkRegion checks the form only, since AWS adds regions. The name becomes part of a host name.
 func checkRegion(v string) (string, *trouble.Error) {
 	parts := strings.Split(v, "-")
 	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
@@ -209,7 +209,7 @@ func checkRegion(v string) (string, *trouble.Error) {
 	return v, wrong(fix, "%s is no region", show(v))
 }
 
-// checkNetwork takes a network as kube-apiserver's --service-cluster-ip-range does: no bits beside the prefix.
+// checkNetwork accepts a network as kube-apiserver's --service-cluster-ip-range does: no bits after the prefix.
 func checkNetwork(v string) (string, *trouble.Error) {
 	const fix = `write it as "10.100.0.0/16"`
 	p, err := netip.ParsePrefix(v)
@@ -231,7 +231,7 @@ func checkNetwork(v string) (string, *trouble.Error) {
 	return p.String(), nil
 }
 
-// checkPeer takes an address or a name that DNS knows: NVIDIA's IMEX takes names since driver 570.158.01.
+// checkPeer accepts an address or a DNS name: NVIDIA's IMEX accepts names since driver 570.158.01.
 // Source: the feature gate IMEXDaemonsWithDNSNames in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
 func checkPeer(v string) (string, *trouble.Error) {
 	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
@@ -259,8 +259,8 @@ func checkAddress(v string) (string, *trouble.Error) {
 	return a.String(), nil
 }
 
-// checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes takes 253 characters, and the label
-// kubernetes.io/hostname, which kubelet gives the name to as well, takes 63.
+// checkNodeName allows 63 characters: ValidateNodeName in pkg/apis/core/validation of Kubernetes allows 253, but the name is
+// also the value of kubelet's label kubernetes.io/hostname.
 func checkNodeName(v string) (string, *trouble.Error) {
 	switch low := strings.ToLower(v); {
 	case len(v) > 63:
@@ -275,8 +275,8 @@ func checkNodeName(v string) (string, *trouble.Error) {
 	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
 }
 
-// join notes keys of [join] that this method does not read: their author expects an effect that they do not have. The keys for
-// EKS may stay with method none, for the one machine of many that stays out of the cluster.
+// join notes keys of [join] that the method does not read: their author expects an effect that they do not have. The keys for
+// EKS are allowed with method none, for a machine of a pool that stays out of the cluster.
 func (d *decoder) join(j Join) {
 	if !d.ok("join.method") {
 		return
@@ -285,7 +285,7 @@ func (d *decoder) join(j Join) {
 	for _, k := range []struct {
 		name string
 		set  bool
-		with []string // the methods that read it
+		with []string // the methods that read the key
 		why  string
 	}{
 		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},

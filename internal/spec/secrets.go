@@ -18,10 +18,10 @@ import (
 // mask replaces a secret.
 const mask = "***"
 
-// secretKey says whether a key is named like one that holds a secret.
+// secretKey says whether a key is named like the key of a secret.
 func secretKey(name string) bool {
 	if name == "driver.grid.token_file" {
-		return false // where a secret lies is none; what looks like one is masked by its shape
+		return false // the path of a secret is none; a secret in its place is masked by its shape
 	}
 	flat := nearest.Flatten(name)
 	words := []string{"token", "password", "passwd", "passphrase", "secret", "credential", "privatekey", "apikey", "bearer"}
@@ -29,14 +29,14 @@ func secretKey(name string) bool {
 }
 
 const (
-	// A word, and what separates a name from a value.
+	// A name and the separator before its value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
 	// A secret by its shape: the part before an @ in a URL, kubeadm's bootstrap tokens, JSON web tokens, PEM blocks of keys.
 	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY`
 )
 
-// lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in what is no TOML.
-// Each reaches to the end of the line.
+// lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in text that is no TOML. Each span ends at the end
+// of the line.
 func lexicalSecrets(data []byte, line span) []span {
 	var found []span
 	shown := data[line.start:min(line.end, line.start+(maxText+64)*utf8.UTFMax)]
@@ -52,7 +52,7 @@ func lexicalSecrets(data []byte, line span) []span {
 	return found
 }
 
-// brokenSecrets finds where secrets may begin in an expression that is not TOML. Nothing after that is shown: without a
+// brokenSecrets finds where secrets may begin in an expression that is not TOML. gpuadm shows nothing after that: without a
 // grammar the end of a secret is unknown.
 func brokenSecrets(data []byte, from int) []span {
 	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
@@ -65,7 +65,7 @@ func brokenSecrets(data []byte, from int) []span {
 	return nil
 }
 
-// scrub takes secrets out of messages by their shape.
+// scrub removes secrets from messages by their shape.
 func scrub(faults trouble.Faults) {
 	shape := regexp.MustCompile(secretShape)
 	for _, f := range faults {

@@ -10,15 +10,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Offers is what one GPU has for pods.
+// Offers has the resources of one GPU for pods.
 type Offers struct {
 	GPU   string   // "GPU 0"
 	MIG   bool     // whether it is in MIG mode
 	Kinds []string // names of its partitions: "3g.40gb", "1c.3g.40gb"
 }
 
-// Single says why the device plugin, with strategy = "single", offers none of these GPUs at all; nil if it offers them, or the strategy
-// is another one. Sources: https://github.com/NVIDIA/k8s-device-plugin at 1b826acc, internal/rm/device_map.go
+// Single says why the device plugin, with strategy = "single", offers none of these GPUs; nil if it offers them, or with
+// another strategy. Sources: https://github.com/NVIDIA/k8s-device-plugin at 1b826acc, internal/rm/device_map.go
 // (buildDeviceMapFromConfigResources, assertAllMigDevicesAreValid); https://github.com/NVIDIA/gpu-operator/issues/286.
 func (s Sharing) Single(all []Offers) *trouble.Error {
 	if s.Strategy != "single" {
@@ -60,7 +60,7 @@ func (s Sharing) Single(all []Offers) *trouble.Error {
 	return nil
 }
 
-// sameKind compares two names, of which one may be without the memory: 1g, 1g.10gb.
+// sameKind compares two names; one may lack the memory: 1g, 1g.10gb.
 func sameKind(a, b string) bool {
 	short := func(s string) string { return regexp.MustCompile(`\.\d+gb`).ReplaceAllString(s, "") }
 	return a == b || strings.Contains(a, "gb") != strings.Contains(b, "gb") && short(a) == short(b)

@@ -16,15 +16,15 @@ import (
 const (
 	maxFiles    = 100
 	maxSize     = 1 << 20 // bytes of a file
-	maxKeys     = 4000    // keys and tables of a file: the time grows with their square
-	maxFindings = 200     // of a file: a reader needs no more, and a hostile file would take minutes
+	maxKeys     = 4000    // keys and tables of a file: the parse time grows with their square
+	maxFindings = 200     // of a file: an operator needs no more, and a hostile file would take minutes
 	maxText     = 200     // characters of a source line that are shown
 )
 
 // A span is a part of a file, in bytes.
 type span struct{ start, end int }
 
-// A source is one file while it is read: it knows its lines and its secrets, and collects what is wrong.
+// A source is one file while it is read: it has its lines and its secrets, and collects faults.
 type source struct {
 	name    string
 	data    []byte // without the byte order mark
@@ -48,7 +48,7 @@ func newSource(f File) *source {
 	return s
 }
 
-// add notes what is wrong at an offset.
+// add notes a fault at an offset.
 func (s *source) add(offset int, f *trouble.Error) {
 	if s.full = len(s.errors) == maxFindings; s.full {
 		return
@@ -60,12 +60,12 @@ func (s *source) add(offset int, f *trouble.Error) {
 }
 
 func (s *source) addf(offset int, fix, format string, args ...any) {
-	if !s.full { // formatting takes time
+	if !s.full { // formatting a message takes time
 		s.add(offset, wrong(fix, format, args...))
 	}
 }
 
-// finish returns what is wrong, in order and with the source lines.
+// finish returns the faults in order, with their source lines.
 func (s *source) finish() trouble.Faults {
 	if len(s.errors) == 0 {
 		return nil
@@ -102,15 +102,15 @@ func (s *source) lineOf(offset int) int {
 	return i
 }
 
-// position is where an offset lies, from 1. A character is a rune: an editor shows a tab, a letter with an accent
-// and a broken byte as one each.
+// position returns line and column of an offset, from 1. A column is a rune: an editor shows a tab, an accented letter and a
+// broken byte as one column each.
 func (s *source) position(offset int) (line, column int) {
 	offset = max(0, min(offset, len(s.data)))
 	i := s.lineOf(offset)
 	return i + 1, utf8.RuneCount(s.data[s.lines[i]:offset]) + 1
 }
 
-// lineSpan is the extent of a line (from 0), without its end.
+// lineSpan returns the span of a line (from 0) without its line end.
 func (s *source) lineSpan(i int) span {
 	end := len(s.data)
 	if i+1 < len(s.lines) {
@@ -122,9 +122,8 @@ func (s *source) lineSpan(i int) span {
 	return span{s.lines[i], end}
 }
 
-// text is a source line (from 1) as it may be shown: without secrets, control characters and endless tails.
-// It is cut at the first secret and not masked in place: what follows a secret on its line may belong to it, if
-// the quoting is not what we take it for.
+// text returns a source line (from 1) for a message: without secrets and control characters, and shortened. It cuts the line at
+// the first secret instead of masking the secret: if the quotes are wrong, the rest of the line may belong to it.
 func (s *source) text(line int) string {
 	at := s.lineSpan(line - 1)
 	raw, hidden := s.data[at.start:at.end], false
@@ -147,7 +146,7 @@ func (s *source) text(line int) string {
 		}
 		r, size := utf8.DecodeRune(raw)
 		if r != '\t' && !unicode.IsGraphic(r) {
-			r = utf8.RuneError // a terminal must not obey what a file says
+			r = utf8.RuneError // a terminal must not interpret a file's control characters
 		}
 		b.WriteRune(r)
 		raw = raw[size:]

@@ -2,8 +2,8 @@
 
 // Package spec reads node.toml, the one file with the desired state of a node.
 //
-// It is strict: whatever it does not understand, it refuses, with the place and the fix. Reading is pure:
-// Parse is given bytes and opens no file, so a spec can be checked anywhere.
+// It is strict: it refuses everything that it does not know, and reports the place and the fix. It is pure: Parse gets bytes
+// and opens no file, so a spec can be checked anywhere.
 package spec
 
 import (
@@ -13,8 +13,8 @@ import (
 	"slices"
 )
 
-// Spec is the desired state of a node: all files together, later ones over earlier ones, with the
-// defaults of Keys for what they leave open. An absent section has its defaults too; Has tells the two apart.
+// Spec is the desired state of a node: all files merged, where later files override earlier ones, with the defaults of Keys for
+// missing keys. An absent section has its defaults too; Has distinguishes the two.
 type Spec struct {
 	Driver     Driver
 	Toolkit    Toolkit
@@ -32,7 +32,7 @@ type Spec struct {
 }
 
 // Has says whether any file has a section: "driver", "runtime", "mig", …
-// The repositories and tables inside a section count when something is in them: "driver.repo", "mig.gpu".
+// A repository or table inside a section counts if it is not empty: "driver.repo", "mig.gpu".
 func (s Spec) Has(section string) bool {
 	switch section {
 	case "driver.repo":
@@ -49,17 +49,17 @@ func (s Spec) Has(section string) bool {
 	return slices.Contains(s.Sections, section)
 }
 
-// Digest is what a spec means, as 12 hex digits: independent of comments, order, and of how it is spread over files.
+// Digest identifies a spec's meaning by 12 hex digits, independent of comments, order and the division into files.
 func (s Spec) Digest() string {
 	text, _ := json.Marshal(s) // strings, numbers, lists and maps with sorted keys: it cannot fail
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])[:12]
 }
 
-// Asked says whether the spec has any GPU partitioned.
+// Asked says whether the spec asks for partitions.
 func (m MIG) Asked() bool { return m.Layout != "" || m.File != "" || len(m.GPU) > 0 }
 
-// Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
+// Driver is [driver]: the NVIDIA driver, its source and its owner.
 type Driver struct {
 	Version       string            // "580.95.05", or a branch "580"; "" where no version is given
 	GPUCount      int               // GPUs that must be on the bus; 0 = as found
@@ -70,12 +70,12 @@ type Driver struct {
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off
 	IMEX          string            // auto, host, off
-	IMEXNodes     []string          // the nodes of the host's IMEX domain, as written: every node has the same list
+	IMEXNodes     []string          // the nodes of the host's IMEX domain, unchanged: every node has the same list
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Packages      []string          // to install with the driver
-	Without       []string          // of the packages that the catalog names, those to leave out
-	TrustVersion  bool              `json:",omitempty"` // install the version where it is known not to serve this kind of machine
+	Without       []string          // packages of the catalog to leave out
+	TrustVersion  bool              `json:",omitempty"` // install the version even if it is known not to work on this kind of machine
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	Repo          Repo
 	Runfile       Runfile
@@ -85,7 +85,7 @@ type Driver struct {
 // Grid is [driver.grid]: the licence of a guest of NVIDIA vGPU.
 type Grid struct {
 	FeatureType int    // nvidia-gridd's number; 0 = as its configuration says
-	TokenFile   string // absolute path, NAME.tok; "" = none, as where the cloud's driver brings the licence
+	TokenFile   string // absolute path, NAME.tok; "" = none, for example if the cloud's driver includes the licence
 }
 
 // Runfile is [driver.runfile]: NVIDIA's installer. With source = "runfile" SHA256 is set.
@@ -94,15 +94,15 @@ type Runfile struct {
 	SHA256 string // 64 lower-case hex digits
 }
 
-// Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is "" where there is
-// none; otherwise all three are set.
+// Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is "" if there is none; otherwise
+// all three are set.
 type Repo struct {
 	URL         string // http, https or file, without a password
 	Key         string // absolute path of the public key
 	Fingerprint string // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the 64 lower-case ones of its file
 	Signature   string // auto, both, metadata, packages: what the key signs
 
-	EnableNeeded bool // of the driver's: enable the repositories that its packages depend on
+	EnableNeeded bool // only in [driver.repo]: enable the repositories that the driver's packages depend on
 }
 
 // Toolkit is [toolkit]: the NVIDIA container toolkit.
@@ -110,7 +110,7 @@ type Toolkit struct {
 	Version string // "1.18.0", or a branch "1.18"; "" = the newest
 	Repo    Repo
 
-	AcceptEnvvarUnprivileged bool     // false: NVIDIA_VISIBLE_DEVICES of a pod without privileges counts for nothing; true: not touched
+	AcceptEnvvarUnprivileged bool     // false: NVIDIA_VISIBLE_DEVICES of an unprivileged pod has no effect; true: not touched
 	Runtimes                 []string // absolute paths; empty = not touched
 }
 
@@ -119,12 +119,12 @@ type Runtime struct {
 	Engine       string // auto, containerd, crio, docker
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
-	EngineBinary string `json:",omitempty"` // absolute path of the program that reads Config, where gpuadm cannot find it
+	EngineBinary string `json:",omitempty"` // absolute path of the program that reads Config, if gpuadm cannot find it
 	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
 	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them
-	CDIStated    bool   `json:",omitempty"` // a file says so: CDI overrides what the engine's config says
+	CDIStated    bool   `json:",omitempty"` // a file states cdi, which then overrides the engine's config
 }
 
 // MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.
@@ -133,9 +133,9 @@ type MIG struct {
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
 
-	Failure     string // auto, all-or-nothing, per-gpu: what one GPU that cannot change means for the others
-	TrustDriver bool   // what the table of known GPUs excludes is left to the driver
-	FollowLabel bool   `json:",omitempty"` // the node's label names Layout: it is "" as parsed, and until there was a label
+	Failure     string // auto, all-or-nothing, per-gpu: whether one GPU that cannot change keeps the others from their change
+	TrustDriver bool   // the driver decides about layouts that the table of known GPUs excludes
+	FollowLabel bool   `json:",omitempty"` // the node's label names Layout, which is "" after parsing, and until there is a label
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.
@@ -144,7 +144,7 @@ type MIGGPU struct {
 	Devices    Devices        // which of them
 	Enabled    bool           // MIG mode; when false, Layout and Placements are empty
 	Layout     map[string]int // profile -> how many of it on each GPU
-	Placements []Placement    // where they shall lie; empty = wherever they fit
+	Placements []Placement    // their positions; empty = wherever they fit
 }
 
 // Devices picks GPUs by index, in the order of their PCI addresses.
@@ -153,7 +153,7 @@ type Devices struct {
 	Index []int // when not All: ascending, each once
 }
 
-// Placement is one partition at a certain place.
+// Placement is one partition at a given position.
 type Placement struct {
 	Profile string
 	Start   int // first memory slice, from 0
@@ -166,17 +166,17 @@ type Sharing struct {
 	MPS         int    // the same, by CUDA MPS; one of the two is 0
 }
 
-// Replicas is how many pods share a GPU, 1 if none do.
+// Replicas returns the number of pods that share a GPU, 1 if none do.
 func (s Sharing) Replicas() int { return max(1, s.TimeSlicing, s.MPS) }
 
-// Node is [node]: what the node tells Kubernetes about itself.
+// Node is [node]: the node's labels, taints and readiness in Kubernetes.
 type Node struct {
 	Labels             map[string]string // values may be empty
 	Taints             []Taint           // sorted by key, then effect; each pair once
 	StartupTaint       string            // auto, none, or a taint
 	GPULabels          bool              // GPU Feature Discovery's labels
 	Kubeconfig         string            // absolute path; "" = the kubelet's own identity
-	WaitForAllocatable bool              // ready means that kubelet offers the GPUs too, by a device plugin or DRA driver
+	WaitForAllocatable bool              // ready also requires that kubelet offers the GPUs, by a device plugin or DRA driver
 }
 
 // Taint is one taint of a node.
@@ -185,7 +185,7 @@ type Taint struct {
 	Effect     string // NoSchedule, PreferNoSchedule, NoExecute
 }
 
-// String is the taint as kubectl and kubelet write it: "key=value:Effect", or "key:Effect" without a value.
+// String returns the taint as kubectl and kubelet write it: "key=value:Effect", or "key:Effect" without a value.
 func (t Taint) String() string {
 	if t.Value == "" {
 		return t.Key + ":" + t.Effect
@@ -207,16 +207,16 @@ type Join struct {
 	Gate          string   // closed, open: whether a node joins before its GPUs are ready, with a taint
 }
 
-// Proxy is [proxy]: what everything that we configure uses to reach the network.
+// Proxy is [proxy]: how gpuadm, and all that it configures, reach the network.
 type Proxy struct {
 	HTTP, HTTPS string   // URLs, without a password
 	NoProxy     []string // hosts, domains and networks that are reached directly
 	CAFile      string   // absolute path of further CA certificates
 }
 
-// Disruption is [disruption]: what may be interrupted without asking, and what a change does that is not among that.
+// Disruption is [disruption]: what gpuadm may interrupt without asking, and how it makes other changes that interrupt users.
 type Disruption struct {
-	Policy        string   // idle, drain, never: for a change that takes the GPUs from their users
+	Policy        string   // idle, drain, never: for a change that interrupts processes on the GPUs
 	DrainDeadline string   // a duration, as time.ParseDuration reads it
 	Allow         []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held; sorted, each once
 }

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Stated is a key that the files of a spec state, with the value that counts and where that is.
+// Stated is a key that the files of a spec state, with the value that counts and its place.
 type Stated struct {
 	Key   string `json:"key"` // driver.version, node.labels."example.com/pool", mig.gpu[0].layout
 	Value any    `json:"value"`
 	File  string `json:"file"`
-	Line  int    `json:"line"` // the first is 1; of all tables of a list, where the first begins
+	Line  int    `json:"line"` // the first is 1; for a list of tables, the line of the first table
 }
 
-// Stated lists what the files of a spec without errors state, in the order of Keys.
+// Stated lists the keys that the files of a valid spec state, in the order of Keys.
 func (p Places) Stated(s Spec) []Stated {
 	var all []Stated
 	add := func(place, key string, value any) {

@@ -14,10 +14,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// A parser says where it stopped. A user wants to know where the fault is and what to write: most invalid TOML in practice is text
+// A parser reports where it stopped. A user needs the place of the fault and the fix: in practice most invalid TOML is text
 // without quotes.
 
-// syntax turns the parser's error at an offset, in the expression that begins at start, into a finding with its place.
+// syntax turns the parser's error at an offset, in the expression that begins at start, into a finding and its place.
 func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	data := b.src.data
 	line := span{start, b.src.lineSpan(b.src.lineOf(start)).end}
@@ -88,7 +88,7 @@ func (b *builder) bareText(line span) (int, *trouble.Error) {
 	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: %s", says)
 }
 
-// row is the row of a key under the current header, nil if there is none.
+// row returns the row of a key under the current header, nil if there is none.
 func (b *builder) row(key string) *row {
 	section := ""
 	for _, p := range b.header {
@@ -97,7 +97,7 @@ func (b *builder) row(key string) *row {
 	return (&decoder{rows: b.rows}).row(section, key)
 }
 
-// File is one file of a spec: its name, for messages, and what it says.
+// File is one file of a spec: its name, for messages, and its content.
 type File struct {
 	Name string
 	Data []byte
@@ -113,7 +113,7 @@ func Parse(files ...File) (Spec, error) {
 	return s, err
 }
 
-// Read is Parse. It also returns where the files state each key, for faults that only the machine shows: a driver that fits no GPU.
+// Read is Parse. It also returns the place of each key, for faults that only the machine shows: a driver that fits no GPU.
 func Read(files ...File) (Spec, Places, error) {
 	rows := table()
 	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
@@ -123,7 +123,7 @@ func Read(files ...File) (Spec, Places, error) {
 		return Spec{}, Places{}, none.finish()
 	}
 	var sources []*source
-	whole := true // every file is TOML, of a format that we know
+	whole := true // every file is TOML in a known format
 	for i, f := range files {
 		if i == maxFiles {
 			src := newSource(File{Name: f.Name})
@@ -152,13 +152,13 @@ func Read(files ...File) (Spec, Places, error) {
 	return d.result(), Places{d.places, sources[0]}, nil
 }
 
-// Places says where the files of a spec without errors state its keys.
+// Places has the places at which the files of a valid spec state its keys.
 type Places struct {
 	of    map[string]place
 	first *source
 }
 
-// Error is a fault at the first of some keys, such as "driver.version" or "mig.gpu", that a file states; else of the first file.
+// Error returns a fault at the first of the keys, such as "driver.version" or "mig.gpu", that a file states; else in the first file.
 func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	src, at := p.first, 0
 	for _, key := range slices.Backward(keys) {
@@ -171,11 +171,11 @@ func (p Places) Error(message, fix string, keys ...string) *trouble.Error {
 	return src.finish()[0]
 }
 
-// read checks the bytes and parses them. It returns nil where they are no TOML; the error is then noted.
+// read checks the bytes and parses them. If they are no TOML, it returns nil and notes the error.
 func (s *source) read(rows []row) *value {
 	if len(s.data) > maxSize {
 		s.addf(0, "split it, or take out what is not a spec", "the file has %d bytes; at most %d are read", len(s.data), maxSize)
-		s.data, s.lines = nil, []int{0} // parse nothing of it, not even the line to show
+		s.data, s.lines = nil, []int{0} // parse nothing, not even the line to show
 		return nil
 	}
 	if n := bytes.Count(s.data, []byte("=")) + bytes.Count(s.data, []byte("\n[")); n > maxKeys {
@@ -203,7 +203,7 @@ func (s *source) read(rows []row) *value {
 	return s.tree(rows)
 }
 
-// result is the Spec with its lists in their canonical order.
+// result returns the Spec with its lists in canonical order.
 func (d *decoder) result() Spec {
 	s := d.spec
 	sections := s.Sections[:0:0]
@@ -214,7 +214,7 @@ func (d *decoder) result() Spec {
 	}
 	s.Sections = sections
 	if len(s.Node.Taints) == 0 {
-		s.Node.Taints = nil // whether some were removed makes no difference
+		s.Node.Taints = nil // an empty list after removals equals no list
 	}
 	slices.SortFunc(s.Node.Taints, func(a, b Taint) int {
 		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
@@ -232,7 +232,7 @@ func (d *decoder) result() Spec {
 	return s
 }
 
-// sectionNames are the sections that have no dot in their names.
+// sectionNames returns the sections without a dot in their names.
 func sectionNames(rows []row) []string {
 	var names []string
 	for _, r := range rows {

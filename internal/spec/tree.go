@@ -13,10 +13,10 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// go-toml judges whether a file is TOML. It decodes into Go values without their places, and stops at the first fault. So one walk over
-// its parser's expressions builds a tree with places, and notes every key that is there twice.
+// go-toml decides whether a file is TOML, but it decodes into Go values without their places, and stops at the first fault. So
+// one walk over its parser's expressions builds a tree with places, and notes every duplicate key.
 
-// kind is what a value is, in words.
+// kind is the type of a value, in words.
 type kind string
 
 const (
@@ -38,7 +38,7 @@ type value struct {
 	name    string // the key's last part
 	key     int    // offset of that part; of an element, of the element
 	at      int    // offset of the value
-	text    string // of a string what it says, of other scalars the text in the file
+	text    string // the content of a string, the source text of other scalars
 	items   []*value
 	members []*value // of a table, in the order of the file
 	index   map[string]*value
@@ -66,11 +66,11 @@ type builder struct {
 	rows   []row // of the table
 	src    *source
 	header []part // the header that the parser has passed
-	secret bool   // its name is one for secrets
+	secret bool   // its name is that of a secret
 	end    int    // of the last expression
 }
 
-// tree parses the file. It returns nil where it is no TOML; the error is then noted.
+// tree parses the file. If it is no TOML, tree returns nil and notes the error.
 func (s *source) tree(rows []row) *value {
 	b := &builder{rows: rows, src: s}
 	root := &value{kind: tableKind}
@@ -96,7 +96,7 @@ func (s *source) tree(rows []row) *value {
 	return root
 }
 
-// judge notes what go-toml refuses in a file whose tree has no fault.
+// judge notes go-toml's error for a file whose tree has no fault.
 func (s *source) judge() {
 	err := toml.Unmarshal(s.data, new(map[string]any))
 	if e := (*toml.DecodeError)(nil); errors.As(err, &e) {
@@ -105,7 +105,7 @@ func (s *source) judge() {
 	}
 }
 
-// open is the table that a [header] or [[header]] begins.
+// open returns the table that a [header] or [[header]] begins.
 func (b *builder) open(root *value, e *unstable.Node) *value {
 	parts := b.parts(e)
 	last := parts[len(parts)-1]
@@ -129,7 +129,7 @@ func (b *builder) open(root *value, e *unstable.Node) *value {
 	return table.items[len(table.items)-1]
 }
 
-// into is the table at the end of some parts, made where it is missing; of a list of tables, but for the last part, its last one.
+// into returns the table at the end of a dotted key; it makes missing tables, and within the key uses the last table of a list.
 func (b *builder) into(v *value, parts []part, dots bool) *value {
 	for i, p := range parts {
 		if len(v.items) > 0 {
@@ -148,7 +148,7 @@ func (b *builder) into(v *value, parts []part, dots bool) *value {
 	return v
 }
 
-// twice notes a key or header that is there already. What follows a name for a secret may be one, as in token.hunter2 = 1.
+// twice notes a duplicate key or header. The part after a secret's name may be the secret, as in token.hunter2 = 1.
 func (b *builder) twice(parts []part, old *value, key bool) {
 	var names []string
 	for _, p := range parts {
@@ -198,8 +198,8 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 	t.put(v)
 }
 
-// hide reports whether a key is named like a secret. Then the text after that name up to an offset is not shown; if the
-// name is the key's last part, the text from the value on.
+// hide reports whether a key is named like a secret. gpuadm then hides the text after that name up to an offset or, if the name
+// is the key's last part, the text from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
 	for i, p := range parts {
 		if !secretKey(p.name) {
@@ -217,7 +217,7 @@ func (b *builder) hide(parts []part, value, end int) bool {
 	return false
 }
 
-// valueStart is where the value begins whose key ends at an offset. Lists have no place of their own in go-toml.
+// valueStart returns the offset of the value whose key ends at an offset. go-toml gives lists no place of their own.
 func (b *builder) valueStart(keyEnd int) int {
 	at := keyEnd + bytes.IndexByte(b.src.data[keyEnd:], '=') + 1
 	for at < len(b.src.data) && (b.src.data[at] == ' ' || b.src.data[at] == '\t') {
@@ -256,14 +256,14 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 	return v
 }
 
-// broken notes why the parser stopped at an offset, and what of the file must not be shown.
+// broken notes why the parser stopped at an offset, and which text must not be shown.
 func (b *builder) broken(at int, message string) {
 	data, before := b.src.data, `^`
 	if b.end > 0 { // a comment may follow the last expression, and the brackets of a header
 		before += `.*`
 	}
 	start := b.end + len(regexp.MustCompile(before+`(?:\s|#.*)*`).Find(data[b.end:]))
-	// An unclosed quote turns text into keys: a secret of many lines may continue here.
+	// An unclosed quote makes keys of text: a secret with several lines may continue here.
 	spread := func(s span) bool { return bytes.IndexByte(data[s.start:s.end], '\n') >= 0 }
 	if b.secret || slices.ContainsFunc(b.src.secrets, spread) {
 		b.src.secrets = append(b.src.secrets, span{start, len(data)})

@@ -14,13 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// The checks of strings. Each returns the canonical form, or what is wrong. No string that gets here is the default,
-// is endless or has control characters; enumerations are checked against the table.
+// The checks of strings. Each returns the canonical form, or a fault. Before them, gpuadm has accepted defaults, refused long
+// texts and control characters, and checked enumerations against the table.
 
 func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
-// numbers says whether a text is one to three numbers with dots between them. The first has from least to most digits and begins with
-// none that is 0, the others have at most rest.
+// numbers says whether a text is one to three numbers with dots between them. The first has least to most digits and does not
+// begin with 0; the others have at most rest digits.
 func numbers(v string, least, most, rest int) bool {
 	parts := strings.Split(v, ".")
 	if len(parts) > 3 || len(parts[0]) < least || v[0] == '0' {
@@ -58,7 +58,7 @@ func checkToolkitVersion(v string) (string, *trouble.Error) {
 	return v, wrong(fix, "%s is no version", show(v))
 }
 
-// checkDuration takes what time.ParseDuration does, above zero.
+// checkDuration accepts a duration of time.ParseDuration above zero.
 func checkDuration(v string) (string, *trouble.Error) {
 	if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is no duration", show(v))
@@ -68,7 +68,7 @@ func checkDuration(v string) (string, *trouble.Error) {
 
 func checkPath(v string) (string, *trouble.Error) {
 	switch {
-	case strings.Contains(v, "://"): // not repeated: there may be a password in it
+	case strings.Contains(v, "://"): // not quoted: it may contain a password
 		return v, wrong("write the absolute path of a file", "this is a URL, not a path")
 	case strings.HasPrefix(v, "~"):
 		return v, wrong("write the whole path: /root"+clip(v[1:]), "%s: only a shell knows ~", show(v))
@@ -82,7 +82,7 @@ func checkPath(v string) (string, *trouble.Error) {
 	return path.Clean(v), nil
 }
 
-// checkURL never repeats the URL: there may be a password in it.
+// checkURL never quotes the URL, which may contain a password.
 func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	fix := "write it as " + example
 	begins := make([]string, len(schemes))
@@ -122,7 +122,7 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *trouble.Error) {
 	return u, nil
 }
 
-// checkBase takes a URL that others begin with.
+// checkBase accepts a URL to which gpuadm adds paths.
 func checkBase(v, example string, schemes ...string) (string, *trouble.Error) {
 	u, f := checkURL(v, example, schemes...)
 	switch {
@@ -138,7 +138,7 @@ func checkRepoURL(v string) (string, *trouble.Error) {
 	return checkBase(v, "https://mirror.example/cuda/debian12/x86_64", "http", "https", "file")
 }
 
-// checkFileURL takes an absolute path too, and makes it a URL.
+// checkFileURL also accepts an absolute path, and makes it a URL.
 func checkFileURL(v string) (string, *trouble.Error) {
 	if path.IsAbs(v) {
 		name, f := checkPath(v)
@@ -210,7 +210,7 @@ func checkFingerprint(v string) (string, *trouble.Error) {
 }
 
 func checkHandler(v string) (string, *trouble.Error) {
-	// Kubernetes names handlers in RuntimeClass, and wants a DNS label there.
+	// A RuntimeClass names the handler, and Kubernetes requires a DNS label there.
 	if domainLabel(v) {
 		return v, nil
 	}
@@ -224,7 +224,7 @@ func checkName(v string) (string, *trouble.Error) {
 	return v, nil
 }
 
-// checkPackage takes what dpkg and rpm take for a package's name: Debian Policy 5.6.1, and NVIDIA's capital letters.
+// checkPackage accepts the package names of dpkg and rpm: Debian Policy 5.6.1, and NVIDIA's capital letters.
 func checkPackage(v string) (string, *trouble.Error) {
 	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
 		return v, nil
@@ -233,8 +233,8 @@ func checkPackage(v string) (string, *trouble.Error) {
 }
 
 func checkProfile(v string) (string, *trouble.Error) {
-	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them. Without memory
-	// it is whatever the GPU calls the profile of so many slices.
+	// NVML's names of GPU instance profiles, perhaps with a smaller compute instance before and attributes after. Without the
+	// memory it means the GPU's own profile with so many slices.
 	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
 		return v, nil
 	}
@@ -247,8 +247,8 @@ func checkProfile(v string) (string, *trouble.Error) {
 	return v, wrong(fix, "%s is no MIG profile", show(v))
 }
 
-// checkParameter says whether the fault is in the value, and what it is. The parameter is written into a line of
-// modprobe.d, so nothing may end that line or its quotes.
+// checkParameter says whether the fault is in the value, and returns it. gpuadm writes the parameter into a line of modprobe.d,
+// so its text may end neither that line nor its quotes.
 func checkParameter(name, value string) (bool, *trouble.Error) {
 	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {

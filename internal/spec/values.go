@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// set puts a value where its row says. It notes what is wrong with it, and says whether nothing is.
+// set stores a value in its row's target. It notes faults of the value, and says whether there is none.
 func (d *decoder) set(r row, v *value) bool {
 	before := len(d.src.errors)
 	switch to := r.ref(&d.spec).(type) {
@@ -44,7 +44,7 @@ func (d *decoder) set(r row, v *value) bool {
 	return len(d.src.errors) == before && !d.src.full
 }
 
-// is notes a value of a wrong type.
+// is notes a value of the wrong type.
 func (d *decoder) is(r row, v *value, want kind) bool {
 	if v.kind == want {
 		return true
@@ -53,7 +53,7 @@ func (d *decoder) is(r row, v *value, want kind) bool {
 	return false
 }
 
-// suggestion is the likely intent behind a value of the wrong type: `key = value`.
+// suggestion returns the likely intent of a value of the wrong type: `key = value`.
 func suggestion(r row, v *value) string {
 	word := v.text
 	if v.kind == tableKind || v.kind == listKind {
@@ -109,10 +109,10 @@ func suggestion(r row, v *value) string {
 	return key + `"all" or ` + key + "[0, 1]"
 }
 
-// text is the canonical form of a string.
+// text returns the canonical form of a string.
 func (d *decoder) text(r row, v *value) string {
 	text := v.text
-	if "\""+text+"\"" == r.Default { // where the default is "", it may be written
+	if "\""+text+"\"" == r.Default { // the default is allowed, also ""
 		return text
 	}
 	if len(r.Allowed) > 0 {
@@ -159,12 +159,12 @@ func (d *decoder) number(r row, v *value, to *int) {
 	}
 }
 
-// parseInt reads a TOML integer, or text that was probably meant as one.
+// parseInt reads a TOML integer, or a text that probably means one.
 func parseInt(text string) (int, bool) {
 	digits := strings.ReplaceAll(text, "_", "")
 	n, err := strconv.ParseInt(digits, 0, 64)
 	if err != nil && strings.HasPrefix(digits, "-") && strings.Trim(digits, "-0123456789") == "" {
-		return -1, true // too negative is negative
+		return -1, true // a negative number out of range still counts as negative
 	}
 	return int(n), err == nil
 }
@@ -184,8 +184,8 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 	*to = list
 }
 
-// entry merges one label or parameter into a table. A parameter with an empty value, and a label's key with "-" after it as kubectl has
-// it, take one out: an empty value of a label is one, as of node-role.kubernetes.io/NAME.
+// entry merges one label or parameter into a table. A parameter with an empty value, and a label's key with "-" after it as in
+// kubectl, remove an entry: for a label an empty value is valid, as in node-role.kubernetes.io/NAME.
 func (d *decoder) entry(r row, m *value, to map[string]string) {
 	if m.kind == tableKind {
 		fix := "write " + suggestion(r, &value{})
