@@ -144,8 +144,7 @@ func listOf(value any) []any {
 	return list
 }
 
-// configFile is kubelet's configuration. Its desired bytes are known only after Look, which asks the engine for its cgroup
-// driver.
+// configFile is kubelet's configuration. Only Look knows its desired bytes: it asks the engine for its cgroup driver.
 type configFile struct {
 	*things.FileThing
 	config ownConfig

@@ -27,7 +27,7 @@ type applyFlags struct {
 	deadline                                  time.Duration
 }
 
-// breaks are the words that --allow and [disruption] allow take; --allow takes all as well.
+// breaks lists the words of --allow and of allow in [disruption]; --allow also accepts all.
 const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm, change-held"
 
 const (
@@ -78,7 +78,7 @@ root as root:root: gpuadm refuses files that users other than root can write to.
 	return cmd
 }
 
-// runApply does what the flags say.
+// runApply runs apply with its flags.
 func (c *common) runApply(ctx context.Context, args []string, a applyFlags) error {
 	if err := allowable(a.allow); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *common) rebootable() error {
 	return nil
 }
 
-// mayReboot refuses, before anything is touched, a reboot after which no boot unit continues.
+// mayReboot refuses, before anything is touched, a reboot after which no boot unit would continue.
 func (c *common) mayReboot(ctx context.Context) error {
 	ch, err := c.run.AllowReboot(ctx)
 	if err != nil || ch == nil {
@@ -157,7 +157,7 @@ func (c *common) mayReboot(ctx context.Context) error {
 	}
 }
 
-// reboot reboots the machine, or says what to do where that fails.
+// reboot reboots the machine, or says what to do if that fails.
 func reboot(ctx context.Context, h host.Host) error {
 	if err := agent.Reboot(ctx, h); err != nil {
 		return &trouble.Error{
@@ -180,7 +180,7 @@ func allowable(words []string) error {
 	return nil
 }
 
-// mayTouch asks for root before the live machine is touched; a root folder needs only the right to write there.
+// mayTouch requires root to change the live machine; for a root folder the right to write there is enough.
 func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
@@ -203,8 +203,8 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	return nil
 }
 
-// apply runs an apply and says how it went. Then it ends gpuadm's own cordon, unless the run goes on: after a reboot, or since a signal
-// has stopped it.
+// apply runs an apply and prints its result. Then it ends gpuadm's own cordon, unless the run will continue: after a reboot, or
+// after a signal that has stopped it.
 func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (err error) {
 	var res converge.Result
 	defer func() {
@@ -229,7 +229,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	}
 	select {
 	case <-stop:
-		c.run.Reboots = false // an operator who stops a run wants no reboot either
+		c.run.Reboots = false // an operator who stops a run does not want the reboot either
 	default:
 	}
 	if c.output != "json" {
@@ -243,7 +243,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		}
 	}
 	switch {
-	case res.Held != "" && !c.booting: // a boot has done what it should: the gate opens
+	case res.Held != "" && !c.booting: // a held boot has succeeded: the gate opens
 		return exit(exitPending)
 	case res.Reboot == "":
 		return c.inNewProcess(ctx, res, stop)
@@ -253,8 +253,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 	return exit(exitReboot)
 }
 
-// inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
-// twice.
+// inNewProcess continues in a new process if gpuadm has replaced the driver's library, which the loader does not load twice.
 func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
 	if c.restartSelf == nil || !waitsFor(res, host.InNewProcess) {
 		return nil
@@ -277,7 +276,7 @@ func waitsFor(res converge.Result, event host.When) bool {
 	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == event })
 }
 
-// applied is an apply's last sentence.
+// applied returns an apply's last sentence.
 func (c *common) applied(res converge.Result, seconds float64) string {
 	switch {
 	case len(res.Undone) > 0:
@@ -321,7 +320,7 @@ func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []conve
 	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
 }
 
-// stopping answers a signal: the change that is being made may take minutes.
+// stopping prints an answer to a signal: the current change may take minutes.
 func (c *common) stopping() {
 	if c.tty(c.stderr) {
 		printf(c.stderr, "\n") // after ^C
@@ -329,7 +328,7 @@ func (c *common) stopping() {
 	printf(c.stderr, "Stopping as soon as this change is done.\n")
 }
 
-// undo runs an undo and says how it went.
+// undo runs an undo and prints its result.
 func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
 	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
@@ -341,7 +340,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if err != nil {
 		return err
 	}
-	if len(res.Damaged) > 0 { // the run's last warning has said so
+	if len(res.Damaged) > 0 { // the run's last warning has named them
 		err = exit(exitCannot)
 	} else if res.Reboot != "" {
 		err = exit(exitReboot)
@@ -357,7 +356,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}
-	if _, err := machineSpec(h); errors.Is(err, errNoSpec) { // which file an operator gave to apply is not known here
+	if _, err := machineSpec(h); errors.Is(err, errNoSpec) { // undo does not know which file an operator gave to apply
 		printf(c.stdout, "%s. Unattended applies are held until an operator applies a spec.\n", s)
 	} else {
 		printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))

@@ -71,7 +71,7 @@ change that needs the network. What was baked is in
 	return cmd
 }
 
-// bake makes an image, or says what would be made.
+// bake makes an image, or prints the plan.
 func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if b.hostKeys && !b.seal {
 		return usage{fmt.Errorf("cannot use --ssh-host-keys without --seal")}
@@ -150,7 +150,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	return c.seal(ctx, e, h, b.hostKeys)
 }
 
-// typed are the flags, to be typed again.
+// typed returns the flags as a command line repeats them.
 func (b bakeFlags) typed() (words []string) {
 	if b.kernel != "" {
 		words = append(words, "--kernel", b.kernel)
@@ -173,7 +173,7 @@ func (b bakeFlags) typed() (words []string) {
 	return words
 }
 
-// named are the GPUs of --gpu. nil where there are none: then the choice of a driver leaves them open.
+// named returns the GPUs of --gpu. nil means unknown GPUs, for the choice of a driver.
 func named(models []string) (all []facts.PCI, err error) {
 	for _, name := range models {
 		p, _, err := modelOf(name)
@@ -186,8 +186,8 @@ func named(models []string) (all []facts.PCI, err error) {
 	return all, nil
 }
 
-// imageKernel is the kernel that the image boots. Of several it is the operator's word: the boot loader's choice is not read, and
-// modules for another kernel are found missing at the first boot only.
+// imageKernel returns the kernel that the image boots. If there are several, the operator must name it: gpuadm does not read
+// the boot loader's choice, and a wrong guess would only show at the first boot.
 func imageKernel(has []string, asked string, needed bool) (string, error) {
 	list := strings.Join(has, ", ")
 	switch {
@@ -201,7 +201,7 @@ func imageKernel(has []string, asked string, needed bool) (string, error) {
 	return asked, nil
 }
 
-// bakeNow converges the image, and says what is left for the first boot.
+// bakeNow converges the image, and prints what is deferred until first boot.
 func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) error {
 	voice, ctx := c.voice(ctx)
 	stop, done := onSignal(c.stopping)
@@ -225,7 +225,7 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	return nil
 }
 
-// firstBoot lists what is deferred, by what it needs, and says how long that takes where it is known.
+// firstBoot lists the deferred changes by what they need, with the time they take if it is known.
 func firstBoot(changes []converge.Change) (lines []string) {
 	takes := map[string]string{}
 	order, by := grouped(changes, func(ch converge.Change) string {
@@ -241,7 +241,7 @@ func firstBoot(changes []converge.Change) (lines []string) {
 	return lines
 }
 
-// seal makes the image one for many machines.
+// seal prepares the image for many machines.
 func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, hostKeys bool) error {
 	s, err := e.Status(ctx, h)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// boot is apply as the boot unit calls it.
+// boot is apply for the boot unit.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.booting = true
 	code := error(nil)
@@ -83,7 +83,7 @@ func newGate(c *common) *cobra.Command {
 		Short: "say whether kubelet may start",
 		Long: `Gate exits with 0 if kubelet may start: this boot's apply has succeeded, or the
 machine is converged by now, or an undo holds applies. Kubelet's unit runs it before
-each start, so kubelet starts by itself on a node that was repaired. With --wait it
+each start, so systemd starts kubelet on a node that was repaired. With --wait it
 asks again until kubelet may start, as EKS's nodeadm-run needs it: systemd starts all
 that a unit requires at each of its restarts.`,
 		Args: cobra.NoArgs,
@@ -109,7 +109,7 @@ that a unit requires at each of its restarts.`,
 	return cmd
 }
 
-// gate says why kubelet may not start; nil if it may.
+// gate returns an error that says why kubelet may not start; nil if it may.
 func (c *common) gate(ctx context.Context) error {
 	h, err := c.open(c.rootDir)
 	if err != nil {
@@ -142,9 +142,9 @@ func (c *common) gate(ctx context.Context) error {
 	return t
 }
 
-// closed words a closed gate.
+// closed returns the error for a closed gate.
 func closed(s *agent.Closed) *trouble.Error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; kubelet then starts by itself"}}
+	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; systemd then starts kubelet"}}
 	for _, ch := range s.Alone {
 		t.Because = append(t.Because, ch.Waits)
 	}
@@ -153,13 +153,13 @@ func closed(s *agent.Closed) *trouble.Error {
 	}
 	if s.Cut && s.Undoing {
 		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
-		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + "; kubelet then starts by itself"}
+		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + "; systemd then starts kubelet"}
 	} else if cannot := s.Cannot(); len(cannot) > 0 {
 		t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
 		for _, ch := range cannot {
 			t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 		}
-		t.Try = append(t.Try, "then "+trouble.Command("apply")+"; kubelet then starts by itself")
+		t.Try = append(t.Try, "then "+trouble.Command("apply")+"; systemd then starts kubelet")
 	}
 	if s.Damage != "" {
 		t.Because = append(t.Because, s.Damage)

@@ -29,7 +29,7 @@ import (
 const (
 	bundleFolder = "gpuadm-bundle/"
 	bundleMost   = 20 << 20        // bytes of all parts together, before they are compressed
-	partMost     = 1 << 20         // bytes of a log; of a longer one the end is kept
+	partMost     = 1 << 20         // bytes of a log; gpuadm keeps the end of a longer log
 	partPatience = 1 * time.Minute // for one part: a daemon or an API server may not answer
 )
 
@@ -97,7 +97,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	return nil
 }
 
-// A bundle collects its parts. A part that fails is listed with its error, and the others are collected all the same.
+// A bundle collects its parts. It lists a part that fails with its error, and collects the others.
 type bundle struct {
 	c       *common
 	h       host.Host
@@ -136,7 +136,7 @@ func (b *bundle) add(ctx context.Context, name, about string, read func(context.
 	b.packed = append(b.packed, bundlePart{name, about, data})
 }
 
-// text adds a part of what a program printed, masked, of which the end counts.
+// text adds a program's output as a part, masked; of a long output it keeps the end.
 func (b *bundle) text(ctx context.Context, name, about string, read func(context.Context) ([]byte, error)) {
 	b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
 		data, err := read(ctx)
@@ -202,7 +202,7 @@ func bundledUnits() []string {
 	}
 }
 
-// recording gathers all facts, and returns what they and the answers before it were read from.
+// recording gathers all facts, and returns the files and answers from which they, and the parts before, were read.
 func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 	if _, err := facts.Gather(ctx, b.seen, facts.Everything); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 	return b.seen.Txtar(), nil
 }
 
-// answers adds what gpuadm itself says.
+// answers adds gpuadm's own reports.
 func (b *bundle) answers(ctx context.Context) {
 	answer := func(name, about string, of func(context.Context) (any, error)) {
 		b.add(ctx, name, about, func(ctx context.Context) ([]byte, error) {
@@ -261,7 +261,7 @@ func (b *bundle) answers(ctx context.Context) {
 	})
 }
 
-// logs adds what the machine says.
+// logs adds the machine's logs, units, packages and versions.
 func (b *bundle) logs(ctx context.Context) {
 	ask := func(argv ...string) func(context.Context) ([]byte, error) {
 		return func(ctx context.Context) ([]byte, error) { return b.h.Ask(ctx, argv...) }
@@ -319,7 +319,7 @@ func (b *bundle) logs(ctx context.Context) {
 	b.text(ctx, "versions.txt", "gpuadm, kernel, engine, kubelet, toolkit, driver", b.versions)
 }
 
-// versions asks all programs. One that is not there is no fault.
+// versions asks all programs for their versions. A missing program is no fault.
 func (b *bundle) versions(ctx context.Context) ([]byte, error) {
 	said := []string{"gpuadm " + version()}
 	for _, name := range []string{"/proc/version", "/proc/driver/nvidia/version"} {

@@ -27,22 +27,22 @@ import (
 	"golang.org/x/term"
 )
 
-// env is a command's view of the system: tests replace it.
+// env is a command's access to the system; tests replace it.
 type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	args           []string // the command line, without the program
-	root           bool     // may touch the live machine
-	ended          *ending  // how the command's run has ended
+	root           bool     // whether it may change the live machine
+	ended          *ending  // the result of the command's run
 	open           func(root string) (host.Host, error)
-	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opened to be baked
+	image          func(root string, sign *local.ModuleKey) (h host.Host, done func(), err error) // opens an image for bake
 	read           func(name string) ([]byte, error)                                              // a file named on the command line
-	told           func(line string)                                                              // a command line of gpuadm that is printed, to be typed; may be nil
+	told           func(line string)                                                              // called for each printed command line of gpuadm; may be nil
 	stat           func(name string) (fs.FileInfo, error)                                         // the same file's owner and mode; may be nil
-	public         func(name string) bool                                                         // whether the user who asks can read that file; nil: yes
+	public         func(name string) bool                                                         // whether the calling user can read that file; nil: yes
 	confined       func() []string                                                                // what keeps root from what root may do; may be nil
-	restartSelf    func(more ...string) error                                                     // replaces this process by a new one with more flags, once; may be nil
+	restartSelf    func(more ...string) error                                                     // replaces this process, once, by a new process with more flags; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.
@@ -55,13 +55,13 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// asks says whether an operator can be asked: at a terminal that shows the question and takes the answer.
+// asks says whether gpuadm can ask the operator: on a terminal for both the question and the answer.
 func (e env) asks() bool {
 	in, ok := e.stdin.(*os.File)
 	return ok && term.IsTerminal(int(in.Fd())) && e.tty(e.stderr)
 }
 
-// specHome is where the spec lies on the machine it is for.
+// specHome is the folder of a machine's own spec.
 const specHome = "/etc/gpuadm"
 
 // catalog has the machine's own rows of the driver catalog, which override the built-in ones.
@@ -90,14 +90,14 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	return s, trust(v, s.Files()...)
 }
 
-// asker is the user who had sudo, run0, pkexec or doas start gpuadm with another user's rights; "" if gpuadm has the rights of the user who
-// typed it. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
+// asker returns the user who started gpuadm with another user's rights by sudo, run0, pkexec or doas; "" if gpuadm has its
+// caller's own rights. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
 func asker(getenv func(string) string) string {
 	return cmp.Or(getenv("SUDO_UID"), getenv("PKEXEC_UID"), getenv("DOAS_USER"))
 }
 
-// unquoted takes out of errors what they quote from files that the user who asks may be unable to read: those that -f names, and the
-// machine's own.
+// unquoted removes from errors the quotes of files that the calling user may be unable to read: those of -f, and the machine's
+// own.
 func (e env) unquoted(v host.View, named []string, err error) error {
 	faults := trouble.Faults(nil)
 	if !errors.As(err, &faults) {
@@ -111,8 +111,8 @@ func (e env) unquoted(v host.View, named []string, err error) error {
 	})
 }
 
-// readable says whether the user who asks can read a file of this machine: with their own rights gpuadm has read it already; by sudo
-// they can if it is theirs, or every user can. What is no file, such as a shell's <(…), they could read.
+// readable says whether the calling user can read a file of this machine. With the user's own rights gpuadm has read it already;
+// under sudo the file must be the user's, or readable for every user. A pipe such as a shell's <(…) counts as readable.
 func readable(name string) bool {
 	by := asker(os.Getenv)
 	if by == "" {
@@ -131,7 +131,7 @@ func readable(name string) bool {
 	return err == nil && host.Public(v, at)
 }
 
-// specFiles are the files named with -f, or the machine's own.
+// specFiles returns the files named with -f, or the machine's own.
 func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 	if len(files) == 0 {
 		return machineSpec(v)
@@ -154,7 +154,7 @@ func (e env) file(name string) ([]byte, error) {
 	return e.read(name)
 }
 
-// self is this program's own file.
+// self returns this program's own file.
 func (e env) self() ([]byte, error) {
 	name, err := os.Executable()
 	if err != nil {
@@ -200,7 +200,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 	return all, nil
 }
 
-// cause leaves out the path that the message before it has named already.
+// cause returns the cause of an error without the path, which the message before it has.
 func cause(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -243,7 +243,7 @@ The output is a secret, valid for 15 minutes.`,
 	return cmd
 }
 
-// credential prints a token as client-go wants it from its exec plugins, in the version that it asks for.
+// credential prints a token in the format of client-go's exec plugins, in the API version that client-go asks for.
 // Source: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
 func (c *common) credential(token string, expires time.Time) error {
 	var asked struct{ APIVersion string }

@@ -17,9 +17,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
-// and files and the words of other programs may come from a tenant, who could use them to forge gpuadm's lines. On a terminal it breaks
-// lines between words.
+// printf prints all text. It escapes each value, so that the value stays in its line: names of processes and files, and other
+// programs' output, may come from a tenant, who could use them to forge gpuadm's lines. On a terminal it breaks lines between
+// words.
 func printf(w io.Writer, format string, values ...any) {
 	columns := 0
 	if s, ok := w.(screen); ok {
@@ -54,7 +54,7 @@ func (c *common) screen(w io.Writer) io.Writer {
 	return screen{w, func(words string) string { return c.command(words) }, func() int { return c.width(w) }}
 }
 
-// file is the open file that a stream is, or writes to.
+// file returns the open file behind a stream.
 func file(w io.Writer) (*os.File, bool) {
 	if s, ok := w.(screen); ok {
 		w = s.Writer
@@ -63,7 +63,7 @@ func file(w io.Writer) (*os.File, bool) {
 	return f, ok
 }
 
-// said is a text as it is printed: printable, and with commands as the reader of w types them.
+// said returns a text as it is printed: escaped, and with commands as the reader of w types them.
 func said(w io.Writer, text string) string { return printable(commandsOf(w, text)) }
 
 func commandsOf(w io.Writer, text string) string {
@@ -73,7 +73,7 @@ func commandsOf(w io.Writer, text string) string {
 	return trouble.Commands(text, trouble.Plain)
 }
 
-// verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.
+// verbatim is gpuadm's own text with several lines or colours, which printf does not escape.
 type verbatim string
 
 // whole is text that is copied from a terminal, or has its own form: its lines are not broken.
@@ -109,7 +109,7 @@ func printable(s string) string {
 
 func escaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' && string(r) != glue }
 
-// width is how many columns a terminal has; 0 where w is none, and nothing is wrapped.
+// width returns the columns of a terminal; 0 if w is no terminal, which means no wrapping.
 func (e env) width(w io.Writer) int {
 	f, ok := file(w)
 	if !ok || !e.tty(w) {

@@ -24,13 +24,13 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// schemaHome is where the schemas of node.toml and of what -o json prints are published. Editors with Taplo (Even
-// Better TOML) or Tombi complete a TOML file by the schema that its first line names; Tombi wants an empty line after it.
+// schemaHome is the address of the schemas of node.toml and of -o json. Editors with Taplo (Even Better TOML) or Tombi complete
+// a TOML file by the schema in its first line; Tombi requires an empty line after it.
 // Sources: https://taplo.tamasfe.dev/configuration/using-schemas.html and
 // https://tombi-toml.github.io/tombi/docs/comment-directive/schema-document-directive.
 const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
 
-// clouds are where a node may be, as --cloud takes it.
+// clouds are the values of --cloud.
 var clouds = []string{"eks", "aks", "gke", "none"}
 
 func newInit(c *common) *cobra.Command {
@@ -60,7 +60,7 @@ machine, and needs no GPU and no root.`,
 	return cmd
 }
 
-// initElsewhere prints the spec of a machine that the command line describes.
+// initElsewhere prints a spec for a machine that the command line describes.
 func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	switch {
 	case len(m.gpus) == 0 || m.os == "":
@@ -83,7 +83,7 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	return err
 }
 
-// initHere writes the spec of this machine.
+// initHere writes a spec for this machine.
 func (c *common) initHere(ctx context.Context, only bool) error {
 	h, err := c.open(c.rootDir)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	return nil
 }
 
-// planned is the draft's text; sections that cannot be planned on this machine are left out, with the reason.
+// planned returns the draft's text; it leaves out sections that cannot be planned on this machine, with the reason.
 func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 	d.left = map[string]string{}
 	for {
@@ -160,14 +160,14 @@ func (c *common) planned(ctx context.Context, d *draft) (string, error) {
 	}
 }
 
-// A draft is a spec that init writes: what it is made of, and its text. A line that begins with "# " is prose; what follows a "#"
-// alone is a key that an operator may want.
+// A draft is a spec that init writes: its inputs, and its text. A line that begins with "# " is prose; a "#" without a space
+// precedes a key that an operator may want.
 type draft struct {
 	facts  facts.Facts
 	gpus   []host.GPU
 	cloud  string            // one of clouds; "" for none
-	engine bool              // there is, or will be, a container engine
-	left   map[string]string // sections that are left out, and why
+	engine bool              // a container engine is or will be installed
+	left   map[string]string // left-out sections, with the reasons
 	text   strings.Builder
 }
 
@@ -204,7 +204,7 @@ func (d *draft) spec() (string, error) {
 	return text, nil
 }
 
-// driver writes [driver] and [toolkit]: the branch that the machine has, where it is one to install, else the advised one.
+// driver writes [driver] and [toolkit]: the machine's branch if gpuadm would install it, else the advised branch.
 func (d *draft) driver() {
 	off := func(why string) {
 		d.say("# "+why, "#[driver]", `#version = "580"`, "")
@@ -270,7 +270,7 @@ func (d *draft) nearness() {
 	}
 }
 
-// present is the branch of the driver that the machine has; "" if it has none.
+// present returns the branch of the machine's driver; "" if it has none.
 func (d *draft) present() string {
 	version := ""
 	if m := d.facts.Modules; m != nil && len(m.Libraries) > 0 {
@@ -282,12 +282,12 @@ func (d *draft) present() string {
 	return branch
 }
 
-// advised is the driver that is chosen where no version is asked for. The error says why there is none.
+// advised returns the driver that gpuadm chooses unasked. The error says why there is none.
 func (d *draft) advised() (drivers.Choice, error) {
 	return drivers.Choose(drivers.Load(), hardware.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
 }
 
-// mig writes an example of partitions that the first GPU can have.
+// mig writes an example of partitions for the first GPU.
 func (d *draft) mig() {
 	for _, g := range d.gpus {
 		if m, err := mig.Of(g); err == nil && len(m.Profiles) > 0 {
@@ -299,7 +299,7 @@ func (d *draft) mig() {
 	}
 }
 
-// join writes how the machine joins its cluster, to be decided.
+// join writes the alternatives for the join, for the operator's decision.
 func (d *draft) join() {
 	if d.cloud == "" || d.cloud == "none" {
 		d.say("# Another program joins this machine to its cluster, such as kubeadm join, after gpuadm apply --install.")

@@ -27,7 +27,7 @@ import (
 func main() {
 	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
 	signal.Ignore(syscall.SIGPIPE)
-	// crypto/x509 obeys these; what a caller exports must not decide whom a root process trusts.
+	// crypto/x509 reads these variables; the caller's environment must not decide which CAs a root process trusts.
 	os.Unsetenv("SSL_CERT_FILE")
 	os.Unsetenv("SSL_CERT_DIR")
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
@@ -52,7 +52,7 @@ func system() env {
 	}
 }
 
-// The exit codes, one per next act of the caller.
+// The exit codes, one per next step of the caller.
 const (
 	exitCannot  = 1                 // an operator must fix the cause
 	exitUsage   = agent.ExitUsage   // fix the spec or the command line; another run does not help
@@ -66,17 +66,17 @@ type usage struct{ error }
 
 func (u usage) Unwrap() error { return u.error }
 
-// overdue is an error of a run that is over its --deadline.
+// overdue is the error of a run that has exceeded its --deadline.
 type overdue struct{ error }
 
 func (o overdue) Unwrap() error { return o.error }
 
-// exit is an exit code for which everything has been printed already.
+// exit is an exit code whose messages are already printed.
 type exit int
 
 func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
 
-// report prints how a command has ended, and returns the exit code.
+// report prints the result of a command, and returns the exit code.
 func report(e env, cmd *cobra.Command, err error) int {
 	var f ending
 	if e.ended != nil {
@@ -97,7 +97,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 	return f.Exit
 }
 
-// judge is an error with its exit code, what to do, and what the run had changed.
+// judge returns an error with its exit code, its advice, and the changes of the run.
 func judge(e env, cmd *cobra.Command, err error, ran ending) ending {
 	f := failureOf(err)
 	f.Run, f.Stage, f.Changed, f.Deferred, f.Held, f.Reboot = ran.Run, ran.Stage, ran.Changed, ran.Deferred, ran.Held, ran.Reboot
@@ -123,7 +123,7 @@ func judge(e env, cmd *cobra.Command, err error, ran ending) ending {
 	return f
 }
 
-// An ending is the object that -o json ends with where a verb has made a run, or has failed: how that ended.
+// An ending is the last object of -o json if a verb has made a run, or has failed: its result.
 type ending struct {
 	Format   int       `json:"format"`
 	Error    string    `json:"error,omitempty"`
@@ -131,16 +131,16 @@ type ending struct {
 	Because  []string  `json:"because,omitempty"`
 	Undone   []string  `json:"undone,omitempty"` // what was rolled back
 	Try      []string  `json:"try,omitempty"`
-	Spec     []finding `json:"spec,omitempty"`   // what is wrong in the files
-	Run      string    `json:"run,omitempty"`    // the run, in the journal; none where it had nothing to do
+	Spec     []finding `json:"spec,omitempty"`   // faults of the files
+	Run      string    `json:"run,omitempty"`    // the run's id in the journal; none if it had nothing to do
 	Stage    string    `json:"stage,omitempty"`  // the stage that has failed, or waits
-	Changed  int       `json:"changed"`          // what the run has changed, also before it was continued
+	Changed  int       `json:"changed"`          // the number of the run's changes, also before it was continued
 	Deferred int       `json:"deferred"`         // changes that wait for an event
 	Held     string    `json:"held,omitempty"`   // the run whose undo holds unattended applies
 	Reboot   string    `json:"reboot,omitempty"` // why a reboot is needed
 }
 
-// ran keeps how a run has ended, for the object that -o json ends with.
+// ran keeps the result of a run, for the last object of -o json.
 func (e env) ran(res converge.Result) {
 	*e.ended = ending{
 		Format: converge.PlanFormat, Run: res.Run, Stage: res.Stage, Changed: res.Changed, Deferred: len(res.Deferred), Held: res.Held, Reboot: res.Reboot,
@@ -156,7 +156,7 @@ type finding struct {
 	Text    string `json:"text,omitempty"` // the line
 }
 
-// failureOf is an error as it is printed.
+// failureOf returns an error as gpuadm prints it.
 func failureOf(err error) ending {
 	f := ending{Format: converge.PlanFormat, Error: err.Error(), Exit: exitCannot}
 	if t := (*trouble.Error)(nil); errors.As(err, &t) {
@@ -170,7 +170,7 @@ func failureOf(err error) ending {
 	return f
 }
 
-// advise adds likely causes and what to do, where the machine and not the spec is at fault.
+// advise adds likely causes and advice if the fault is the machine's and not the spec's.
 func (f *ending) advise(e env, err error) {
 	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
 	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
@@ -194,7 +194,7 @@ func (f *ending) advise(e env, err error) {
 	}
 }
 
-// print prints a failure in words: each error of the spec with a mark under its place, or the error with its reasons and what to do.
+// print prints a failure as text: each error of the spec with a mark under its place, or the error with its reasons and advice.
 func (f ending) print(e env) {
 	for _, w := range f.Spec {
 		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
@@ -222,7 +222,7 @@ func (f ending) print(e env) {
 	}
 	printf(e.stderr, "gpuadm: %s\n", f.Error)
 	undone := f.Undone
-	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
+	if more := len(undone) - 5; more > 1 { // each was printed when it was rolled back, and a long list would hide the cause
 		undone = append(slices.Clone(undone[:5]), fmt.Sprintf("and %d more changes; -o json lists all", more))
 	}
 	reasons(e.stderr, f.Because, undone, f.Try)

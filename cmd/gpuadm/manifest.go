@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// engineHandler is the handler's name where node.toml leaves it open and the engine has none of another's.
+// engineHandler is the handler's name if neither node.toml nor the engine's configuration names one.
 const engineHandler = "nvidia"
 
 func newManifest(c *common) *cobra.Command {
@@ -168,7 +168,7 @@ Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.
 	return cmd
 }
 
-// podSpecs are the specs of the ConfigMap.
+// podSpecs returns the specs of the ConfigMap.
 func podSpecs() []string {
 	names, _ := filepath.Glob(specHome + "/*.toml") // the pattern is well-formed
 	return names

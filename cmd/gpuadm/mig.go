@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// newMIG groups the verbs about partitions. They touch nothing: apply partitions.
+// newMIG groups the verbs about partitions. They change nothing; apply makes partitions.
 func newMIG(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mig",
@@ -34,7 +34,7 @@ the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 
 const gpuFlag = "plan for `MODEL` instead of this machine's GPUs: H100-80GB, or a PCI device id; repeatable, one for each GPU"
 
-// gpuVerb is a verb about GPUs: this machine's, or those of --gpu.
+// gpuVerb makes a verb about GPUs: this machine's, or those of --gpu.
 func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models []string) error) *cobra.Command {
 	var models []string
 	cmd.Args = cobra.NoArgs
@@ -132,7 +132,7 @@ the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enab
 	})
 }
 
-// migGPUs are this machine's GPUs, or untouched ones of the models asked for.
+// migGPUs returns this machine's GPUs, or GPUs without partitions of the models asked for.
 func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, error) {
 	var gpus []host.GPU
 	for i, name := range models {
@@ -158,8 +158,8 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	return d.GPUs, err
 }
 
-// migEntries are what the spec asks for, or one layout of a file in mig-parted's format. Such a file lies where the
-// caller is, not on the machine that --root names.
+// migEntries returns the spec's entries, or one layout of a file in mig-parted's format. Such a file is the caller's, not in
+// the folder of --root.
 func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
 		data, err := c.read(c.files[0])
@@ -208,7 +208,7 @@ type (
 	}
 )
 
-// layouts completes the layouts of a file in mig-parted's format that is named with -f.
+// layouts completes the layouts of -f's file in mig-parted's format.
 func (c *common) layouts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	for _, name := range c.files {
@@ -225,7 +225,7 @@ func (c *common) layouts(*cobra.Command, []string, string) ([]string, cobra.Shel
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// fitted is how a layout lies on one GPU.
+// fitted is the result of a layout on one GPU.
 type fitted struct {
 	GPU      int      `json:"gpu"`
 	Address  string   `json:"address,omitempty"`
@@ -294,7 +294,7 @@ func fitOn(a mig.Assigned) (fitted, error) {
 
 func (c *common) migFitText(list []fitted) {
 	for i, f := range list {
-		offline := f.Address == "" // a GPU of --gpu is in no machine
+		offline := f.Address == "" // a GPU of --gpu has no address
 		if i > 0 {
 			printf(c.stdout, "\n")
 		}

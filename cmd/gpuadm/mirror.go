@@ -62,7 +62,7 @@ and bake verify each file before they install, and name one that differs.`,
 	return cmd
 }
 
-// mirror writes a mirror, and says how nodes use it.
+// mirror writes a mirror, and prints how nodes use it.
 func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	switch {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
@@ -134,7 +134,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	return nil
 }
 
-// isFor refuses a system that is not this machine's: its own packager has to resolve the packages.
+// isFor refuses another system than this machine's, since the system's own packager must resolve the packages.
 func isFor(is facts.OS, asked string) error {
 	id, version, _ := strings.Cut(asked, "-")
 	if is.ID == id && (is.Version == version || strings.HasPrefix(is.Version, version+".")) {
@@ -149,7 +149,7 @@ func isFor(is facts.OS, asked string) error {
 	}}
 }
 
-// elsewhere is a machine that only the command line describes.
+// elsewhere is a machine that the command line describes.
 type elsewhere struct {
 	os, arch string
 	gpus     []string
@@ -175,7 +175,7 @@ func gpuModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirec
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// facts are what can be known of such a machine; a model that is given once counts as n GPUs.
+// facts returns the facts of such a machine; a model that is given once counts as n GPUs.
 func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 	arm := slices.ContainsFunc(m.gpus, func(name string) bool { p, _, err := modelOf(name); return err == nil && facts.OnArm(p.Model) })
 	if m.arch == "" {
@@ -215,7 +215,7 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 	return f, gpus, nil
 }
 
-// modelOf is a GPU as the PCI bus shows it, and as NVML shows it before any change.
+// modelOf returns a model as the PCI bus shows it, and as NVML shows it before any change.
 func modelOf(name string) (facts.PCI, host.GPU, error) {
 	m, err := mig.Find(name)
 	if err == nil {

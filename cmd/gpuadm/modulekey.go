@@ -25,7 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// signing reads the key and the certificate that modules are signed with; nil where none are named.
+// signing reads the key and the certificate for modules; nil if the flags name none.
 func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 	switch {
 	case b.moduleKey == "" && b.moduleCert == "":
@@ -52,7 +52,7 @@ func (c *common) signing(b bakeFlags) (*local.ModuleKey, error) {
 	return &local.ModuleKey{Private: key, Certificate: cert}, nil
 }
 
-// matching refuses a private key that is encrypted, or not the certificate's. scripts/sign-file.c in the kernel's tree reads PEM.
+// matching refuses an encrypted private key, and a key that does not match the certificate. scripts/sign-file.c in the kernel's tree reads PEM.
 func matching(key, cert []byte) error {
 	block, _ := pem.Decode(key)
 	switch {
@@ -71,8 +71,8 @@ func matching(key, cert []byte) error {
 	return nil
 }
 
-// forSecureBoot is what machines of the image trust, where they boot with Secure Boot: with a key they do; else as the operator says,
-// and an image that this machine becomes as this machine does.
+// forSecureBoot returns the keys that machines of the image trust, if they boot with Secure Boot. With --module-key they do;
+// else --secure-boot decides, and without it, if this machine becomes the image, its own Secure Boot.
 func (c *common) forSecureBoot(b bakeFlags, key *local.ModuleKey) (*facts.Trust, error) {
 	if key != nil {
 		k, _ := facts.Certificate(key.Certificate)
@@ -126,8 +126,8 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *local.ModuleKey) erro
 	}
 }
 
-// trustInstalled refuses to continue where another user could have written the boot units, or the binary that they run as root.
-// The install stage writes these files, as root's: before it only the folders count.
+// trustInstalled refuses to continue if another user could have written the boot units, or the binary that they run as root. If
+// the install stage will write these files, only their folders count.
 func trustInstalled(h host.View, e *converge.Engine) error {
 	names, reinstall := stages.Installed(h), []string{"or install them again with a gpuadm that you trust: apply --install"}
 	if agent.Installs(e) {
@@ -145,7 +145,7 @@ func trustInstalled(h host.View, e *converge.Engine) error {
 	return nil
 }
 
-// trust refuses names of the machine that other users than root could change.
+// trust refuses files of the machine that users other than root could change.
 func trust(h host.View, names ...string) error {
 	if err := h.Trusted(names...); err != nil {
 		return converge.Distrust(h.Root(), err)
@@ -168,8 +168,8 @@ func (c *common) warnOfWriters() {
 	}
 }
 
-// writers says which users besides root and the caller can change a file, "" if no user can. A group that has its owner's number is that
-// user's own, as useradd makes it (USERGROUPS_ENAB in login.defs(5), and Debian's adduser): with it comes a umask of 002.
+// writers says which users besides root and the caller can change a file, "" if no user can. A group whose number equals the owner's is
+// that user's private group, as useradd makes it (USERGROUPS_ENAB in login.defs(5), and Debian's adduser), usually with a umask of 002.
 func writers(i fs.FileInfo, caller int, login func() int) string {
 	st, ok := i.Sys().(*syscall.Stat_t)
 	switch {
@@ -185,8 +185,8 @@ func writers(i fs.FileInfo, caller int, login func() int) string {
 	return ""
 }
 
-// loginUser is who has logged in, and is another user by now, as the kernel knows it: sudo's variables can say anything
-// (proc_pid_loginuid(5), pam_loginuid(8)). -1 if it does not know.
+// loginUser returns the kernel's record of the user who logged in, also after sudo, whose variables could be forged
+// (proc_pid_loginuid(5), pam_loginuid(8)). -1 if there is none.
 func loginUser() int {
 	text, err := os.ReadFile("/proc/self/loginuid")
 	if err != nil {

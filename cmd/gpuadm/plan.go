@@ -81,14 +81,14 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	return nil
 }
 
-// noGPU says in one line that the machine has no NVIDIA GPU: in a mixed pool a DaemonSet runs on such nodes too. With gpu_count in
-// [driver], or where the node had GPUs before, that is an error, which preflight reports. answer makes the verb's JSON of an empty plan.
+// noGPU prints one line if the machine has no NVIDIA GPU: in a mixed pool a DaemonSet also runs on such nodes. With gpu_count in
+// [driver], or if the node had GPUs before, that is an error, which preflight reports. answer makes the verb's JSON from an empty plan.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, answer func(converge.Plan) any) (bool, error) {
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
 	gpus, err := e.GPUs(h)
-	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // the plan reports all else about them
+	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // the plan reports other faults of GPUs
 		return false, err
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{}) // a machine without GPUs needs no facts from its cloud
@@ -107,7 +107,7 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 
 func justPlan(p converge.Plan) any { return p }
 
-// followNote says where the layout comes from.
+// followNote names the source of the layout.
 func (c *common) followNote(s spec.Spec) []string {
 	switch f := c.run.Label; {
 	case !s.MIG.FollowLabel:
@@ -121,7 +121,7 @@ func (c *common) followNote(s spec.Spec) []string {
 	}
 }
 
-// reportDrift says in one line what is pending, here and to the cluster.
+// reportDrift reports the pending changes in one line, here and to the cluster.
 func (c *common) reportDrift(ctx context.Context) error {
 	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 	})
 }
 
-// drift is the line.
+// drift returns that line.
 func drift(changes []converge.Change) string {
 	var names []string
 	for _, ch := range changes {
@@ -148,8 +148,8 @@ func drift(changes []converge.Change) string {
 	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", count(len(names), "change"), strings.Join(trouble.Few(names, 6), ", "))
 }
 
-// planText prints a plan: a line for each stage, or the changes of those whose details are asked for; notes; what cannot be made; and
-// what to type next.
+// planText prints a plan: a line for each stage, or its changes if details are asked for; the notes; the changes that cannot be
+// made; and the next command.
 func (c *common) planText(p converge.Plan) {
 	w := c.stdout
 	if !c.quiet {
@@ -162,7 +162,7 @@ func (c *common) planText(p converge.Plan) {
 		}
 		quiet = nil
 	}
-	short := false // a stage is shown in one line
+	short := false // some stage is shown in one line
 	for _, st := range p.Stages {
 		if st.Changes == 0 {
 			if st.Converged > 0 || c.verbose {
@@ -205,7 +205,7 @@ func (c *common) planText(p converge.Plan) {
 	}
 }
 
-// detailed says whether a stage's changes are shown one by one: with -v, and where the stage is named.
+// detailed says whether a stage's changes are shown one by one: with -v, or if the operator names the stage.
 func (c *common) detailed(stage string) bool {
 	return c.verbose || slices.Contains(c.shown, stage)
 }
@@ -237,7 +237,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
 }
 
-// sorted are the changes that cannot be made, that are made now, and that are deferred.
+// sorted returns the changes that cannot be made, those that are made now, and those that are deferred.
 func sorted(changes []converge.Change) (refused, ready, later []converge.Change) {
 	for _, ch := range changes {
 		switch {
@@ -252,7 +252,7 @@ func sorted(changes []converge.Change) (refused, ready, later []converge.Change)
 	return refused, ready, later
 }
 
-// refusals repeats at the end what cannot be made and why, unless the plan shows nothing else.
+// refusals repeats at the end the changes that cannot be made and the reasons, unless the plan shows nothing else.
 func (c *common) refusals(p converge.Plan, short bool) bool {
 	all := p.Cannot()
 	if len(all) == 0 || !short && len(all) == len(p.Changes) {
@@ -283,7 +283,7 @@ func of(changes []converge.Change, stage string) []converge.Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool { return ch.Stage != stage })
 }
 
-// planEnd says how much a plan changes, and what that interrupts.
+// planEnd says how many changes a plan has, and what they interrupt.
 func planEnd(p converge.Plan) string {
 	cannot := len(p.Cannot())
 	now := p.Now() - cannot
@@ -338,7 +338,7 @@ func grouped(changes []converge.Change, key func(converge.Change) string) (order
 	return order, by
 }
 
-// ofNode counts what is written to the one Node that a machine has: "33 labels, taints and records of this node".
+// ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this node".
 func ofNode(changes []converge.Change) string {
 	nouns, _ := grouped(changes, func(ch converge.Change) string { noun, _, _ := strings.Cut(ch.Name, " "); return noun + "s" })
 	last := len(nouns) - 1
@@ -405,7 +405,7 @@ func allowing(changes []converge.Change) string {
 	return " --allow change-held"
 }
 
-// paused are the services that the changes pause and resume.
+// paused returns the services that the changes pause and resume.
 func paused(changes []converge.Change) (services []string) {
 	for _, ch := range changes {
 		for _, name := range ch.Clients["pause-services"] {

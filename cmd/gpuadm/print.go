@@ -4,8 +4,8 @@ package main
 
 // Output:
 //   - stdout has the answer, stderr the progress and the errors. A script can pipe the first and drop the second.
-//   - Text is rendered from the very structs that -o json prints, so the two cannot say different things.
-//   - A sign carries the meaning; colour only helps to find it.
+//   - Text is rendered from the same structs that -o json prints, so the two cannot differ.
+//   - A sign has the meaning; colour only highlights it.
 //   - The last sentence says what is interrupted and what to type next.
 //   - No line repeats another, and no word is in capitals.
 
@@ -27,7 +27,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// show prints an answer: with -o json as one JSON object on one line, else in words that are made of the same value.
+// show prints an answer: with -o json as one JSON object on one line, else as text made from the same value.
 func show[T any](c *common, answer T, text func(T)) error {
 	if c.output == "json" {
 		return printJSON(c.stdout, answer)
@@ -36,7 +36,7 @@ func show[T any](c *common, answer T, text func(T)) error {
 	return nil
 }
 
-// printJSON prints a value as JSON on one line. It masks secrets, and escapes characters that a terminal may obey, such as U+009B.
+// printJSON prints a value as JSON on one line. It masks secrets, and escapes characters that a terminal may interpret, such as U+009B.
 func printJSON(w io.Writer, v any) error {
 	all, err := encoded(v)
 	if err != nil {
@@ -69,7 +69,7 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
-// rows prints a label and its lines: the label only before the first line.
+// rows prints lines with a label before the first.
 func rows(w io.Writer, indent, width int, word string, lines ...string) {
 	what := word
 	for _, line := range lines {
@@ -92,14 +92,14 @@ func toType(line string) any {
 	return line
 }
 
-// notes prints remarks that need no act.
+// notes prints remarks that need no action.
 func (c *common) notes(lines []string) {
 	for _, n := range lines {
 		printf(c.stdout, "Note: %s.\n", n)
 	}
 }
 
-// encoded is a value as JSON, on a line.
+// encoded returns a value as JSON on one line.
 func encoded(v any) ([]byte, error) {
 	var all bytes.Buffer
 	enc := json.NewEncoder(&all)
@@ -119,7 +119,7 @@ func (c *common) colour(w io.Writer, sign string) verbatim {
 	return verbatim("\x1b[" + code + "m" + sign + "\x1b[0m")
 }
 
-// sign says what kind of change it is.
+// sign returns the sign of a change's kind.
 func sign(ch converge.Change) string {
 	switch {
 	case ch.Cannot != "":
@@ -136,8 +136,8 @@ func sign(ch converge.Change) string {
 
 var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
-// states is a change from one state to the other, with short digests. A follower has one desired state, so the state
-// found says everything: "its configuration changed since it started".
+// states returns a change's two states, with short digests. A follower has only one desired state, so the state found is
+// enough: "its configuration changed since it started".
 func states(ch converge.Change) string {
 	if ch.Follows && ch.Before != "" {
 		return short(ch.Before)
@@ -152,7 +152,7 @@ func short(s converge.State) string {
 	return digestWord().ReplaceAllString(string(s), "$1…")
 }
 
-// attributes says what changes beside the bytes that the diff shows: mode and owner.
+// attributes returns the changes of mode and owner, which the diff does not show.
 func attributes(ch converge.Change) string {
 	b, a := things.FileAttributes(ch.Before), things.FileAttributes(ch.After)
 	if ch.Diff == "" || b == "" || a == "" || a == b {
@@ -184,10 +184,10 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	}
 }
 
-// until names the event that a change is deferred until: "first boot", "the driver answers".
+// until names the event to which a change is deferred: "first boot", "the driver answers".
 func until(event string) string { return "deferred until " + strings.TrimPrefix(event, "once ") }
 
-// changeText prints one change, why it is wanted, and what is different.
+// changeText prints one change, its reason and its diff.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
 	if ch.Cannot != "" || ch.Deferred != "" {
@@ -214,7 +214,7 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	}
 }
 
-// typed is the command line that does the verb for the same machine, spec and stages.
+// typed returns the command line of a verb for the same machine, spec and stages.
 func (c *common) typed(verb string) string {
 	if verb == "apply" && c.bakes {
 		verb = "bake"
@@ -228,7 +228,7 @@ func (c *common) typed(verb string) string {
 	return c.command(verb, c.chosen...)
 }
 
-// command is a command line for the same machine and spec. The verb is shell text already; the other words get quoted.
+// command returns a command line for the same machine and spec. The verb is already shell text; command quotes the other words.
 func (c *common) command(verb string, more ...string) string {
 	if name, _, _ := strings.Cut(verb, " "); !slices.Contains([]string{"undo", "facts", "init", "bundle"}, name) { // they read no spec
 		for _, f := range slices.Backward(c.files) {
@@ -248,7 +248,7 @@ func (c *common) command(verb string, more ...string) string {
 	return strings.ReplaceAll(line, " ", glue)
 }
 
-// again is the command line that was typed, for root.
+// again returns the current command line, for root.
 func (e env) again() string {
 	words := []string{"sudo", "gpuadm"}
 	for _, w := range e.args {
@@ -264,7 +264,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// runsOf names the runs that an undo takes, oldest first.
+// runsOf names the runs that an undo reverts, oldest first.
 func runsOf(ids []string) string {
 	if len(ids) == 1 {
 		return "run " + ids[0]
@@ -279,7 +279,7 @@ func nothingToUndo(to string) string {
 	return "Nothing to undo: run " + to + " left nothing to restore."
 }
 
-// stays prints what an undo does not revert, and why.
+// stays prints a change that an undo does not revert, and why.
 func stays(w io.Writer, stage string, ch converge.Change, word, why string) {
 	printf(w, "  %-10s = %s   %s: %s\n", stage, ch, word, why)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// A pulse says, while a change takes long, which one is being made, for how long, and what the program that makes it printed last:
+// A pulse reports, during a long change, its name, its duration so far, and the last line of the program that makes it:
 // apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)".
 type pulse struct {
 	mu          sync.Mutex
 	every       time.Duration // between two lines
-	stage, text string        // what is being made or waited for; "" for nothing
+	stage, text string        // the change that is made or waited for; "" for none
 	since, told time.Time
 	usual       time.Duration // that one like it took; 0 if none is known
 	says        string
@@ -41,7 +41,7 @@ func newPulse(every time.Duration, show func(stage, text string)) *pulse {
 	return p
 }
 
-// saw takes an event of the run. The caller holds mu.
+// saw receives an event of the run. The caller holds mu.
 func (p *pulse) saw(e converge.Event, now time.Time) {
 	if e.What == converge.Waiting && p.text != "" {
 		p.says = e.Text
@@ -54,7 +54,7 @@ func (p *pulse) saw(e converge.Event, now time.Time) {
 	}
 }
 
-// follow takes a line that a program prints.
+// follow receives a line that a program prints.
 func (p *pulse) follow(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *pulse) beat(now time.Time) {
 	p.show(p.stage, text)
 }
 
-// clip cuts a text to a terminal's width: a live line that wraps cannot be wiped.
+// clip cuts a text to a terminal's width: a live line that wraps cannot be erased.
 func clip(text string, width int) string {
 	if r := []rune(text); width > 1 && len(r) >= width {
 		return strings.TrimRight(string(r[:width-2]), " ") + "…"

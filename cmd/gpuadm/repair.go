@@ -80,7 +80,7 @@ func (c *common) repairsText(all repairList) {
 	}
 }
 
-// noRepair says why a fault has no repair, and what to type instead.
+// noRepair returns the error for a fault without a repair, with the command to type instead.
 func noRepair(code string) error {
 	all := doctor.Checks()
 	i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.Code == code })
@@ -96,8 +96,8 @@ func noRepair(code string) error {
 	}
 }
 
-// repair makes ready to repair one fault. The spec says whether apply is the fix, and what may be interrupted; a machine without one
-// is repaired all the same.
+// repair prepares the repair of one fault. The spec decides whether apply is the fix, and what gpuadm may interrupt; a machine
+// needs no spec for a repair.
 func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	all := stages.Repairs()
 	i := slices.IndexFunc(all, func(r stages.Repair) bool { return r.Code == code })
@@ -133,7 +133,7 @@ type undoFlags struct {
 	dryRun, yes  bool
 }
 
-// typed are the flags for the runs of this plan, by name: by the time the operator types them, another run may be the last.
+// typed returns the flags for the runs of this plan, by id: when the operator types them, another run may be the last.
 func (u undoFlags) typed(p converge.UndoPlan) string {
 	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
 	for _, what := range u.allow {
@@ -208,7 +208,7 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	return cmd
 }
 
-// whichRun returns the run that an undo without --to takes, after the operator has confirmed it.
+// whichRun returns the run that an undo without --to reverts, after the operator has confirmed it.
 func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, leave []string) (to string, err error) {
 	p, err := e.PlanUndo(ctx, h, "", leave)
 	if err != nil || len(p.Runs) == 0 || p.Continues {
@@ -223,7 +223,7 @@ func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, 
 	return p.Runs[0], nil
 }
 
-// runs completes the runs that undo can begin at, the last one first.
+// runs completes the runs for undo --to, the last run first.
 func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{"all\teverything that gpuadm ever did here"}
 	if h, err := c.open(c.rootDir); err == nil {
@@ -236,8 +236,8 @@ func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// leavable refuses a --leave name that gpuadm has not made here: a typing error would undo what the operator wants to keep. It
-// accepts names that an earlier undo has undone, so that the same command line works again.
+// leavable refuses a --leave name that gpuadm has not changed here: with a typing error, undo would revert what the operator
+// wants to keep. It accepts names that an earlier undo has reverted, so that the same command line works again.
 func (c *common) leavable(h host.View, leave []string) error {
 	var made []string
 	named := map[string]bool{}

@@ -36,7 +36,7 @@ Exit codes: 0 converged; 1 cannot converge, or failed; 2 the spec or the command
 line is wrong; 3 changes are pending; 4 a reboot is needed; 75 busy or waiting, run
 it again. gpuadm help exit says what to do with each.`
 
-// common are the flags that every verb has.
+// common has the flags of every verb.
 type common struct {
 	env
 	files    []string
@@ -45,16 +45,16 @@ type common struct {
 	quiet    bool
 	verbose  bool
 	noColor  bool
-	booting  bool       // the boot unit calls
+	booting  bool       // the boot unit has started gpuadm
 	run      *agent.Run // the engine, and its reports to the cluster
 	bakes    bool       // the verb is bake
 	repairs  bool       // the apply is a repair, and chosen is its code
-	shown    []string   // stages of which a plan shows all details
-	planVerb string     // that shows a plan, where it is not plan
-	chosen   []string   // stages and flags that say what to apply, to be typed again
+	shown    []string   // stages whose details a plan shows
+	planVerb string     // the verb that shows a plan, if it is not plan
+	chosen   []string   // stages and flags that select what to apply, for printed commands
 }
 
-// newRoot makes all verbs.
+// newRoot returns the root command with all verbs.
 func newRoot(e env) *cobra.Command {
 	c := &common{env: e}
 	c.stdout, c.stderr = c.screen(e.stdout), c.screen(e.stderr)
@@ -67,7 +67,7 @@ func newRoot(e env) *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
 	}
 	group(root)
-	cobra.EnableCommandSorting = false // the help has the order in which people type the verbs
+	cobra.EnableCommandSorting = false // the help lists the verbs in the order of their use
 	root.SetIn(e.stdin)
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
@@ -126,7 +126,7 @@ type verbGroup struct {
 	verbs []*cobra.Command
 }
 
-// verbs are all verbs that a person types, in the order and the groups of the help.
+// verbs returns the verbs for operators, in the order and the groups of the help.
 func (c *common) verbs() []verbGroup {
 	return []verbGroup{
 		{"Make a machine a node", []*cobra.Command{newInit(c), newValidate(c), newPlan(c), newApply(c), newStatus(c), newUndo(c)}},
@@ -137,7 +137,7 @@ func (c *common) verbs() []verbGroup {
 	}
 }
 
-// served are the verbs that units, kubelet, apt and pods run. The help does not list them.
+// served returns the verbs that units, kubelet, apt and pods run. The help does not list them.
 func (c *common) served() []*cobra.Command {
 	return []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c), newHoldImage(c)}
 }
@@ -155,7 +155,7 @@ func run(ctx context.Context, e env, args []string) int {
 // noVariable marks a flag that reuses a common flag's name for something else: its GPUADM_* variable sets only the common flag.
 const noVariable = "gpuadm-no-variable"
 
-// check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
+// check refuses wrong values of the common flags, and reads missing flags from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -175,7 +175,7 @@ func (c *common) check(cmd *cobra.Command) error {
 	return err
 }
 
-// variable is the environment variable of a flag.
+// variable returns the environment variable of a flag.
 func variable(flag string) string {
 	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -207,7 +207,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 	return e, h, nil
 }
 
-// newEngine returns an engine without stages for a machine, and all stages there are.
+// newEngine returns an engine without stages for a machine, and the list of all stages.
 func (c *common) newEngine(h host.Host) (*converge.Engine, []converge.Stage) {
 	known := new(node.Session)
 	all, thingOf := stages.Run(known)
@@ -243,8 +243,8 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
-// A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
+// onSignal closes the channel at the first SIGTERM or SIGINT: the run finishes the current change, then stops. A second signal
+// ends the process at once. The loss of the terminal or the connection does not stop a run.
 //
 // onSignal does not wait for the signal thread to start (up to a millisecond): an earlier signal ends a process that has changed
 // nothing.
@@ -263,8 +263,8 @@ func onSignal(say func()) (<-chan struct{}, func()) {
 	return stop, func() { <-ready; signal.Stop(sig); close(sig) }
 }
 
-// group makes a verb that only groups others: alone it shows its help, and an unknown word is an error. cobra would show the help
-// for that too, and exit with 0: a script with a typing error would continue.
+// group makes a verb that only groups others: alone it shows its help, and an unknown word is an error. cobra would show the
+// help for an unknown word too, and exit with 0: a script with a typing error would continue.
 func group(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = cobra.ArbitraryArgs
@@ -276,7 +276,7 @@ func group(cmd *cobra.Command) {
 	}
 }
 
-// strictHelp makes help of a word that is no verb an error.
+// strictHelp makes help for an unknown verb an error.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, err := root.Find([]string{"help"})
@@ -296,14 +296,14 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
-// others are verbs of other programs, and what does that here.
+// others maps verbs of other programs to gpuadm's.
 var others = map[string]string{
 	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all", "rollback": "undo", "revert": "undo",
 	"check": "doctor", "diagnose": "doctor", "explain": "doctor", "install": "apply --install", "bootstrap": "apply --install", "up": "apply", "run": "apply",
 	"sync": "apply", "diff": "status --diff", "show": "status", "render": "plan -v", "export": "mig export", "lint": "validate",
 }
 
-// stated are verbs of other programs for what node.toml states here.
+// stated maps verbs of other programs to keys of node.toml.
 var stated = map[string]string{
 	"upgrade": "version in [driver]", "update": "version in [driver]", "driver": "version in [driver]", "label": "labels in [node]", "taint": "taints in [node]",
 	"join": "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",

@@ -52,7 +52,7 @@ content; values of keys that look like secrets are masked.`,
 					_, err := c.stdout.Write(r.Txtar())
 					return err
 				}
-				for line := range strings.Lines(string(r.Txtar())) { // of files that others write
+				for line := range strings.Lines(string(r.Txtar())) { // some come from files that others write
 					printf(c.stdout, "%s\n", whole(strings.TrimSuffix(line, "\n")))
 				}
 				return nil
@@ -81,7 +81,7 @@ func (c *common) factsText(f facts.Facts) {
 	}
 }
 
-// withoutSpec shows what machine this is where an operator asks for its state and it has no spec; err is returned.
+// withoutSpec shows the facts of a machine without a spec, whose state an operator asks for; it returns err.
 func (c *common) withoutSpec(ctx context.Context, err error) error {
 	if h, openErr := c.open(c.rootDir); errors.Is(err, errNoSpec) && openErr == nil && c.output != "json" {
 		if f, factsErr := facts.Gather(ctx, view.Within(h), facts.Everything); factsErr == nil {
@@ -113,7 +113,7 @@ pool, or a key of node.toml. It changes nothing.`,
 				return err
 			}
 			s, err := c.spec(h, c.files)
-			if errors.Is(err, errNoSpec) { // whose a node is, is asked before a spec is written for it
+			if errors.Is(err, errNoSpec) { // operators ask for the owners before they write a spec
 				s, err = spec.Defaults(), nil
 			}
 			if err != nil {
@@ -132,7 +132,7 @@ pool, or a key of node.toml. It changes nothing.`,
 	}
 }
 
-// ownersText prints one owner a line, and where two programs claim a part, the settings that end each claim.
+// ownersText prints one owner a line and, if two programs claim a part, the settings that end each claim.
 func (c *common) ownersText(all ownerList) {
 	for _, p := range all.Parts {
 		lines := []string{"no owner: " + p.None}
@@ -153,10 +153,10 @@ func (c *common) ownersText(all ownerList) {
 	}
 }
 
-// release is set by the linker when a release is built.
+// release is set by the linker for a release.
 var release string
 
-// version is the release, or what Go knows of the source it was built from.
+// version returns the release, or Go's record of the source revision.
 var version = sync.OnceValue(func() string {
 	if release != "" {
 		return release
@@ -190,7 +190,7 @@ func newVersion(c *common) *cobra.Command {
 	}
 }
 
-// newAptHook is the verb by which apt, when gpuadm has started it, asks whether it may start dpkg.
+// newAptHook makes the verb that apt, started by gpuadm, runs before dpkg: its failure stops apt.
 func newAptHook(*common) *cobra.Command {
 	return &cobra.Command{
 		Use:    stages.AptHook,
@@ -203,7 +203,7 @@ func newAptHook(*common) *cobra.Command {
 	}
 }
 
-// newStartCUDA is the verb of the child process in which gpuadm starts CUDA.
+// newStartCUDA makes the verb of the child process that starts CUDA.
 func newStartCUDA(*common) *cobra.Command {
 	return &cobra.Command{
 		Use:    nvml.CUDAVerb,
@@ -214,7 +214,7 @@ func newStartCUDA(*common) *cobra.Command {
 	}
 }
 
-// newAskDriver is the verb of the child process in which gpuadm asks a driver that may hang.
+// newAskDriver makes the verb of the child process that asks the driver, which may hang.
 func newAskDriver(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:    nvml.DriverVerb,
@@ -234,7 +234,7 @@ func newAskDriver(c *common) *cobra.Command {
 	}
 }
 
-// newHoldImage is the verb of the first process beside an image's programs.
+// newHoldImage makes the verb of the first process in the PID namespace of an image's programs.
 func newHoldImage(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use: local.FirstVerb, Short: "hold the PID namespace of an image's programs", Hidden: true, Args: cobra.NoArgs,
@@ -290,7 +290,7 @@ func (c *common) doctor(ctx context.Context) error {
 	return err
 }
 
-// examine examines a machine by its node.toml, where it has one. One that cannot be used is named as not checked.
+// examine examines a machine, with its node.toml if it has one. It reports an unusable node.toml as not checked.
 func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
 	s, err := c.spec(h, c.files)
 	if err != nil && len(c.files) > 0 {
@@ -303,7 +303,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 	return r, nil
 }
 
-// doctorText prints a report: the root causes first, each with what to type.
+// doctorText prints a report: the root causes first, each with the command to type.
 func (c *common) doctorText(r doctor.Report) {
 	w := c.stdout
 	for _, cause := range r.Causes {

@@ -64,7 +64,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, parallel int) error {
 	return nil
 }
 
-// request checks a command line here, before it is run anywhere, and reads its files.
+// request checks a command line before any machine runs it, and reads its files.
 func (c *common) request(args []string) (r remote.Request, err error) {
 	other := newRoot(c.env)
 	sub, rest, err := other.Find(args)
@@ -90,7 +90,7 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	return r, nil
 }
 
-// program is gpuadm for a machine, by what its uname -m says. The packages put those for all processors into /usr/lib/gpuadm.
+// program returns gpuadm for a machine, by its uname -m. The packages install the programs for all processors in /usr/lib/gpuadm.
 func (c *common) program(machine string) (data []byte, digest string, err error) {
 	arch := map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine]
 	if arch == runtime.GOARCH {
@@ -107,16 +107,16 @@ func (c *common) program(machine string) (data []byte, digest string, err error)
 // sshExits are the exit codes, the most important one first.
 var sshExits = []int{exitCannot, exitUsage, exitReboot, exitAgain, exitPending, 0}
 
-// sshAnswers prints what machines say.
+// sshAnswers prints the machines' answers.
 type sshAnswers struct {
 	*common
 	many  bool
-	mu    sync.Mutex // it is called for several machines at a time
+	mu    sync.Mutex // several machines answer at a time
 	worst int        // in sshExits
 	said  map[string][]json.RawMessage
 }
 
-// tell prints a line of a machine. Standard output is the answer, and in JSON comes at the end.
+// tell prints a line of a machine. A line of standard output belongs to the answer, which with -o json is printed at the end.
 func (a *sshAnswers) tell(host, text string, progress bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,7 +139,7 @@ func (a *sshAnswers) tell(host, text string, progress bool) {
 
 const mostDeep = 100 // levels of a machine's JSON
 
-// rawJSON is a line as a JSON value: the line itself if it is JSON of limited depth, else a string.
+// rawJSON returns a line as a JSON value: the line itself if it is JSON of limited depth, else a string.
 func rawJSON(line string) json.RawMessage {
 	if tooDeep(line) || !json.Valid([]byte(line)) {
 		text, _ := json.Marshal(line) // a text can always be encoded
@@ -165,8 +165,8 @@ func tooDeep(line string) bool {
 type sshMachine struct {
 	Format  int               `json:"format"`
 	Host    string            `json:"host"`
-	Exit    int               `json:"exit"`              // gpuadm's exit code there, or the one that fits the error
-	Error   string            `json:"error,omitempty"`   // why there is no answer that can be used
+	Exit    int               `json:"exit"`              // gpuadm's exit code there, or the code that fits the error
+	Error   string            `json:"error,omitempty"`   // why there is no usable answer
 	Because []string          `json:"because,omitempty"` // the last lines of ssh and sudo
 	Answers []json.RawMessage `json:"answers,omitempty"` // what the verb printed
 }
@@ -193,21 +193,21 @@ func (a *sshAnswers) ended(r remote.Result) {
 	defer a.mu.Unlock()
 	a.worst = min(a.worst, slices.Index(sshExits, m.Exit))
 	if m.Answers = a.said[r.Host]; a.output == "json" {
-		_ = printJSON(a.stdout, m) // it can always be encoded
+		_ = printJSON(a.stdout, m) // these values can always be encoded
 	}
 }
 
-// newServeSSH is the verb that gpuadm ssh runs on the other machine.
+// newServeSSH makes the verb that gpuadm ssh runs on the other machine.
 func newServeSSH(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use: "serve-ssh", Short: "answer gpuadm ssh, which runs this on the other machine", Hidden: true, DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, more []string) error { // more is of a process that continues the run
+		RunE: func(cmd *cobra.Command, more []string) error { // more has the flags of a process that continues the run
 			r, err := remote.Serve(c.stdin, c.stdout)
 			if err != nil {
 				return err
 			}
 			e := c.env
-			e.stdin, e.stat, e.public = bytes.NewReader(r.Files["-"]), nil, nil // the operator has read the files on the machine where they have owners
+			e.stdin, e.stat, e.public = bytes.NewReader(r.Files["-"]), nil, nil // the operator's own machine has checked the files' owners
 			e.read = func(name string) ([]byte, error) {
 				if data, carried := r.Files[name]; carried {
 					return data, nil

@@ -88,7 +88,7 @@ with 3 if something was; that needs no spec.`,
 	return cmd
 }
 
-// engineOfFiles is engine for status --diff, which compares with the journal and needs no spec.
+// engineOfFiles is engine for status --diff, which needs no spec, since it compares with the journal.
 func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
 	e, h, err := c.engine(ctx, only, nil)
 	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
@@ -101,7 +101,7 @@ func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.En
 	return e, h, nil
 }
 
-// sinceWhen reads a time, how long ago, or a run of the journal.
+// sinceWhen reads a time, a duration before now, or a run of the journal.
 func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, error) {
 	for _, r := range runs {
 		if r.ID == text {
@@ -174,7 +174,7 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 	printf(w, "%s\n", c.statusEnd(s))
 }
 
-// waitingText prints once what each change waits for, and what to do if it does not happen.
+// waitingText prints each event that changes wait for once, and what to do if it does not happen.
 func waitingText(w io.Writer, changes []converge.Change) {
 	printed := map[string]bool{}
 	for _, ch := range changes {
@@ -188,7 +188,7 @@ func waitingText(w io.Writer, changes []converge.Change) {
 	}
 }
 
-// notAsLeft prints which of gpuadm's things are released, or not as gpuadm left them.
+// notAsLeft prints gpuadm's things that are released, or that have changed since.
 func (c *common) notAsLeft(s converge.Status, diff bool) {
 	released, from := map[string]int{}, map[string]string{}
 	unseen := map[string][]string{}
@@ -220,7 +220,7 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 	}
 }
 
-// since says when the stage's first thing got its state.
+// since returns when the stage's first thing got its state.
 func since(s converge.Status, stage string) string {
 	for _, m := range s.Made {
 		if m.Stage == stage {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// topics are the pages of `gpuadm help` that belong to no verb. Each text is built only when it is printed.
+// topics returns the pages of `gpuadm help` that belong to no verb. gpuadm builds each text only to print it.
 func topics() (all []*cobra.Command) {
 	for _, t := range []struct {
 		name, about string
@@ -43,7 +43,7 @@ func stagesHelp() string {
 	return b.String()
 }
 
-// specHelp lists every key of node.toml, from the table that also checks it.
+// specHelp lists every key of node.toml, from the table that also has the checks.
 func specHelp() string {
 	var b strings.Builder
 	b.WriteString("The spec is /etc/gpuadm/node.toml, then /etc/gpuadm/node.d/*.toml in name order; later\nwins by key. Without a section, its stage changes nothing. gpuadm refuses a file that\nusers other than root can write to, or to a folder on the way to it.\n")
@@ -70,7 +70,7 @@ func specHelp() string {
 	return b.String()
 }
 
-// exitHelp says what a script does with each exit code.
+// exitHelp describes each exit code for scripts.
 func exitHelp() string {
 	var b strings.Builder
 	b.WriteString("The exit code says what to do next. It means the same for all verbs.\n\n")
@@ -80,7 +80,7 @@ func exitHelp() string {
 	return b.String() + exitScript
 }
 
-// An exitCode is a code and what it means, in lines as help shows them.
+// An exitCode is a code and its meaning, in lines as help shows them.
 type exitCode struct {
 	code  int
 	means string

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
-// validated says what was checked of valid files, and what was not.
+// validated lists what validate has checked of valid files, and what not.
 type validated struct {
 	Format    int       `json:"format"`
 	Files     []string  `json:"files"`
@@ -56,7 +56,7 @@ Exit codes: 0 valid; 2 not. What could not be checked is named.`,
 	return cmd
 }
 
-// validate prints what was checked. The error is trouble.Faults if something is wrong in the files.
+// validate prints what it has checked. The error is trouble.Faults if the files have faults.
 func (c *common) validate(m elsewhere, layouts string) error {
 	h, err := c.open(c.rootDir)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *common) validate(m elsewhere, layouts string) error {
 	return show(c, v, c.validText)
 }
 
-// merged is what the files of a spec state, once they are merged.
+// merged is the merged content of a spec's files.
 type merged struct {
 	Format int           `json:"format"`
 	Spec   string        `json:"spec"` // its digest
@@ -141,7 +141,7 @@ func (c *common) mergedText(m merged) {
 	key, value := 0, 0
 	lines := make([][2]string, len(m.Keys))
 	for i, k := range m.Keys {
-		text, _ := encoded(k.Value) // it came from TOML, and can always be encoded
+		text, _ := encoded(k.Value) // a value from TOML can always be encoded
 		lines[i] = [2]string{k.Key, strings.TrimSpace(string(text))}
 		key, value = max(key, len(k.Key)), max(value, min(len(lines[i][1]), 40))
 	}
@@ -150,13 +150,13 @@ func (c *common) mergedText(m merged) {
 	}
 }
 
-// blame puts a refusal at the first of these keys in the spec.
+// blame returns a refusal at the place of the first of these keys in the spec.
 func blame(places spec.Places, err error, keys ...string) trouble.Faults {
 	f := failureOf(err)
 	return trouble.Faults{places.Error(f.Error, strings.Join(f.Try, "; or "), keys...)}
 }
 
-// needs is how many GPUs the entries of a layout count.
+// needs returns the number of GPUs that the entries of a layout need.
 func needs(m spec.MIG, name string, layouts []byte) int {
 	if layouts != nil {
 		m.File = name
@@ -168,7 +168,7 @@ func needs(m spec.MIG, name string, layouts []byte) int {
 	return mig.Needs(entries)
 }
 
-// driver checks which driver such a machine gets.
+// driver checks that there is a driver for such a machine.
 func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts.Facts) trouble.Faults {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return nil

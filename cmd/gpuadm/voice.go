@@ -25,9 +25,9 @@ type voice interface {
 }
 
 // voice chooses the form: one JSON object a line on stdout; the journal's fields under systemd; a live line on a terminal;
-// plain lines in a pipe. With the context that it returns, it also hears what the programs say that make the changes.
+// plain lines in a pipe. The returned context also passes it the output of the programs that make changes.
 func (c *common) voice(ctx context.Context) (voice, context.Context) {
-	const plain = 15 * time.Second // between two lines of a change that takes long
+	const plain = 15 * time.Second // between two lines of a long change
 	switch {
 	case c.output == "json":
 		return jsonVoice{c.stdout}, ctx
@@ -46,12 +46,12 @@ type jsonVoice struct{ to io.Writer }
 func (v jsonVoice) tell(e converge.Event) { _ = printJSON(v.to, e) }
 func (v jsonVoice) close()                {}
 
-// textVoice prints one line for what was done. On a terminal the last line is live: it shows what is being made, until that is made.
+// textVoice prints one line for each result. On a terminal the last line is live: it shows the current change until it is made.
 type textVoice struct {
 	*common
 	*pulse
 	live, shown bool
-	deferred    []converge.Event // not printed yet: many that wait for the same are one line
+	deferred    []converge.Event // not printed yet: those that wait for the same event share a line
 }
 
 func (v *textVoice) tell(e converge.Event) {
@@ -82,7 +82,7 @@ func (v *textVoice) tell(e converge.Event) {
 	v.line(v.stderr, e)
 }
 
-// goesOn shows what is being made: on a terminal in the live line, else in a line of its own.
+// goesOn shows the current change: on a terminal in the live line, else in a line of its own.
 func (v *textVoice) goesOn(stage, text string) {
 	if v.quiet {
 		return
@@ -131,7 +131,7 @@ func (v *textVoice) wipe() {
 	}
 }
 
-// line prints an event, if a person needs it. Errors are printed once, at the end of the run.
+// line prints an event, if an operator needs it. Errors are printed once, at the end of the run.
 func (c *common) line(w io.Writer, e converge.Event) {
 	if e.What == converge.Damaged {
 		printf(w, "gpuadm: %s\n", e.Text)
@@ -175,7 +175,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	}
 }
 
-// summary is a change in one line: its name, and its states or the event that it is deferred until.
+// summary returns a change in one line: its name, and its states or the event to which it is deferred.
 func summary(e converge.Event) string {
 	switch {
 	case e.Change.Deferred != "":
@@ -188,17 +188,17 @@ func summary(e converge.Event) string {
 	return e.Change.String() + "   " + states(*e.Change)
 }
 
-// runEvent is the journal's MESSAGE_ID of all events of gpuadm: journalctl MESSAGE_ID=… finds them by it.
+// runEvent is the journal's MESSAGE_ID of all events of gpuadm, for journalctl MESSAGE_ID=….
 const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
-// logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
+// logVoice sends events to the journal with native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
 type logVoice struct {
 	*pulse
 	log    *logrus.Logger
-	waited map[string]time.Time // when each stage last logged that it waits, and what changes wait for
+	waited map[string]time.Time // when gpuadm last logged that a stage or a change waits
 }
 
-// waitingEvery keeps a stage that waits from filling the journal.
+// waitingEvery is the shortest time between two logs of the same wait.
 const waitingEvery = time.Minute
 
 func newLogVoice(c *common) logVoice {
@@ -252,7 +252,7 @@ func (v logVoice) tell(e converge.Event) {
 		entry.Errorf("%s failed: %s", e.Stage, text)
 	case converge.Remains, converge.Unkept, converge.Healed, converge.Damaged:
 		entry.Warn(text)
-	case converge.Making, converge.AllConverged, converge.Nothing: // the answer says that there was nothing to do
+	case converge.Making, converge.AllConverged, converge.Nothing: // the answer reports these
 		entry.Debugf("%s %s: %s", e.Stage, e.What, text)
 	default:
 		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))
@@ -261,19 +261,19 @@ func (v logVoice) tell(e converge.Event) {
 
 func (v logVoice) close() { close(v.over) }
 
-// answer prints an answer in words, under systemd to the journal.
+// answer prints an answer as text, under systemd to the journal.
 func (c *common) answer(text string) {
 	if c.toJournal() {
 		v := newLogVoice(c)
-		v.log.SetLevel(logrus.InfoLevel) // said also with --quiet
+		v.log.SetLevel(logrus.InfoLevel) // print it also with --quiet
 		v.log.Info(text)
 		return
 	}
 	printf(c.stdout, "%s\n", text)
 }
 
-// journalHook sends entries to systemd's journal with their unit: journald looks the unit up by the process, and a run with nothing
-// to do has often ended by then. journalctl -u accepts the field from root.
+// journalHook sends entries to systemd's journal with their unit: journald finds the unit by the process, and a run with
+// nothing to do has often ended by then. journalctl -u accepts the field from root.
 type journalHook struct {
 	unit  string
 	typed func(text string) string // replaces the commands in a text
@@ -297,7 +297,7 @@ func (h journalHook) Fire(e *logrus.Entry) error {
 	return journal.Send(message, priority, vars)
 }
 
-// entry is an entry's message and fields, escaped like text.
+// entry returns an entry's message and fields, escaped like text.
 func entry(e *logrus.Entry) (message string, fields map[string]string) {
 	fields = map[string]string{}
 	for k, v := range e.Data {
