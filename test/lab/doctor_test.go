@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
@@ -65,6 +66,16 @@ func TestLabDoctor(t *testing.T) {
 		{
 			"KUB-013", "cp -a /etc/cni/net.d /root/; rm -r /etc/cni/net.d" + fmt.Sprintf(until, "gpuadm doctor | grep -q KUB-013"),
 			"mkdir -p /etc/cni; mv /root/net.d /etc/cni/; systemctl restart containerd",
+		},
+		{"SYS-001", "mount -t tmpfs -o size=1m tmpfs /var/lib/containerd; dd if=/dev/zero of=/var/lib/containerd/full bs=64k 2>/dev/null || true", "umount /var/lib/containerd"},
+		{ // an engine that hangs is one a minute after its start
+			"RUN-013", "systemctl kill --signal=STOP --kill-whom=main containerd" + fmt.Sprintf(strings.Replace(until, "100", "700", 1), "gpuadm doctor | grep -q RUN-013"),
+			"systemctl kill --signal=CONT --kill-whom=main containerd",
+		},
+		{ // the engine is active, and its CRI plugin did not load
+			"RUN-013", "cp -a " + config + " /root/; printf '[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"/etc/containerd/certs.d\"\n[plugins.\"io.containerd.grpc.v1.cri\".registry.mirrors.x]\nendpoint = [\"https://x\"]\n' >>" + config +
+				"; systemctl restart containerd" + fmt.Sprintf(strings.Replace(until, "100", "700", 1), "gpuadm doctor | grep -q RUN-013"),
+			"mv /root/config.toml " + config + "; systemctl restart containerd",
 		},
 		{"KUB-007", "echo '# by hand' >>/var/lib/kubelet/config.yaml", ""},
 		{"RUN-005", "systemctl stop containerd", ""},
