@@ -46,8 +46,9 @@ type Choice struct {
 	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
 	Repo        Repository
 	Unlisted    bool              // only the source's own lists say whether it has this version
-	Precompiled bool              // the modules are built and signed by the distribution
-	Without     []string          // kernels without signed modules, for which gpuadm installs none
+	Precompiled bool              // the modules are not built here
+	Shared      bool              // but once for all machines with the kernel, by gpuadm mirror; else by the distribution
+	Without     []string          // kernels without such modules, for which gpuadm installs none
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
 	Fabric      string            // what joins the GPUs: FabricOf
 	Reason      string            // why gpuadm chose the branch, where the spec names none

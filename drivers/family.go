@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -20,7 +21,7 @@ func (c Choice) Family() *packages.Family {
 	}
 	f := &packages.Family{
 		Group:  "driver",
-		Names:  []string{"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex"},
+		Names:  []string{"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex", facts.SharedPackage("*", "*")},
 		Branch: ofBranch, Apart: c.Apart, Extras: c.Extras,
 	}
 	// NVIDIA's and Ubuntu's packages of one branch have the same names up to 580, and from 590 on the same files without a

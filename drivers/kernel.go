@@ -4,9 +4,12 @@ package drivers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers/modules"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -26,6 +29,8 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 		return ""
 	case next.Nvidia == nil && len(next.Unlisted) > 0:
 		problem = fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
+	case next.Nvidia == nil && c.Shared:
+		problem = "it has no module nvidia: have " + mirrorModules(next.Kernel) + " build it where the mirror is written, then run " + trouble.Command("apply")
 	case next.Nvidia == nil && c.Precompiled:
 		problem = "it has no module nvidia: install " + c.brings(next.Kernel)
 	case next.Nvidia == nil && next.Headers:
@@ -86,4 +91,41 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []strin
 		sentences = append(sentences, s)
 	}
 	return sentences
+}
+
+// Spared returns packages for building modules that gpuadm does not require. asFound are for kernels that have the driver's
+// modules: nothing is built for them. ifThere are for kernels that do not run while another kernel has the driver: gpuadm
+// installs them if a source has them.
+func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
+	k, _ := c.KernelSide(s, f)
+	every := len(k.Kernels) > 0
+	for _, kernel := range k.Kernels {
+		every = every && c.has(f, k, kernel)
+	}
+	for _, m := range c.Members {
+		switch {
+		case m.Role != "headers" && m.Role != "compiler" && m.Role != "kernel-modules":
+		case m.PerKernel == "" && every, m.PerKernel != "" && m.Role != "kernel-modules" && c.has(f, k, m.PerKernel):
+			asFound = append(asFound, m.Name)
+		case m.PerKernel != "" && c.waits(f, k, m.PerKernel):
+			ifThere = append(ifThere, m.Name)
+		}
+	}
+	return asFound, ifThere
+}
+
+// has says whether a kernel has the driver's modules, and would load them.
+func (c Choice) has(f facts.Facts, k modules.KernelSide, kernel string) bool {
+	if f.Modules == nil || f.Image != nil || k.Version == "" {
+		return false
+	}
+	on, _ := f.Modules.Of(kernel)
+	t, m := f.Modules.Trust, on.Nvidia
+	return m != nil && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
+}
+
+// waits says whether a kernel may stay without the driver for now: it does not run, and another kernel has the driver.
+func (c Choice) waits(f facts.Facts, k modules.KernelSide, kernel string) bool {
+	return f.Live && kernel != f.Kernel.Running && !c.has(f, k, kernel) &&
+		slices.ContainsFunc(f.Kernel.Installed, func(o string) bool { return c.has(f, k, o) })
 }

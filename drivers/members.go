@@ -45,7 +45,12 @@ func (p *plan) compose() error {
 	}
 	p.choice.Apart = set.Apart
 	for _, row := range set.Members {
-		p.member(row, want)
+		if row.Role != "module" || !p.choice.Shared {
+			p.member(row, want)
+		}
+	}
+	if p.choice.Shared {
+		p.sharedMembers()
 	}
 	if !p.choice.Precompiled {
 		p.tools()
@@ -53,8 +58,12 @@ func (p *plan) compose() error {
 	return p.ownNames()
 }
 
-// built decides whether to install the distribution's signed modules.
+// built decides who builds the modules: gpuadm mirror, once for all machines; or the distribution, which signs them; or DKMS.
 func (p *plan) built() error {
+	if taken, err := p.shared(); taken || err != nil {
+		p.choice.Precompiled, p.choice.Shared = taken, taken
+		return err
+	}
 	if p.d.Build == "precompiled" && !p.repo.Precompiled {
 		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)

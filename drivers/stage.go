@@ -94,6 +94,9 @@ func Needs(s spec.Spec) facts.Needs {
 	}
 	if n.Modules {
 		n.Files = append([]string{overlay}, packages.SourceFolders()...)
+		for _, list := range packages.LocksOf(s.Driver.Repo.URL) {
+			n.Shared = list
+		}
 	}
 	return n
 }
@@ -120,43 +123,6 @@ func (c Choice) Headers() map[string]string {
 		}
 	}
 	return of
-}
-
-// Spared returns packages for building modules that gpuadm does not require. asFound are for kernels that have the driver's
-// modules: nothing is built for them. ifThere are for kernels that do not run while another kernel has the driver: gpuadm
-// installs them if a source has them.
-func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string) {
-	k, _ := c.KernelSide(s, f)
-	every := len(k.Kernels) > 0
-	for _, kernel := range k.Kernels {
-		every = every && c.has(f, k, kernel)
-	}
-	for _, m := range c.Members {
-		switch {
-		case m.Role != "headers" && m.Role != "compiler" && m.Role != "kernel-modules":
-		case m.PerKernel == "" && every, m.PerKernel != "" && m.Role != "kernel-modules" && c.has(f, k, m.PerKernel):
-			asFound = append(asFound, m.Name)
-		case m.PerKernel != "" && c.waits(f, k, m.PerKernel):
-			ifThere = append(ifThere, m.Name)
-		}
-	}
-	return asFound, ifThere
-}
-
-// has says whether a kernel has the driver's modules, and would load them.
-func (c Choice) has(f facts.Facts, k modules.KernelSide, kernel string) bool {
-	if f.Modules == nil || f.Image != nil || k.Version == "" {
-		return false
-	}
-	on, _ := f.Modules.Of(kernel)
-	t, m := f.Modules.Trust, on.Nvidia
-	return m != nil && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
-}
-
-// waits says whether a kernel may stay without the driver for now: it does not run, and another kernel has the driver.
-func (c Choice) waits(f facts.Facts, k modules.KernelSide, kernel string) bool {
-	return f.Live && kernel != f.Kernel.Running && !c.has(f, k, kernel) &&
-		slices.ContainsFunc(f.Kernel.Installed, func(o string) bool { return c.has(f, k, o) })
 }
 
 // Brings maps the packages asked for to the kernel modules that they install, by the catalog.
@@ -208,7 +174,9 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k modules.KernelSide, 
 		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: f.Kernel.Targets(f.Live), Image: f.Image,
 		Parameters: map[string]string{}, Companions: []string{"nvidia-uvm", "nvidia-modeset"},
 	}
-	if c.Precompiled {
+	if c.Shared {
+		k.Build = "shared"
+	} else if c.Precompiled {
 		k.Build = "precompiled"
 	}
 	if f.Modules != nil {

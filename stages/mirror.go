@@ -35,6 +35,7 @@ type Mirror struct {
 	Dir    string   // absolute
 	Key    string   // the file with the secret key that signs
 	Binary []byte   // of gpuadm
+	Shared Shared   // modules to build once for the nodes
 	Keep   bool     // packages that the spec no longer asks for stay in the folder
 	Say    func(files int, size int64)
 	Note   func(text string) // shows a note to the operator
@@ -73,7 +74,13 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 		return lock, false, err
 	}
 	lock.Key = signer.Fingerprint()
+	if len(m.Shared.Kernels) > 0 {
+		s.Driver.Build = "dkms" // here
+	}
 	names, err := m.gather(ctx, h, from, s, f, next)
+	if err == nil {
+		names, lock.Modules, err = m.share(ctx, h, from, s, f, names)
+	}
 	if err != nil {
 		return lock, false, err
 	}

@@ -26,12 +26,15 @@ type mirrorFlags struct {
 	kernels, gpus []string
 	dir, key      string
 	keep          bool
+
+	modules   []string
+	moduleKey bakeFlags
 }
 
 func newMirror(c *common) *cobra.Command {
 	var m mirrorFlags
 	cmd := &cobra.Command{
-		Use:   "mirror --for ID --kernel RELEASE -o DIR",
+		Use:   "mirror --for ID {--kernel|--modules} RELEASE -o DIR",
 		Short: "write a folder from which nodes without a network install",
 		Long: `Mirror writes one folder that apt or dnf reads as a repository: driver, toolkit, dkms,
 the compilers and the headers of the kernels, with all that they depend on; NVIDIA's
@@ -42,6 +45,10 @@ It runs on a machine or in a container of the system that it mirrors for: the ap
 dnf there resolves the packages, and dnf's needs createrepo_c there. It installs
 nothing. A second run fetches what has changed, and the new folder then takes the
 place of the old one.
+
+With --modules it also builds the driver's modules for a kernel, once for all nodes,
+by the DKMS of that machine or container: nodes then need no compiler, no headers and
+no DKMS. --module-key signs them. What a folder has already is not built again.
 
 On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
 and bake verify each file before they install, and name one that differs.`,
@@ -58,12 +65,20 @@ and bake verify each file before they install, and name one that differs.`,
 	// Here -o names the folder: there is no other form of it.
 	f.StringVarP(&m.dir, "output", "o", "", "write to `DIR`")
 	_ = f.SetAnnotation("output", noVariable, nil)
+	f.StringArrayVar(&m.modules, "modules", nil, "also build the driver's modules for the kernel `RELEASE`, which nodes run; repeatable")
+	f.StringVar(&m.moduleKey.moduleKey, "module-key", "", "sign these modules with the private key in `FILE`, in PEM; nodes under Secure Boot have it enrolled")
+	f.StringVar(&m.moduleKey.moduleCert, "module-cert", "", "the certificate in `FILE` belongs to that key")
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
 
 // mirror writes a mirror, and prints how nodes use it.
 func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
+	for _, kernel := range m.modules {
+		if !slices.Contains(m.kernels, kernel) {
+			m.kernels = append(m.kernels, kernel)
+		}
+	}
 	switch {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
 		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
@@ -110,7 +125,27 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if err != nil {
 		return err
 	}
-	made := stages.Mirror{For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
+	sign, err := c.signing(m.moduleKey)
+	if err != nil {
+		return err
+	}
+	shared := stages.Shared{Kernels: m.modules}
+	switch {
+	case sign != nil && len(m.modules) == 0:
+		return usage{errors.New("cannot use --module-key without --modules: it signs what mirror builds")}
+	case sign != nil:
+		shared.Signer, _ = facts.Certificate(sign.Certificate)
+		for name, at := range map[string]*string{m.moduleKey.moduleKey: &shared.Key, m.moduleKey.moduleCert: &shared.Certificate} {
+			if *at, err = filepath.Abs(name); err != nil {
+				return err
+			}
+		}
+	case len(m.modules) > 0:
+		return usage{&trouble.Error{What: "cannot build modules without --module-key and --module-cert: DKMS would sign with a key that no node knows", Try: []string{
+			`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`,
+		}}}
+	}
+	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
 		if !c.quiet {
 			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
 		}

@@ -59,7 +59,7 @@ func matching(key, cert []byte) error {
 	case block == nil:
 		return errors.New("the key is not in PEM")
 	case block.Type == "ENCRYPTED PRIVATE KEY", strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED"):
-		return errors.New("the key is encrypted, and bake asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
+		return errors.New("the key is encrypted, and gpuadm asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
 	}
 	if _, ok := facts.Certificate(cert); !ok {
 		return errors.New("the certificate is no X.509 certificate in PEM or DER")

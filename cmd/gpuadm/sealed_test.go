@@ -153,7 +153,7 @@ func TestModuleKey(t *testing.T) {
 		{"DER", key, cert, ""},
 		{"PEM", key, armoured, ""},
 		{"no PEM", []byte("x"), cert, "the key is not in PEM"},
-		{"encrypted", encrypted, cert, "the key is encrypted, and bake asks for no passphrase"},
+		{"encrypted", encrypted, cert, "the key is encrypted, and gpuadm asks for no passphrase"},
 		{"encrypted, PKCS 1", older, cert, "the key is encrypted"},
 		{"no certificate", key, []byte("x"), "the certificate is no X.509 certificate"},
 		{"the two exchanged", armoured, key, "the certificate is no X.509 certificate"},

@@ -31,6 +31,9 @@ type Machine struct {
 	Day       string            // by the machine's clock: 2026-11-22; "" where it has none
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
 
+	Shared []facts.SharedModules // modules that were built once for the kernels, by the list of the mirror; nil where none is known
+	Trust  facts.Trust           // whose modules the kernels load
+
 	RefusesBuilds bool // the kernel loads no modules that are built here: under Secure Boot, without an enrolled key
 }
 
@@ -38,6 +41,8 @@ type Machine struct {
 type Module struct {
 	Version string
 	DKMS    bool // built here
+	Shared  bool // built once for this kernel, and brought by their package
+	Flavour string
 }
 
 // Device is one PCI function.
@@ -52,7 +57,7 @@ type Device struct {
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Cloud: f.Cloud.Name, Instance: instanceType, RDMA: f.RDMA, VGPU: f.VGPU, Signed: f.Signed, Day: f.Day,
+		Arch: f.Arch, Kernels: f.Kernel.Targets(f.Live), Cloud: f.Cloud.Name, Instance: instanceType, RDMA: f.RDMA, VGPU: f.VGPU, Signed: f.Signed, Shared: f.Shared, Day: f.Day,
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}
@@ -64,14 +69,22 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		m.Running = f.Kernel.Running
 	}
 	if f.Modules != nil {
+		m.Trust = f.Modules.Trust
 		m.RefusesBuilds = f.Live && f.Modules.Trust.Demands() && !f.Modules.Trust.Trusts(f.Modules.Trust.Build)
 		m.Compilers = compilers(*f.Modules)
 		m.OnDisk = map[string]Module{}
 		for _, k := range f.Modules.Kernels {
-			if k.Nvidia != nil { // dkms.conf(8) of NVIDIA's packages says updates, and distributions put it there
-				m.OnDisk[k.Kernel] = Module{k.Nvidia.Version, strings.Contains(k.Nvidia.Path, "/updates/") || strings.Contains(k.Nvidia.Path, "/extra/")}
+			if k.Nvidia == nil {
+				continue
 			}
+			on := Module{Version: k.Nvidia.Version, Flavour: k.Nvidia.Flavour(), Shared: strings.Contains(k.Nvidia.Path, "/"+facts.SharedFolder+"/") && k.Nvidia.Kernel() == k.Kernel}
+			// dkms.conf(8) of NVIDIA's packages says updates, and distributions put it there
+			on.DKMS = !on.Shared && (strings.Contains(k.Nvidia.Path, "/updates/") || strings.Contains(k.Nvidia.Path, "/extra/"))
+			m.OnDisk[k.Kernel] = on
 		}
+	}
+	if f.Image != nil {
+		m.Trust = *f.Image
 	}
 	for _, p := range f.GPUs {
 		d := Device{Address: p.Address, ID: strings.ToLower(p.Device), Model: p.Model}

@@ -31,7 +31,7 @@ const (
 type KernelSide struct {
 	Version    string             // 580.95.05
 	Flavour    string             // open, proprietary
-	Build      string             // precompiled, dkms
+	Build      string             // precompiled, shared, dkms
 	Kernels    []string           // those that must have the modules; never empty
 	Waiting    []string           // kernels of these that do not run, and get the modules once they have headers
 	Parameters map[string]string  // of the module nvidia

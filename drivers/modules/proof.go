@@ -151,7 +151,7 @@ func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (strin
 		return "", err
 	case m.Signer == nil:
 		return "it is not signed, and the kernel demands that", nil
-	case k.Image != nil && k.Build != "dkms":
+	case k.Image != nil && k.Build == "precompiled":
 		return "", nil // a distribution's kernels know its keys, and the image does not say which
 	case k.Image != nil && t.Build != nil:
 		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*t.Build), nil

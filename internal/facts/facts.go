@@ -51,6 +51,7 @@ type Facts struct {
 	// Signed names the packages of signed modules that are available for target kernels; nil where they were not asked for, or
 	// where the package lists know of none for any kernel.
 	Signed      []string          `json:"signed,omitempty"`
+	Shared      []SharedModules   `json:"-"` // for target kernels, of the folder that Needs names; nil where there is no such folder
 	Modules     *Modules          `json:"modules,omitempty"`
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
@@ -80,6 +81,7 @@ type Needs struct {
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
 	Engine  Stated   // the engine that the spec names
 	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
+	Shared  string   // the file that lists the modules of a mirror: SharedModules
 
 	Cluster *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
 }
@@ -92,7 +94,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 	return Needs{
 		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files),
-		Engine: cmp.Or(n.Engine, o.Engine), Signed: cmp.Or(n.Signed, o.Signed), Cluster: cluster,
+		Engine: cmp.Or(n.Engine, o.Engine), Signed: cmp.Or(n.Signed, o.Signed), Shared: cmp.Or(n.Shared, o.Shared), Cluster: cluster,
 	}
 }
 

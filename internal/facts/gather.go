@@ -98,6 +98,9 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if needs.Signed != "" {
 		f.Signed = l.signed(ctx, *f, needs.Signed)
 	}
+	if needs.Shared != "" {
+		f.Shared = l.shared(*f, needs.Shared)
+	}
 	if needs.Driver {
 		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(f.Kubelet), l.dynamicMIG(), l.gfd(), l.machine()
 		d, err := l.v.Driver(ctx)

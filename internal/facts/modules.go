@@ -256,7 +256,7 @@ func (l *look) kernelModules(kernel string, cache *ModuleCache) KernelModules {
 	k.Extra = l.has("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums") // goes when the package is removed; its list may stay
 	k.Headers = l.has(dir + "/build/Makefile")
 	k.Compiler = l.compiler(dir, kernel)
-	for _, sub := range []string{"updates", "updates/dkms", "extra", "extra/nvidia", "weak-updates", "kernel/drivers/video", "kernel/drivers/video/nvidia"} {
+	for _, sub := range []string{"updates", "updates/dkms", SharedFolder, "extra", "extra/nvidia", "weak-updates", "kernel/drivers/video", "kernel/drivers/video/nvidia"} {
 		for _, name := range l.names(path.Join(dir, sub)) {
 			name = path.Join(dir, sub, name)
 			if role(name) != "" && !slices.Contains(k.Files, name) {

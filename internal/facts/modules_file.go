@@ -77,8 +77,17 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 
 // readModule unpacks a compressed module, by the file name's ending, as kmod does.
 func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
+	plain, err := unpacked(r, ending)
+	if err != nil {
+		return ModuleFile{}, err
+	}
+	return parseModule(plain, plain.Size())
+}
+
+// unpacked is what a file contains, by its ending.
+func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 	if !packedModule(ending) {
-		return parseModule(r, r.Size())
+		return r, nil
 	}
 	var plain io.Reader
 	packed := bufio.NewReaderSize(r, 64<<10) // unpackers read single bytes, and each would be a read of the file
@@ -86,13 +95,13 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 	case ".gz":
 		z, err := gzip.NewReader(packed)
 		if err != nil {
-			return ModuleFile{}, err
+			return nil, err
 		}
 		plain = z
 	case ".zst":
 		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxModule), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
-			return ModuleFile{}, err
+			return nil, err
 		}
 		defer z.Close()
 		plain = z
@@ -100,19 +109,19 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 		// A port of the kernel's own unpacker. Whichever block asks for a larger dictionary is refused, and one buffer is kept for all.
 		z, err := xz.NewReader(packed, maxWindow)
 		if err != nil {
-			return ModuleFile{}, err
+			return nil, err
 		}
 		plain = z
 	}
 	most := min(maxModule, maxRatio*r.Size()+maxModinfo)
 	data, err := io.ReadAll(io.LimitReader(plain, most+1))
 	if err != nil {
-		return ModuleFile{}, err
+		return nil, err
 	}
 	if int64(len(data)) > most {
-		return ModuleFile{}, errors.New("unpacked it is too big for a module")
+		return nil, errors.New("unpacked it is too big for a module")
 	}
-	return parseModule(bytes.NewReader(data), int64(len(data)))
+	return io.NewSectionReader(bytes.NewReader(data), 0, int64(len(data))), nil
 }
 
 // packedModule says whether a module's file has to be unpacked.

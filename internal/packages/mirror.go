@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -36,6 +37,14 @@ type Lock struct {
 	GPUs    []string   `json:"gpus"`
 	Key     string     `json:"key"` // fingerprint
 	Files   []LockFile `json:"files"`
+
+	Modules []LockModules `json:"modules,omitempty"` // that were built once, for the nodes
+}
+
+// LockModules is a package of modules that gpuadm mirror has built.
+type LockModules struct {
+	facts.SharedModules
+	File string `json:"file"` // in the folder
 }
 
 // A LockFile is one file of a mirror.
@@ -64,8 +73,48 @@ type Gatherer interface {
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
 	// Configs reads the kernel configurations from packages of headers in the folder. headers maps kernels to these packages.
 	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
+	// Source unpacks below g.Work what DKMS builds the driver's modules from, of a package whose file is in the folder.
+	Source(ctx context.Context, h host.Host, g Gathering, files []string, name string) (ModuleSource, error)
+	// Pack writes a package of modules into the folder, and returns its file's name. The same content gives the same bytes.
+	Pack(ctx context.Context, h host.Host, g Gathering, p ModulePackage) (file string, err error)
+	// Index has the folder's list name own files beside the others, and returns the names of all.
+	Index(ctx context.Context, h host.Host, g Gathering, files, own []string) ([]string, error)
 	// Sign makes of the folder a signed repository. It returns the names of the signatures.
 	Sign(h host.Host, dir string, by things.Signer) (files []string, err error)
+}
+
+// A ModuleSource is the package by which DKMS builds modules.
+type ModuleSource struct {
+	Name, File, Version string   // nvidia-kernel-open-dkms; in the folder; whole: 580.65.06-1, 3:580.65.06-1.el9
+	Depends, Provides   []string // what has the driver's version of its relations: firmware, support files
+	Folder              string   // absolute: .../nvidia-580.65.06
+}
+
+// ModulePackage is a package of modules before it is written.
+type ModulePackage struct {
+	Name, Kernel string
+	From         ModuleSource
+	Root         string // the folder with its files, as they will lie below /
+}
+
+// Built is the time of what is built for a mirror, so that it is the same each time: 2026-01-01, in seconds.
+// Source: https://reproducible-builds.org/specs/source-date-epoch/
+const Built = "1767225600"
+
+// Fill fills in a text that a package is made of, which has names in @.
+func (p ModulePackage) Fill(text string, more ...string) []byte {
+	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root)...).Replace(text))
+}
+
+// SourceIn finds the source of a driver that DKMS builds, where a package was unpacked; "" if it is not there.
+func SourceIn(v host.View, root, version string) string {
+	for _, name := range ListOf(v, root+"/usr/src") {
+		dir := path.Join(root, "usr/src", name)
+		if _, err := v.Stat(dir + "/dkms.conf"); err == nil && strings.HasSuffix(name, "-"+Own(version)) {
+			return dir
+		}
+	}
+	return ""
 }
 
 // Signatures returns the files of mirrors that differ after each signing, since they have a time.

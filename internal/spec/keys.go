@@ -109,7 +109,7 @@ func table() []row {
 	add("gpu_count", TypeInt, "0", "number of GPUs that must be on the bus; 0 takes what is found", func(s *Spec) any { return &s.Driver.GPUCount })
 	enum("source", "where the driver comes from", func(s *Spec) any { return &s.Driver.Source }, "auto", "nvidia", "distro", "runfile")
 	enum("modules", "which kernel modules", func(s *Spec) any { return &s.Driver.Modules }, "auto", "open", "proprietary")
-	enum("build", "how the modules get built for the kernel", func(s *Spec) any { return &s.Driver.Build }, "auto", "precompiled", "dkms")
+	enum("build", "where the modules are built; shared: once, by gpuadm mirror; auto: shared, precompiled, dkms, as there are some", func(s *Spec) any { return &s.Driver.Build }, "auto", "shared", "precompiled", "dkms")
 	enum("owner", "who looks after the driver; other: verify, never touch", func(s *Spec) any { return &s.Driver.Owner }, "auto", "gpuadm", "other")
 	add("persistenced", TypeBool, "true", "run nvidia-persistenced", func(s *Spec) any { return &s.Driver.Persistenced })
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")

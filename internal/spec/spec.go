@@ -65,7 +65,7 @@ type Driver struct {
 	GPUCount      int               // GPUs that must be on the bus; 0 = as found
 	Source        string            // auto, nvidia, distro, runfile
 	Modules       string            // auto, open, proprietary
-	Build         string            // auto, precompiled, dkms
+	Build         string            // auto, shared, precompiled, dkms
 	Owner         string            // auto, gpuadm, other
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off

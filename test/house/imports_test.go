@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"cloud/kubelet":          {"internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/pattern", "internal/spec", "internal/things", "internal/trouble"},
 	"internal/kube":          {"internal/host", "internal/host/commands", "internal/host/view", "internal/instance", "internal/mask", "internal/trouble"},
 	"internal/instance":      {"internal/host", "internal/trouble"},
-	"internal/packages":      {"internal/converge", "internal/host", "internal/host/view", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
+	"internal/packages":      {"internal/converge", "internal/facts", "internal/host", "internal/host/view", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
 	"internal/packages/apt":  {"internal/converge", "internal/host", "internal/host/view", "internal/packages", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
 	"internal/packages/dnf":  {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things", "internal/trouble"},
 	"internal/things":        {"internal/converge", "internal/host", "internal/trouble"},

@@ -120,15 +120,6 @@ func (d *dnfDriver) mirrorArgs(driver, toolkit, dir string) []string {
 	return []string{"mirror", "--for", "rhel-9", "--kernel", kernel, "--gpu", "H100-80GB", "-f", "/root/mirror.toml", "--keep", "-o", dir}
 }
 
-// copyTo brings a folder to the same place on another host.
-func (d *dnfDriver) copyTo(other *lab.Host, from, to string) {
-	d.t.Helper()
-	archive := d.Must("tar", "-C", from, "-c", ".")
-	other.Must("sh", "-c", "rm -rf "+to+" && mkdir -p "+to)
-	r := other.ExecInput(strings.NewReader(archive), "tar", "-C", to, "-x")
-	must.That(d.t, r.Exit == 0, "cannot copy %s: %s", from, r)
-}
-
 // mirrorDnf makes two mirrors, the second from the first, on a host that stays as it was.
 func mirrorDnf(t *testing.T) *dnfDriver {
 	d := newDnfDriver(t)
@@ -177,7 +168,8 @@ func TestLabMirrorDnf(t *testing.T) {
 	routes := d.Must("ip", "route")
 	must.That(t, routes == "", "the host has routes: %s", routes)
 	d.Put("/etc/yum.repos.d/baseos.repo", "[baseos]\nname=baseos\nbaseurl=https://rhel.invalid/baseos\nenabled=1\ngpgcheck=1\n", 0o644) // no such host: RFC 2606
-	from.copyTo(d.Host, "/srv/first", "/srv/mirror")
+	from.Must("sh", "-c", "mv /srv/mirror /srv/next && mv /srv/first /srv/mirror")
+	copyTo(t, from.Host, d.Host, "/srv/mirror")
 	d.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
 	asks := func(code int, driver, toolkit string, says ...string) lab.Result {
 		t.Helper()
@@ -208,7 +200,8 @@ func TestLabMirrorDnf(t *testing.T) {
 	d.Must("rpm", "-e", "--nodeps", "kmod-nvidia-open-dkms")
 	asks(0, "580.65.06", "1.18.0", "kmod-nvidia-open-dkms")
 	d.installed("580.65.06")
-	from.copyTo(d.Host, "/srv/mirror", "/srv/mirror")
+	from.Must("sh", "-c", "rm -r /srv/mirror && mv /srv/next /srv/mirror")
+	copyTo(t, from.Host, d.Host, "/srv/mirror")
 	asks(0, "580.95.05", "1.18.1")
 	d.installed("580.95.05")
 	asks(0, "580.95.05", "1.18.1", "Nothing to do.")

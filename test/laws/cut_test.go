@@ -3,6 +3,7 @@
 package laws
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/pairs"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -76,6 +78,11 @@ func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node 
 	}
 	must.That(t, (err != nil || ended) && n.Off(), "touch %d: the power was not cut: %v", touch, err)
 	n.Boot(loss)
+	if loaded, _ := n.ReadDir("/sys/module"); bytes.Contains(s.machine.archive, []byte("\n-- simulated-net/")) {
+		for _, name := range loaded { // no boot has loaded them yet
+			must.Get(n.Do(t.Context(), "rmmod", name))(t)
+		}
+	}
 	return n
 }
 
@@ -104,22 +111,48 @@ var cutLaws = []cutLaw{
 
 // Each is tested at some touches of each case, and at all of them in a nightly run.
 func TestPowerCutThenAnyCommand(t *testing.T) {
-	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
-		s := run(t, m, e)
-		for _, c := range cutLaws {
-			t.Run(c.name, func(t *testing.T) {
-				from, many := 0, s.made
-				if c.undoing {
-					from, many = s.made, s.undone-s.made
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) { cuts(t, run(t, m, e), 2, losses) })
+}
+
+// cuts judges some touches of a case.
+func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Loss) {
+	for _, c := range cutLaws {
+		t.Run(c.name, func(t *testing.T) {
+			from, many := 0, s.made
+			if c.undoing {
+				from, many = s.made, s.undone-s.made
+			}
+			for _, at := range sample(t, many, some) {
+				for _, loss := range losses(at) {
+					c.law(t, s, s.cut(t, from+at, loss), fmt.Sprintf("%s, touch %d of %d, %v", c.name, at, many, loss))
 				}
-				for _, at := range sample(t, many, 2) {
-					for _, loss := range losses(at) {
-						c.law(t, s, s.cut(t, from+at, loss), fmt.Sprintf("%s, touch %d of %d, %v", c.name, at, many, loss))
-					}
-				}
-			})
+			}
+		})
+	}
+}
+
+// TestSharedModulesCut: a power cut while modules that were built once are installed, or undone.
+func TestSharedModulesCut(t *testing.T) {
+	m := machine{"ubuntu24", append(pairs.Archive(t), `
+-- sys/module/ --
+-- usr/lib/firmware/ --
+-- usr/lib/modprobe.d/ --
+-- usr/lib/x86_64-linux-gnu/ --
+-- var/lib/apt/extended_states --
+-- var/lib/apt/lists/archive.example_ubuntu_dists_noble_InRelease --
+archive
+-- var/lib/apt/lists/mirror.example_ubuntu2404_InRelease --
+mirror
+`...)} // what stays of packages
+	text := ""
+	for _, s := range pairs.Specs {
+		if s.Name == "580 shared modules" {
+			text = s.Text
 		}
-	})
+	}
+	s := run(t, m, func() *converge.Engine { return engine(t, text) })
+	must.That(t, strings.Contains(s.applied, "updates/gpuadm/nvidia.ko") && !strings.Contains(s.applied, "/var/lib/dkms/nvidia"), "no shared modules:\n%s", s.applied)
+	cuts(t, s, 6, func(int) []simhost.Loss { return []simhost.Loss{simhost.LoseNothing} }) // the simulated dpkg does not sync as dpkg does
 }
 
 func byHand(t *testing.T, s straight, n *simhost.Node, what string) {

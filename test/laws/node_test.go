@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/ubuntu"
 )
 
 // A machine is a recorded one, to be simulated as often as wanted.
@@ -59,6 +60,9 @@ func (m machine) boot(t testing.TB) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New(m.archive)
 	must.That(t, err == nil, "cannot simulate %s: %v", m.name, err)
+	if bytes.Contains(m.archive, []byte("\n-- simulated-net/")) {
+		ubuntu.Install(n)
+	}
 	return n
 }
 
@@ -73,9 +77,10 @@ func engine(t testing.TB, text string) *converge.Engine {
 	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 }
 
-// tree is the machine without what is ours alone, and with what its daemons run with.
+// tree is the machine without what is ours alone, and with what its daemons run with. The folder of a question to a program lies in
+// /run on a machine.
 func tree(n *simhost.Node) string {
-	return n.Tree(converge.Home, "/run", "/proc") + n.Units() + partitions(n)
+	return n.Tree(converge.Home, "/run", "/proc", "/tmp/scratch") + n.Units() + partitions(n)
 }
 
 // partitions is the state of the GPUs of a node.

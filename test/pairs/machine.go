@@ -25,11 +25,13 @@ const Kernel = "6.8.0-88-generic"
 // Machine is a node as Ubuntu's packages leave it: two A30, containerd and Docker, no driver. What other texts replace is given by pairs.
 func Machine(t testing.TB, other ...string) *simhost.Node {
 	t.Helper()
-	archive := must.Get(archives.ReadFile("machine.txtar"))(t)
-	n := must.Get(simhost.New([]byte(strings.NewReplacer(other...).Replace(string(archive)))))(t)
+	n := must.Get(simhost.New([]byte(strings.NewReplacer(other...).Replace(string(Archive(t))))))(t)
 	ubuntu.Install(n)
 	return n
 }
+
+// Archive is the machine's.
+func Archive(t testing.TB) []byte { return must.Get(archives.ReadFile("machine.txtar"))(t) }
 
 // Write is what another process does to the machine.
 func Write(t testing.TB, n *simhost.Node, name, text string) {

@@ -68,6 +68,8 @@ var Specs = []struct{ Name, Text string }{
 	{"580 mirror", driver("580.159.04") + mirror},
 	{"580 mirror open", driver("580") + mirror},
 	{"570 mirror", driver("570.148.08") + mirror},
+	{"580 shared modules", driver("580.159.04", `build = "shared"`) + mirror},
+	{"570 shared modules", driver("570.148.08", `build = "shared"`) + mirror},
 	{"580 distribution", driver("580", `source = "distro"`)},
 	{"570 distribution", driver("570", `source = "distro"`)},
 	{"595 distribution", driver("595", `source = "distro"`)},

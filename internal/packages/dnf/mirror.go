@@ -24,8 +24,6 @@ const (
 	ownRepos = "/repos" // below dnf.root: the repositories that a mirror is made from
 	index    = "repodata"
 	indexer  = "/usr/bin/createrepo_c"
-	// indexed is a time for the index, so that the same packages have the same index: createrepo_c(8), --set-timestamp-to-revision.
-	indexed = "1767225600" // 2026-01-01
 )
 
 // Gather has dnf itself resolve, fetch and verify, on a database in which only packages are installed that no repository has:
@@ -324,7 +322,8 @@ func (a dnf) index(ctx context.Context, h host.Host, g packages.Gathering, names
 	for _, argv := range [][]string{
 		{"rm", "-rf", "--", path.Join(g.Into, index), path.Join(g.Into, "."+index)}, // the second is of a run that was killed
 		{
-			"createrepo_c", "--quiet", "--no-database", "--simple-md-filenames", "--general-compress-type=gz", "--revision=" + indexed,
+			"createrepo_c", "--quiet", "--no-database", "--simple-md-filenames", "--general-compress-type=gz", "--revision=" + packages.Built,
+			// so that the same packages have the same index: createrepo_c(8)
 			"--set-timestamp-to-revision", "--pkglist=" + list, g.Into,
 		},
 	} {

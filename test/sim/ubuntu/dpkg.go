@@ -210,6 +210,9 @@ func (d *dpkg) configure(p *pkg) error {
 			}
 		}
 	}
+	if strings.HasPrefix(p.Name, "gpuadm-modules-") {
+		return d.m.depmod()
+	}
 	if !strings.Contains(p.After, "/usr/lib/dkms/common.postinst") {
 		return nil
 	}
@@ -245,6 +248,9 @@ func (d *dpkg) clear(p *pkg, next map[string]repos.File) error {
 				return err
 			}
 		}
+	}
+	if strings.HasPrefix(p.Name, "gpuadm-modules-") {
+		return d.m.depmod()
 	}
 	return nil
 }

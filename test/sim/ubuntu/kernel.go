@@ -3,9 +3,9 @@
 package ubuntu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -111,12 +111,12 @@ func (m *machine) depmod() error {
 		}
 		var text string
 		for line := range strings.Lines(m.text(dir + "/modules.dep")) {
-			if !strings.HasPrefix(line, "updates/dkms/") {
+			if !strings.HasPrefix(line, "updates/") {
 				text += line
 			}
 		}
-		for _, file := range m.under(dir + "/updates/dkms") {
-			text += "updates/dkms/" + path.Base(file) + ":\n"
+		for _, file := range m.under(dir + "/updates") {
+			text += strings.TrimPrefix(file, dir+"/") + ":\n"
 		}
 		if err := m.put(dir+"/modules.dep", text); err != nil {
 			return err
@@ -131,7 +131,7 @@ var moduleVersion = regexp.MustCompile("version=([0-9.]+)\x00")
 func modprobe(m *machine, args []string) error {
 	name := strings.ReplaceAll(args[len(args)-1], "_", "-")
 	kernel := strings.TrimSpace(m.text("/proc/sys/kernel/osrelease"))
-	ko := m.text("/lib/modules/" + kernel + "/updates/dkms/" + name + ".ko")
+	ko := cmp.Or(m.text("/lib/modules/"+kernel+"/updates/dkms/"+name+".ko"), m.text("/lib/modules/"+kernel+"/updates/gpuadm/"+name+".ko"))
 	if ko == "" {
 		fmt.Fprintf(&m.err, "modprobe: FATAL: Module %s not found in directory /lib/modules/%s\n", name, kernel)
 		return failure(1)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/files"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -94,9 +95,29 @@ var editions = sync.OnceValue(func() map[string]edition {
 			}
 		}
 	}
+	for _, v := range []string{"580.159.04", "570.148.08"} {
+		p := newPackage(shared(v))
+		mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
+	}
 	all["mirror"] = mirror
 	return all
 })
+
+// kernel is the one that the mirror has modules for, which gpuadm mirror has built once.
+const kernel = "6.8.0-88-generic"
+
+// shared is their package, as gpuadm mirror writes it from that of NVIDIA's for DKMS.
+func shared(v string) repos.Package {
+	branch, _, _ := strings.Cut(v, ".")
+	p := repos.Package{
+		Name: "gpuadm-modules-open-" + kernel, Version: v + "-0ubuntu1", Files: map[string]repos.File{},
+		Depends: []string{"nvidia-kernel-common-" + branch}, Conflicts: []string{"nvidia-dkms-" + branch + "-open"},
+	}
+	for _, m := range modules {
+		p.Files["/lib/modules/"+kernel+"/updates/gpuadm/"+m+".ko"] = repos.File{Text: string(drivertest.Module(v, "Dual MIT/GPL", kernel))}
+	}
+	return p
+}
 
 // all is every package of the editions, by name and version.
 var all = sync.OnceValue(func() map[[2]string]*pkg {

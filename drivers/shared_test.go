@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/check"
+)
+
+// TestShared: modules that were built once are taken where each kernel has some that fit. What does not fit is named, and the next way
+// is taken: DKMS here. A machine that runs on them stays on them.
+func TestShared(t *testing.T) {
+	const k, newer = "6.1.0-28-amd64", "6.1.0-31-amd64"
+	ours := facts.Key{Name: "the site", Serial: "1", ID: "aa"}
+	of := func(kernel, version, flavour string) facts.SharedModules {
+		return facts.SharedModules{Package: facts.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
+	}
+	both := []facts.SharedModules{of(k, "580.95.05", "open"), of(newer, "580.95.05", "open")}
+	stale := []facts.SharedModules{of(k, "580.65.06", "open"), of(newer, "580.95.05", "open")}
+	odd := slices.Clone(both)
+	odd[0].Problem = "they were built for another build of the kernel"
+	on := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", Shared: true}}
+	for _, x := range []struct {
+		name, build string
+		list        []facts.SharedModules
+		disk        map[string]hardware.Module
+		trust       facts.Trust
+		shared      bool
+		without     []string
+		says        string // a warning, or the refusal
+	}{
+		{"both", "auto", both, nil, facts.Trust{}, true, nil, ""},
+		{"both, demanded", "shared", both, nil, facts.Trust{}, true, nil, ""},
+		{"no mirror", "auto", nil, nil, facts.Trust{}, false, nil, ""},
+		{"no folder to list, demanded", "shared", nil, nil, facts.Trust{}, true, nil, ""},
+		{"DKMS demanded", "dkms", both, nil, facts.Trust{}, false, nil, ""},
+		{"a mirror with none", "shared", []facts.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
+		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none"},
+		{"of an older driver", "auto", stale, nil, facts.Trust{}, false, nil, "gpuadm-modules-open-" + k + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
+		{"of the other flavour", "auto", []facts.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
+		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
+		{"signed by another key", "auto", both, nil, facts.Trust{SecureBoot: "on"}, false, nil, "it is signed by the site (serial 1), which the kernel does not trust"},
+		{"signed by an enrolled key", "auto", both, nil, facts.Trust{SecureBoot: "on", Enrolled: []facts.Key{ours}}, true, nil, ""},
+		{"a kernel that has none comes", "auto", []facts.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; it is left without"},
+		{"the same, demanded", "shared", []facts.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
+		{"the folder is gone", "auto", nil, on, facts.Trust{}, true, []string{newer}, "the mirror has none"},
+		{"a kernel that has some comes", "auto", both[1:], on, facts.Trust{}, true, nil, ""},
+	} {
+		m := machine("debian", "12", "amd64", "2331")
+		m.Kernels, m.Running, m.Shared, m.OnDisk, m.Trust = []string{newer, k}, k, x.list, x.disk, x.trust
+		ch, err := Choose(Load(), m, with(driver("580.95.05"), "build", x.build))
+		message := strings.Join(ch.Warnings, "\n")
+		if err != nil {
+			message = err.Error()
+			check.That(t, x.build == "shared" && x.says != "", "%s: %v", x.name, err)
+			continue
+		}
+		check.That(t, ch.Shared == x.shared && slices.Equal(ch.Without, x.without) && strings.Contains(message, x.says), "%s: shared %t, without %v\n%s", x.name, ch.Shared, ch.Without, message)
+		want := []string{"nvidia-kernel-open-dkms"}
+		if x.shared {
+			want = []string{facts.SharedPackage("open", newer), facts.SharedPackage("open", k)}[len(x.without):]
+		}
+		tools := len(names(ch, "dkms")) + len(names(ch, "headers")) + len(names(ch, "compiler"))
+		check.That(t, slices.Equal(names(ch, "module"), want) && (tools == 0) == x.shared, "%s: %v, and %d tools", x.name, names(ch, "module"), tools)
+		side, _ := ch.KernelSide(spec.Driver{}, facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}})
+		check.That(t, (side.Build == "shared") == x.shared, "%s: built %s", x.name, side.Build)
+	}
+	m := machine("debian", "12", "amd64", "2331")
+	m.Kernels, m.Shared = []string{newer, k}, both
+	ch := choose(t, m, driver("580"))
+	check.That(t, ch.Shared && names(ch, "module")[0] == facts.SharedPackage("open", newer), "of a branch: %+v", ch)
+}

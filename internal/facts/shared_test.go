@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/must"
+)
+
+func gzipped(text string) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// TestShared: the list of a mirror is compared with the symbols of the kernels that are there, in whichever of its places a kernel has them.
+func TestShared(t *testing.T) {
+	const k, list = "6.1.0-28-amd64", "/srv/mirror/gpuadm-mirror.json"
+	symbol := func(crc string) string { return crc + "\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n" }
+	for _, x := range []struct{ name, files, says string }{
+		{"no symbols", "", ""},
+		{"the headers' fit", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000a"), ""},
+		{"the headers differ", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000b"), "they were built for another build of the kernel: the CRC of the symbol printk is 0x0000000a there and 0x0000000b here"},
+		{"it is not there", "-- lib/modules/" + k + "/build/Module.symvers --\n0x1\tother\tvmlinux\tEXPORT_SYMBOL\t\n", "they need the symbol printk, which this kernel has not"},
+		{"RHEL's differ", drivertest.File("lib/modules/"+k+"/symvers.gz", gzipped(symbol("0x0000000b"))), "they were built for another build of the kernel: the CRC of the symbol printk is 0x0000000a there and 0x0000000b here"},
+		{"what is there already is not compared", "-- lib/modules/" + k + "/build/Module.symvers --\n" + symbol("0x0000000b") +
+			drivertest.ModuleFile("lib/modules/"+k+"/updates/gpuadm/nvidia.ko", "580.95.05", "Dual MIT/GPL", k), ""},
+	} {
+		dep := "updates/gpuadm/nvidia.ko:\n"
+		if x.name != "what is there already is not compared" {
+			dep = ""
+		}
+		n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n-- lib/modules/"+k+"/modules.dep --\n"+dep+x.files+"-- "+list[1:]+" --\n"+
+			`{"modules": [{"package": "p", "kernel": "`+k+`", "version": "580.95.05", "symbols": {"printk": 10}}, {"kernel": "another"}]}`+"\n")
+		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
+		must.That(t, len(f.Shared) == 1, "%s: %+v", x.name, f.Shared)
+		check.Equal(t, f.Shared[0].Problem, x.says, "%s:", x.name)
+	}
+	n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n")
+	f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
+	check.That(t, f.Shared == nil, "without a list: %+v", f.Shared)
+}
