@@ -64,7 +64,7 @@ var systems = [][4]string{
 // platform is a machine of platforms under a system.
 func platform(i int, system [4]string) facts.Facts {
 	p := platforms[i]
-	f := facts.Facts{Live: true, Day: "2026-11-25", Virt: "kvm", OS: facts.OS{ID: system[0], Version: system[1]}, Arch: p.arch, GPUs: []facts.PCI{}}
+	f := facts.Facts{Live: true, Day: "2026-11-25", OS: facts.OS{ID: system[0], Version: system[1]}, Arch: p.arch, GPUs: []facts.PCI{}}
 	f.Cloud = instance.Cloud{Name: p.cloud, Type: p.instance}
 	for n, g := range p.gpus {
 		class, id := "030200", g

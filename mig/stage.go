@@ -45,6 +45,13 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.MIG.Asked() {
 		return nil, nil
 	}
+	if f.VGPU != nil {
+		// Sources: NVIDIA vGPU user guide, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA/k8s-device-plugin, internal/vgpu.
+		return nil, &trouble.Error{
+			What: "cannot partition the GPUs: a hypervisor has cut them out of whole ones, and MIG is set on its side",
+			Try:  []string{"remove [mig] from node.toml"},
+		}
+	}
 	if f.DynamicMIG != "" {
 		return []converge.Want{untouched("partitions of the GPUs", nil, "the DRA driver makes them")}, nil
 	}

@@ -100,6 +100,15 @@ func injected(e facts.Engine) converge.Want {
 	return w
 }
 
+// LacksCDI says why the engine of pods gives them no CDI devices; "" if it does, or no engine is known.
+func LacksCDI(f facts.Facts) string {
+	e, err := ForPods(f)
+	if err != nil {
+		return ""
+	}
+	return withoutCDI(e)
+}
+
 // withoutCDI says why an engine does not give containers CDI devices; "" if it does.
 // Source: prerequisites.md of kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version; Docker has no CRI.
 func withoutCDI(e facts.Engine) string {

@@ -87,6 +87,12 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		return facts.Engine{}, t
 	}
 	e := f.Engines[pick]
+	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint == "" && k.Unit != "" && k.Args == nil && len(others(e, f.Engines)) > 0 {
+		return e, &trouble.Error{
+			What: fmt.Sprintf("cannot tell which container engine kubelet uses: %s starts it by another program, and %s and %s are here", k.Unit, engine.UnitOf(e), strings.Join(others(e, f.Engines), " and ")),
+			Try:  []string{"start " + k.Unit + ": gpuadm asks the kubelet that runs", fmt.Sprintf("or write engine = %q into [runtime]", e.Name)},
+		}
+	}
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
 		return e, unknownEndpoint(k.Endpoint, f.Engines)
 	}
@@ -128,6 +134,29 @@ func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	return containerd.Disabled(e)
 }
 
+// others are the units of the engines that kubelet could use, but for one.
+func others(e facts.Engine, all []facts.Engine) (units []string) {
+	for _, o := range all {
+		unit := engine.UnitOf(o)
+		if o.Unit+o.Binary != "" && (o.Name != "docker" || o.CRI != "") && !onlyDockers(o, all) && unit != engine.UnitOf(e) && !slices.Contains(units, unit) {
+			units = append(units, unit)
+		}
+	}
+	return units
+}
+
+// whyChosen says why it is this one of several engines; "" if there is one.
+func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
+	rest := strings.Join(others(e, f.Engines), " and ")
+	switch {
+	case rest == "" || r.Engine != "auto" || r.Config != "":
+		return nil
+	case f.Kubelet.Endpoint != "":
+		return []string{fmt.Sprintf("kubelet talks to %s, the socket of %s: %s is left as it is", f.Kubelet.Endpoint, engine.UnitOf(e), rest)}
+	}
+	return []string{fmt.Sprintf("no kubelet says which engine it uses: %s is changed, and %s is left as it is; engine in [runtime] names another", engine.UnitOf(e), rest)}
+}
+
 // unknownEndpoint says that kubelet talks to an engine that gpuadm has not found: a handler in another engine would not serve its pods.
 func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 	var at []string
@@ -149,12 +178,13 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 	e, err := chosen(s.Runtime, f)
 	switch {
 	case !s.Has("runtime") || err != nil:
+		return list
 	case e.Name == "docker":
 		list = append(list, docker.Notes(e, f.Kubelet, engine.PlainHandler(s.Runtime))...)
 	case e.Name == "containerd":
 		list = append(list, containerd.Notes(s, f, e)...)
 	}
-	return list
+	return append(list, whyChosen(s.Runtime, f, e)...)
 }
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -29,4 +30,32 @@ func TestStated(t *testing.T) {
 	must.That(t, err == nil && list[len(list)-1].Ref().Name == "x.service", "%v: %v", list, err)
 	_, err = wants(s, facts.Facts{Engines: engines[1:]})
 	must.That(t, err != nil && err.Error() == "cannot edit /srv/c.toml: no process and no unit is known to read it", "%v", err)
+}
+
+// TestSeveralEngines: the plan says which of several engines it is, and why; where a kubelet is there and does not say, none is edited.
+func TestSeveralEngines(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
+	engines := []facts.Engine{
+		{Name: "containerd", Version: "2.1.5", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"},
+		{Name: "crio", Version: "1.34.0", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"},
+	}
+	for _, c := range []struct {
+		kubelet facts.Kubelet
+		says    string
+	}{
+		{facts.Kubelet{Unit: "kubelet.service", Endpoint: "unix:///run/crio/crio.sock"}, "kubelet talks to unix:///run/crio/crio.sock, the socket of crio.service: containerd.service is left as it is"},
+		{facts.Kubelet{}, "no kubelet says which engine it uses: containerd.service is changed, and crio.service is left as it is; engine in [runtime] names another"},
+		{facts.Kubelet{Unit: "kubelet.service"}, "cannot tell which container engine kubelet uses: kubelet.service starts it by another program, and containerd.service and crio.service are here"},
+		{facts.Kubelet{Unit: "kubelet.service", Args: []string{}}, "no kubelet says which engine it uses: containerd.service is changed, and crio.service is left as it is; engine in [runtime] names another"},
+	} {
+		f := facts.Facts{Engines: engines, Kubelet: c.kubelet}
+		e, err := chosen(s.Runtime, f)
+		says := strings.Join(whyChosen(s.Runtime, f, e), "")
+		if err != nil {
+			says = err.Error()
+		}
+		check.Equal(t, says, c.says, "says")
+	}
+	f := facts.Facts{Engines: engines[:1]}
+	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
 }

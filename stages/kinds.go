@@ -52,7 +52,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "device-links":
 		return cdi.NewDeviceLinks(name), nil
 	case "daemon":
-		return containerd.NewSupervised(name, reads), nil
+		return containerd.NewSupervised(name, reads, ""), nil
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":

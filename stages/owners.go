@@ -90,7 +90,7 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 	if err != nil {
 		return nil, err
 	}
-	plugin, dra, domains := node.Allocators(ctx, v)
+	plugin, dra, domains := node.Allocators(ctx, v, f.Kubelet)
 	image := imageClaim(f, other)
 	return []Part{
 		driverPart(v, s, f, other, image),

@@ -75,8 +75,16 @@ func apiFixture(t *testing.T, text string, machine ...string) *apiNode {
 	a.facts = facts.Facts{GPUs: gpus, Driver: driver, Kubelet: facts.Kubelet{Kubeconfig: apiKubelet, NodeName: "gpu-1", Joined: true}}
 	se := new(Session)
 	a.shared = se
-	a.stages = []converge.Stage{a.with(NewGuard(se)), a.with(NewReady(se, nil))}
+	a.stages = []converge.Stage{a.with(NewGuard(se)), a.with(NewReady(se, nil, oldEngine))}
 	return a
+}
+
+// oldEngine is runtime.LacksCDI of a machine with an old engine.
+func oldEngine(f facts.Facts) string {
+	if len(f.Engines) > 0 && f.Engines[0].Version == "1.6.33" {
+		return "containerd 1.6.33 has no CDI"
+	}
+	return ""
 }
 
 // with gives a stage the machine's facts.

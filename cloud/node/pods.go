@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -20,8 +22,6 @@ import (
 const (
 	// engineAnswers is how long a container engine may take to list its pods.
 	engineAnswers = 10 * time.Second
-	// kubeletPods is where kubelet has a folder for each pod.
-	kubeletPods = "/var/lib/kubelet/pods"
 	// podsNamed is how many pods a refusal names.
 	podsNamed = 5
 )
@@ -35,17 +35,21 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	}
 	socket := cmp.Or(kubeletsSocket(v), "/run/containerd/containerd.sock")
 	pods, err := podsAt(ctx, v, socket)
+	if err == nil && len(pods) == 0 {
+		return nil
+	}
+	f, failed := facts.Gather(ctx, v, facts.Needs{})
+	if failed != nil {
+		return failed
+	}
 	var because []string
 	if err != nil { // containers outlive an engine that was stopped
-		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, trouble.OneLine(err.Error()))}
+		pods, because = podFolders(v, f.Kubelet), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, trouble.OneLine(err.Error()))}
 	}
 	if len(pods) == 0 {
 		return nil
 	}
-	w, err := whoseAgain(ctx, v)
-	if err != nil {
-		return err
-	}
+	w := whose(specOn(v), f)
 	count, more := fmt.Sprintf("%d pods run", len(pods)), ""
 	if len(pods) == 1 {
 		count = "1 pod runs"
@@ -64,8 +68,8 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 }
 
 // podFolders names the pods for which kubelet has a folder.
-func podFolders(v host.View) []string {
-	uids, _ := v.ReadDir(kubeletPods) // no folder, no pods
+func podFolders(v host.View, k facts.Kubelet) []string {
+	uids, _ := v.ReadDir(path.Join(k.Folder(), "pods")) // no folder, no pods
 	for i, uid := range uids {
 		uids[i] = "the pod with UID " + uid
 	}

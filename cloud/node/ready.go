@@ -34,13 +34,18 @@ const (
 // Answers checks that a container engine answers and has the runtime handler.
 type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
 
+// LacksCDI says why the engine of pods gives them no CDI devices; "" if it does.
+type LacksCDI func(facts.Facts) string
+
 // NewReady is the last stage: it adds missing labels and taints, verifies everything again, sets the condition, and then removes
 // the startup taint. Answers may be nil. The session is shared with NewGuard.
-func NewReady(se *Session, answers Answers) converge.Stage {
+func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",
 		About: "shows the cluster that the GPUs are ready, and lets pods in",
-		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			return readyWants(se, answers, lacksCDI, s, f)
+		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
 		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return fabricNotes(s, f) },
 		Whole: true,
@@ -86,7 +91,7 @@ func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
 	return readyStage{se, s, f, whose(s, f), nodeSection(s), waitsForGPUs(s, f)}
 }
 
-func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func readyWants(se *Session, answers Answers, lacksCDI LacksCDI, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !TellsCluster(s) {
 		return nil, nil
 	}
@@ -102,7 +107,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	}
 	var list []converge.Want
 	if hasGPU(f) {
-		list = r.checks(answers)
+		list = r.checks(answers, lacksCDI)
 	}
 	if name := s.Node.Kubeconfig; name != "" { // what kubelet's identity may do needs no other, and would hide that it is missing
 		list = append(list, r.check("kubeconfig of [node]", func(_ context.Context, v host.View) (string, error) {
@@ -242,7 +247,7 @@ func bootMark(id string) string {
 }
 
 // checks verify everything once more. Each reports a problem; this stage fixes none.
-func (r readyStage) checks(answers Answers) []converge.Want {
+func (r readyStage) checks(answers Answers, lacksCDI LacksCDI) []converge.Want {
 	var list []converge.Want
 	for _, c := range gpuChecks(r.spec, r.facts) {
 		list = append(list, r.check(c.what, c.look, c.try...))
@@ -251,7 +256,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 		list[0].Releases = true // the driver's labels are unknown now, which is no reason to remove them
 		return list
 	}
-	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
+	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts, lacksCDI), nil }))
 	if answers != nil && r.spec.Has("runtime") {
 		try := trouble.Command("apply runtime")
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {

@@ -50,9 +50,9 @@ func TestFabricNote(t *testing.T) {
 		{[]host.GPU{done, none, whole}, nil},
 	} {
 		a := apiFixture(t, apiSpec)
-		check.List(t, NewReady(new(Session), nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}), c.want, "got")
+		check.List(t, NewReady(new(Session), nil, nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}), c.want, "got")
 	}
-	got := NewReady(new(Session), nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}})
+	got := NewReady(new(Session), nil, nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}})
 	check.That(t, got == nil, "no node is asked for: %q", got)
 }
 
@@ -150,7 +150,7 @@ func TestReadyRuntimeTry(t *testing.T) {
 	for _, c := range [][2]string{{"", ""}, {"eks", ""}, {"eks", "owner = \"gpuadm\"\n"}} {
 		a := apiFixture(t, apiSpec+"[runtime]\n"+c[1])
 		a.facts.Cloud.Managed, a.facts.Kubelet.Active = c[0], "active"
-		a.stages = []converge.Stage{a.with(NewReady(a.shared, lacks))}
+		a.stages = []converge.Stage{a.with(NewReady(a.shared, lacks, oldEngine))}
 		a.faulted("no handler "+c[0]+c[1], "ready: runtime handler")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -86,10 +87,6 @@ func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod s
 	return "", true
 }
 
-// pluginSockets is the folder in which kubelet's device plugins listen. Sources: kubelet's pluginapi.DevicePluginPath (k8s.io/kubelet,
-// pkg/apis/deviceplugin/v1beta1/constants.go), and "Device Plugins" on kubernetes.io.
-const pluginSockets = "/var/lib/kubelet/device-plugins"
-
 // pluginServes says whether NVIDIA's device plugin runs. Kubelet keeps showing zero devices of a plugin that was removed (kubernetes issues
 // 92396 and 52510), so a zero alone does not show a plugin. A killed plugin leaves its socket, so gpuadm calls the plugin. Sources for the
 // name and the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet, deviceplugin/v1beta1/api.proto.
@@ -97,12 +94,12 @@ func pluginServes(ctx context.Context, v host.View) bool { return pluginSocket(c
 
 // pluginSocket returns the socket at which the plugin answers, "" if it does not.
 func pluginSocket(ctx context.Context, v host.View) string {
-	names, _ := v.ReadDir(pluginSockets)
+	names, _ := v.ReadDir(facts.PluginSockets)
 	for _, name := range names {
 		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
 			continue
 		}
-		socket := path.Join(pluginSockets, name)
+		socket := path.Join(facts.PluginSockets, name)
 		if _, err := v.Call(ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
 			return socket
 		}

@@ -35,9 +35,10 @@ func given(namespace, name, resource string, ids ...string) string {
 func TestPodDevices(t *testing.T) {
 	kubelet := given("ml", "train-0", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3") + given("ml", "pulls", "nvidia.com/mig-1g.10gb", "MIG-2") +
 		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1")
+	resources := "/var/lib/kubelet" + podResources
 	boot := func(files string) *simhost.Node {
 		n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files)))(t)
-		n.Daemon(podResources, func(method string, _ []byte) ([]byte, error) {
+		n.Daemon(resources, func(method string, _ []byte) ([]byte, error) {
 			check.That(t, method == "/v1.PodResourcesLister/List", "kubelet is asked for %s", method)
 			return []byte(kubelet), nil
 		})
@@ -49,10 +50,16 @@ func TestPodDevices(t *testing.T) {
 	check.That(t, err == nil && reflect.DeepEqual(got, want), "%v, %v", got, err)
 	got, err = OfPods(t.Context(), boot(""))
 	check.That(t, got == nil && err == nil, "without a socket: %v, %v", got, err)
-	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
+	// A kubelet with --root-dir=/data/kubelet, as the kernel shows its socket.
+	resources = "/data/kubelet" + podResources
+	got, err = OfPods(t.Context(), boot("-- data/kubelet/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
+		"0: 00000002 00000000 00010000 0001 01 20000 /data/kubelet/pod-resources/2468013579\n"))
+	check.That(t, err == nil && reflect.DeepEqual(got, want), "with --root-dir: %v, %v", got, err)
+	resources = "/var/lib/kubelet" + podResources
+	n.Daemon(resources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a torn answer is taken")
-	n.Daemon(podResources, func(string, []byte) ([]byte, error) { return nil, host.Later{Until: "never"} })
+	n.Daemon(resources, func(string, []byte) ([]byte, error) { return nil, host.Later{Until: "never"} })
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a kubelet that fails counts as one with no pods")
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -150,12 +151,16 @@ func slowed(why, what string) func(*Machine) []Finding {
 	return ofGPUs(when(func(g host.GPU) bool { return g.Slowed == why }, what), nil)
 }
 
+// bareMetal says whether neither a hypervisor nor a container is around this system; false where systemd does not say.
+func (m *Machine) bareMetal() bool {
+	_, err := m.View.Ask(m.ctx, "systemd-detect-virt", "--quiet")
+	none := (*host.CommandError)(nil)
+	return errors.As(err, &none) && none.Code == 1
+}
+
 // narrow compares the link with what both ends support. It skips virtual machines, whose links the hypervisor invents. Speed falls while a GPU
 // is idle: it counts only while a program computes.
 func narrow(m *Machine) (found []Finding) {
-	if m.Facts().Virt != "" {
-		return nil
-	}
 	gpus, _ := m.NVML()
 	for _, p := range m.GPUs() {
 		dev, err := m.View.Resolve(pci.Bus + "/" + p.Address)
@@ -171,6 +176,9 @@ func narrow(m *Machine) (found []Finding) {
 		if now, both := best("speed"); now > 0 && now < both && len(gpus[p.Address].Clients) > 0 {
 			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s computes, and its PCIe link has %v of %v GT/s", p.Address, now, both)})
 		}
+	}
+	if len(found) > 0 && !m.bareMetal() {
+		return nil
 	}
 	return found
 }
@@ -192,7 +200,7 @@ func (m *Machine) link(name string) float64 {
 // Systems"); https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (ACS);
 // Documentation/ABI/testing/sysfs-kernel-iommu_groups in the kernel's tree (type).
 func noDirect(m *Machine) (found []Finding) {
-	if m.Facts().Virt != "" || !m.has("/sys/module/nvidia_peermem") && !m.has("/sys/module/gdrdrv") {
+	if !m.has("/sys/module/nvidia_peermem") && !m.has("/sys/module/gdrdrv") || !m.bareMetal() {
 		return nil
 	}
 	for _, p := range m.GPUs() {

@@ -153,26 +153,15 @@ func twoPlugins(m *Machine) []Finding {
 	return []Finding{{What: strings.Join(list, " and ") + " run side by side"}}
 }
 
-// pluginSocket is where NVIDIA's device plugin listens, once it has found a GPU. Kubelet's --root-dir need not move its folder:
-// https://github.com/kubernetes/kubernetes/issues/120626.
-func (m *Machine) pluginSocket() string {
-	folder := path.Join(m.Facts().Kubelet.Folder(), "device-plugins")
-	if !m.has(folder) {
-		folder = "/var/lib/kubelet/device-plugins"
-	}
-	return folder + "/nvidia-gpu.sock"
-}
-
 // deadPlugin finds the socket of a plugin that was killed: kubelet removes sockets only when it starts itself.
 // Source: pluginapi.DevicePluginPath and its manager in kubernetes, pkg/kubelet/cm/devicemanager.
 func deadPlugin(m *Machine) []Finding {
-	folder := path.Dir(m.pluginSocket())
-	names, _ := m.View.ReadDir(folder)
+	names, _ := m.View.ReadDir(facts.PluginSockets)
 	if len(m.plugins()) > 0 {
 		return nil
 	}
 	for _, name := range names {
-		if socket := path.Join(folder, name); strings.HasPrefix(name, "nvidia") && strings.HasSuffix(name, ".sock") {
+		if socket := path.Join(facts.PluginSockets, name); strings.HasPrefix(name, "nvidia") && strings.HasSuffix(name, ".sock") {
 			if _, err := m.View.Call(m.ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err != nil {
 				return []Finding{{Object: socket, What: fmt.Sprintf("%s is there, and no device plugin answers or runs", socket), Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=" + m.Facts().Kubelet.NodeName}}
 			}

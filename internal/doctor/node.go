@@ -306,7 +306,7 @@ func offersFewer(m *Machine) []Finding {
 		return nil // allocatable are the healthy ones of those that the plugin names: others are withheld on purpose
 	}
 	name, why := cmp.Or(r.name, m.Facts().Kubelet.NodeName), ""
-	if socket := m.pluginSocket(); offered == 0 && !m.has(socket) {
+	if socket := facts.PluginSockets + "/nvidia-gpu.sock"; offered == 0 && !m.has(socket) {
 		why = ", which has not made " + socket
 	}
 	return []Finding{{

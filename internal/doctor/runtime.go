@@ -44,7 +44,7 @@ func noHandler(m *Machine) []Finding {
 	f := m.Facts()
 	e, c, ok := m.engine()
 	if !ok || c.Unreadable != nil || e.Name == "docker" || f.Driver == nil || f.Kubelet.Unit == "" || len(f.Programs) == 0 || !runtime.NeedsHandler(f) ||
-		len(cdi.ReadOtherSpecs(m.View).Injectors()) > 0 || len(m.plugins()) > 0 {
+		len(cdi.ReadOtherSpecs(m.View, "").Injectors()) > 0 || len(m.plugins()) > 0 {
 		return nil
 	}
 	for _, program := range c.Programs {
@@ -165,7 +165,7 @@ func oldSpec(m *Machine) []Finding {
 }
 
 func foreign(m *Machine, conflicts bool) (list []Finding) {
-	for _, s := range cdi.ReadOtherSpecs(m.View).Foreign(m.View) {
+	for _, s := range cdi.ReadOtherSpecs(m.View, m.Facts().ReadsCDI(m.View)).Foreign(m.View) {
 		switch {
 		case conflicts && s.Conflicts:
 			list = append(list, Finding{Object: s.File, What: fmt.Sprintf("%s and %s are both specs for %s", s.File, cdi.Output(m.View), cdi.Kind), Command: "sudo rm " + s.File})

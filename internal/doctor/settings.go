@@ -83,7 +83,7 @@ func emptyRoot(m *Machine) []Finding {
 // which each of its versions words in another way.
 func otherDefault(m *Machine) []Finding {
 	e, c, ok := m.engine()
-	if _, answers := m.NVML(); !ok || !answers || e.Name == "docker" || isNvidia(c.Programs[c.Default]) || m.has(m.pluginSocket()) ||
+	if _, answers := m.NVML(); !ok || !answers || e.Name == "docker" || isNvidia(c.Programs[c.Default]) || m.has(facts.PluginSockets+"/nvidia-gpu.sock") ||
 		!slices.ContainsFunc(slices.Collect(maps.Values(c.Programs)), isNvidia) {
 		return nil
 	}

@@ -64,6 +64,10 @@ func TestWhoRunsTheEngine(t *testing.T) {
 			"/usr/bin/dockerd": "x", "/usr/lib/systemd/system/cri-docker.service": service1("/usr/bin/cri-dockerd --container-runtime-endpoint fd://"),
 			"/usr/lib/systemd/system/cri-docker.socket": "[Socket]\nListenStream=%t/cri-dockerd.sock\n", "/usr/lib/systemd/system/kubelet.service": service1("/usr/bin/kubelet --container-runtime-endpoint=unix:///var/run/cri-dockerd.sock"),
 		}, "docker", "/etc/docker/daemon.json", "/run/docker.sock", "", "", "kubelet.service"},
+		{"containerd by a unit of another name", files{
+			"/usr/lib/systemd/system/kubelet.service": service1("/usr/bin/kubelet --container-runtime-endpoint=unix:///run/gpu.sock"),
+			"/usr/lib/systemd/system/gpu-cri.service": service1("/usr/bin/containerd -c /srv/c.toml"), "/srv/c.toml": "version = 2\n[grpc]\naddress = \"/run/gpu.sock\"\n",
+		}, "containerd", "/srv/c.toml", "/run/gpu.sock", "gpu-cri.service", "", "kubelet.service"},
 		{"OpenShift's wrapper", files{
 			"/usr/lib/systemd/system/kubelet.service": service1("/usr/local/bin/kubenswrapper /usr/bin/kubelet --config=/etc/kubernetes/kubelet.conf --container-runtime-endpoint=/var/run/crio/crio.sock"),
 			"/usr/bin/kubelet":                        "x", "/usr/bin/crio": "x",

@@ -28,7 +28,6 @@ type Facts struct {
 	OS      OS       `json:"os"`
 	Arch    string   `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
 	Kernel  Kernel   `json:"kernel"`
-	Virt    string   `json:"virt,omitempty"` // kvm, amazon, …, "" for bare metal or unknown; container names for containers
 	GPUs    []PCI    `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where there is no PCI bus to read
 	RDMA    bool     `json:"rdma,omitempty"` // a network card behind PCIe that reads and writes GPUs' memory: ConnectX, BlueField, EFA
 	Engines []Engine `json:"engines"`

@@ -51,7 +51,6 @@ func FuzzParsers(f *testing.F) {
 		if newer(a, b) != 0 && (newer(a, b) > 0) == (newer(b, a) > 0) {
 			t.Errorf("%q and %q are each newer or older than the other", a, b)
 		}
-		elfArch([]byte(a))
 		model(a, b)
 		v := files{
 			"/etc/os-release": a, "/etc/containerd/config.toml": a, "/etc/containerd/x.toml": b, "/usr/bin/containerd": "x",

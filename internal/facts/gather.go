@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,7 +31,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	if f.Live {
-		f.Virt, f.GPUs, f.RDMA = l.virt(), c.gpus, c.rdma
+		f.GPUs, f.RDMA = c.gpus, c.rdma
 		if c.gpus = nil; f.GPUs == nil {
 			f.GPUs = l.pci()
 			f.RDMA = l.rdma
@@ -43,11 +42,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	if f.Live && f.Kubelet.Endpoint != "" && !slices.ContainsFunc(f.Engines, f.Kubelet.Uses) {
-		if e := l.listener(ctx, f.Kubelet.Endpoint); e != nil {
-			f.Engines = append([]Engine{*e}, f.Engines...)
-		}
-	}
+	l.atEndpoint(ctx, &f)
 	f.Engines = l.stated(ctx, needs.Engine, f.Engines)
 	f.Programs = l.programs(f.Engines)
 	l.node(ctx, &f)
@@ -93,7 +88,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.DriverOwner = l.driverOwner()
 	}
 	if needs.Modules || needs.Driver {
-		f.VGPU = l.vgpu(f.Virt, f.GPUs)
+		f.VGPU = l.vgpu(f.GPUs)
 	}
 	if needs.Signed != "" {
 		f.Signed = l.signed(ctx, *f, needs.Signed)

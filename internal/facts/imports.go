@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -211,17 +212,44 @@ func socketPath(endpoint string) string {
 	return name
 }
 
+// atEndpoint has the engine at kubelet's endpoint among those that were found: the endpoint may be a link to its socket, and its unit may
+// have any name.
+func (l *look) atEndpoint(ctx context.Context, f *Facts) {
+	k := &f.Kubelet
+	uses := func() bool { return k.Endpoint == "" || slices.ContainsFunc(f.Engines, k.Uses) }
+	if uses() {
+		return
+	}
+	if at, err := l.v.Resolve(socketPath(k.Endpoint)); err == nil {
+		k.Endpoint = "unix://" + at
+	}
+	if uses() {
+		return
+	}
+	e := l.listener(ctx, k.Endpoint)
+	if e == nil {
+		e = l.startedBy(ctx, func(argv []string, _ string) bool {
+			e := &Engine{Name: engineName(argv[0])}
+			if !slices.Contains(known(), e.Name) {
+				return false
+			}
+			l.started(ctx, e, argv)
+			return k.Uses(*e)
+		})
+	}
+	if e != nil {
+		f.Engines = append([]Engine{*e}, f.Engines...)
+	}
+}
+
 // listener finds the engine that listens on kubelet's socket, by its process: the one that holds the listening socket and is not
 // systemd, which may have made it. What that process was started with says which file it reads. nil where none is found; reading the
-// descriptors of other users' processes takes root. Source: unix_seq_show in net/unix/af_unix.c of Linux; proc(5), fd.
+// descriptors of other users' processes takes root. Source: proc(5), fd.
 func (l *look) listener(ctx context.Context, endpoint string) *Engine {
-	const listens, number = "00010000", 6 // __SO_ACCEPTCON; the column of the inode
-	inode := ""
-	for line := range strings.Lines(l.attr("/proc/net/unix")) {
-		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens && socketPath(f[number+1]) == socketPath(endpoint) {
-			inode = "socket:[" + f[number] + "]"
-		}
+	if !l.v.Live() {
+		return nil
 	}
+	inode, _ := listening(l.v, func(name string) bool { return socketPath(name) == socketPath(endpoint) })
 	if inode == "" {
 		return nil
 	}
@@ -230,12 +258,35 @@ func (l *look) listener(ctx context.Context, endpoint string) *Engine {
 		names, _ := l.v.ReadDir(fds) // it may have ended, or be another user's
 		if pid != "1" && slices.ContainsFunc(names, func(fd string) bool {
 			to, err := l.v.Readlink(fds + "/" + fd)
-			return err == nil && to == inode
+			return err == nil && to == "socket:["+inode+"]"
 		}) {
 			return l.engineOf(ctx, pid, socketPath(endpoint))
 		}
 	}
 	return nil
+}
+
+// listening is the socket that a process listens on and whose name is right: its inode, and the name that it was bound to.
+// Source: unix_seq_show in net/unix/af_unix.c of Linux.
+func listening(v host.View, is func(name string) bool) (inode, name string) {
+	const listens, number = "00010000", 6 // __SO_ACCEPTCON; the column of the inode
+	all, _ := v.ReadFile("/proc/net/unix")
+	for line := range strings.Lines(string(all)) {
+		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens && is(f[number+1]) {
+			inode, name = f[number], f[number+1]
+		}
+	}
+	return inode, name
+}
+
+// KubeletFolder is where the kubelet that runs keeps its state: its --root-dir, by the socket of its pod resources; "" where none listens.
+// Kubelet binds a temporary name in that folder and renames it, and the kernel keeps the first name. Sources: kubernetes/website pull 55430;
+// getPodResourcesDir in kubernetes, pkg/kubelet/kubelet_getters.go, and CreateListener in k8s.io/cri-client, pkg/util, at v1.35.4.
+func KubeletFolder(v host.View) string {
+	const resources = "/pod-resources"
+	_, name := listening(v, func(name string) bool { return strings.HasSuffix(path.Dir(name), resources) })
+	folder, _, _ := strings.Cut(name, resources+"/")
+	return folder
 }
 
 // engineOf is the engine that a process is.
@@ -261,6 +312,9 @@ func engineName(program string) string {
 	}
 	return "docker"
 }
+
+// known are the engines that gpuadm configures.
+func known() []string { return []string{"containerd", "crio", "docker"} }
 
 // A Stated engine is named by the spec, through the file that it reads. All but Config may be empty.
 type Stated struct{ Name, Config, Binary, Unit string }
@@ -295,10 +349,10 @@ func (l *look) stated(ctx context.Context, s Stated, found []Engine) []Engine {
 		return found
 	}
 	stated := *e
-	switch known := []string{"containerd", "crio", "docker"}; {
-	case slices.Contains(known, s.Name):
+	switch {
+	case slices.Contains(known(), s.Name):
 		stated.Name = s.Name
-	case !slices.Contains(known, e.Name):
+	case !slices.Contains(known(), e.Name):
 		stated.Name = "containerd"
 	}
 	stated.Config, stated.Binary, stated.Wrapper = s.Config, cmp.Or(e.Binary, s.Binary), ""
@@ -333,16 +387,17 @@ func (l *look) running(ctx context.Context, unit string, reads func(argv []strin
 	return nil
 }
 
-// startedBy is the engine that a unit of the administrator's starts.
+// startedBy is the engine that a unit starts, of whatever name.
 func (l *look) startedBy(ctx context.Context, reads func(argv []string, exe string) bool) *Engine {
-	for _, name := range slices.Concat(l.unitNames()...) {
-		if !strings.HasSuffix(name, ".service") {
+	for _, name := range append(slices.Concat(l.unitNames()...), l.names("/usr/lib/systemd/system")...) {
+		if !strings.HasSuffix(name, ".service") || strings.HasSuffix(name, "@.service") { // a template is no unit
 			continue
 		}
 		s := l.service(ctx, name)
 		if argv := l.argv(s); len(argv) > 0 && reads(argv, argv[0]) {
 			e := &Engine{Name: engineName(argv[0]), Binary: l.first(argv[0]), Unit: s.name, Args: argv}
 			l.started(ctx, e, argv)
+			e.Texts = l.texts
 			return e
 		}
 	}

@@ -3,9 +3,7 @@
 package facts
 
 import (
-	"bytes"
 	"context"
-	"debug/elf"
 	"errors"
 	"path"
 	"slices"
@@ -107,15 +105,6 @@ func (l *look) arch() string {
 	if len(byLoader) == 1 {
 		return byLoader[0]
 	}
-	for _, program := range [...]string{"/usr/bin/env", "/bin/sh", "/usr/lib/systemd/systemd"} {
-		b, err := l.v.ReadFile(program)
-		if err != nil {
-			continue // one of the others will do
-		}
-		if a := elfArch(b); a != "" {
-			return a
-		}
-	}
 	// dpkg itself is always of the native architecture; dnf writes the base one down only where it is not the kernel's.
 	if l.has("/var/lib/dpkg/status") {
 		if a := l.dpkgEntry("dpkg")["Architecture"]; a != "" {
@@ -123,27 +112,6 @@ func (l *look) arch() string {
 		}
 	}
 	return goArch(strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch"))))
-}
-
-// elfArch returns the architecture a program is made for, "" if gpuadm does not support it.
-func elfArch(b []byte) string {
-	f, err := elf.NewFile(bytes.NewReader(b))
-	if err != nil {
-		return ""
-	}
-	switch f.Machine {
-	case elf.EM_X86_64:
-		return "amd64"
-	case elf.EM_AARCH64:
-		return "arm64"
-	case elf.EM_RISCV:
-		return "riscv64"
-	case elf.EM_PPC64:
-		return "ppc64le"
-	case elf.EM_S390:
-		return "s390x"
-	}
-	return ""
 }
 
 func goArch(machine string) string {
@@ -154,105 +122,6 @@ func goArch(machine string) string {
 		return "arm64"
 	}
 	return machine
-}
-
-// virt names the hypervisor or container around the running machine as systemd-detect-virt prints it.
-//
-// That program asks the CPU first, which a pure reader cannot; firmware strings, the clock sources and /sys/hypervisor
-// tell the same ones apart. Source: systemd's src/basic/virt.c.
-func (l *look) virt() string {
-	if c := l.container(); c != "" {
-		return c
-	}
-	product := l.attr("/sys/class/dmi/id/product_name")
-	vendor := l.attr("/sys/class/dmi/id/sys_vendor")
-	vm := dmiVirt(product, vendor,
-		l.attr("/sys/class/dmi/id/bios_vendor"),
-		l.attr("/sys/class/dmi/id/product_version"))
-	switch {
-	case vm == "amazon" || vm == "google":
-		// Their bare-metal machines carry the same names.
-		if bit, ok := l.smbios(); ok && !bit {
-			return ""
-		}
-		if strings.HasSuffix(product, ".metal") || strings.Contains(product, ".metal-") {
-			return ""
-		}
-		return vm
-	case vm == "" && vendor == "Microsoft Corporation" && product == "Virtual Machine":
-		return "microsoft"
-	case vm != "" && vm != "qemu":
-		return vm
-	}
-	// QEMU's strings do not say who runs the CPU: with KVM, guests have its clock.
-	clocks := strings.Fields(l.attr("/sys/devices/system/clocksource/clocksource0/available_clocksource"))
-	for _, c := range clocks {
-		switch {
-		case c == "kvm-clock":
-			return "kvm"
-		case strings.HasPrefix(c, "hyperv_clocksource"):
-			return "microsoft"
-		}
-	}
-	if vm == "" && l.attr("/sys/hypervisor/type") == "xen" &&
-		!strings.Contains(l.attr("/proc/xen/capabilities"), "control_d") { // dom0 is the metal's own
-		return "xen"
-	}
-	if bit, _ := l.smbios(); vm == "" && bit {
-		return "vm-other"
-	}
-	return vm
-}
-
-// smbios says whether the firmware's BIOS information sets its bit for virtual machines (SMBIOS 7.1.2.2); only root can
-// tell.
-func (l *look) smbios() (vm, known bool) {
-	b, err := l.v.ReadFile("/sys/firmware/dmi/entries/0-0/raw")
-	if err != nil || len(b) < 20 || b[1] < 20 {
-		return false, false
-	}
-	return b[19]&(1<<4) != 0, true
-}
-
-func (l *look) container() string {
-	if c := l.attr("/run/systemd/container"); c != "" {
-		return c
-	}
-	for _, kv := range strings.Split(l.attr("/proc/1/environ"), "\x00") {
-		if c, ok := strings.CutPrefix(kv, "container="); ok && c != "" {
-			return c
-		}
-	}
-	return ""
-}
-
-// dmiVirt recognises a hypervisor by how the firmware's strings begin.
-func dmiVirt(texts ...string) string {
-	for _, s := range texts {
-		for _, known := range [...][2]string{
-			{"KVM", "kvm"},
-			{"OpenStack", "kvm"},
-			{"KubeVirt", "kvm"},
-			{"Amazon EC2", "amazon"},
-			{"QEMU", "qemu"},
-			{"VMware", "vmware"},
-			{"VMW", "vmware"},
-			{"innotek GmbH", "oracle"},
-			{"VirtualBox", "oracle"},
-			{"Xen", "xen"},
-			{"Bochs", "bochs"},
-			{"Parallels", "parallels"},
-			{"BHYVE", "bhyve"},
-			{"Hyper-V", "microsoft"},
-			{"Apple Virtualization", "apple"},
-			{"Google Compute Engine", "google"},
-		} {
-			if strings.HasPrefix(s, known[0]) {
-				return known[1]
-			}
-		}
-	}
-	return ""
 }
 
 // asked is what a cloud answered in this run, or why it did not. Neither is asked again before each stage: what they say

@@ -48,22 +48,28 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 		} else if c.argv, c.from = c.argv[i:], c.from[i:]; path.IsAbs(c.argv[0]) && l.has(c.argv[0]) {
 			k.Binary = c.argv[0]
 		}
-	} else if l.v.Live() {
-		if pid := l.process("kubelet"); pid != "" { // of a distribution that is not known
-			c.argv, k.Unit = l.commandOf(pid)
-			c.from, k.Active = make([]string, len(c.argv)), "active"
+	}
+	argv := c.argv
+	if len(argv) == 0 && l.v.Live() {
+		if pid := l.process("kubelet"); pid != "" { // started by a wrapper, or of a distribution that is not known
+			var unit string
+			argv, unit = l.commandOf(pid)
+			k.Unit, k.Active = cmp.Or(k.Unit, unit), "active"
 			k.Binary, _ = l.v.Readlink("/proc/" + pid + "/exe")
 		}
 	}
-	if s == nil && k.Binary == "" {
-		return k
+	if s == nil {
+		c.argv, c.from = argv, make([]string, len(argv))
+		if k.Binary == "" {
+			return k
+		}
 	}
-	k.Args, k.Dir = c.argv[min(1, len(c.argv)):], option(c.argv, "root-dir")
+	k.Args, k.Dir = argv[min(1, len(argv)):], option(argv, "root-dir")
 	k.Files = c.environ.files
 	k.ConfigOwner = configOwner(c, engines)
-	l.kubeletConfig(&k, c.argv)
-	k.credentials(l, option(c.argv, "kubeconfig"))
-	k.NodeName = nodeName(option(c.argv, "hostname-override"), l.hostname())
+	l.kubeletConfig(&k, argv)
+	k.credentials(l, option(argv, "kubeconfig"))
+	k.NodeName = nodeName(option(argv, "hostname-override"), l.hostname())
 	k.flags(c)
 	if k.Binary != "" {
 		// It is not run to tell its version: that takes longer than all else here.
@@ -213,8 +219,12 @@ type Kubelet struct {
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
 }
 
-// Folder is where it keeps its state: the sockets of device plugins, pods' folders.
+// Folder is where it keeps its state: the sockets of DRA drivers, pods' folders; not device plugins', which are always in PluginSockets.
 func (k Kubelet) Folder() string { return cmp.Or(k.Dir, "/var/lib/kubelet") }
+
+// PluginSockets is where device plugins listen, wherever kubelet keeps its state. Sources: DevicePluginPath in k8s.io/kubelet,
+// pkg/apis/deviceplugin/v1beta1/constants.go; kubernetes issues 83226 and 120626; kubernetes/website pull 55430.
+const PluginSockets = "/var/lib/kubelet/device-plugins"
 
 // Reads are the files that it reads at its start, each once.
 func (k Kubelet) Reads() (names []string) {

@@ -210,11 +210,8 @@ func (l *look) machine() string {
 	return strings.TrimSpace(string(name))
 }
 
-// vgpu looks for a virtual GPU. Only virtual machines have them.
-func (l *look) vgpu(virt string, gpus []PCI) *VGPU {
-	if virt == "" {
-		return nil
-	}
+// vgpu looks for a virtual GPU.
+func (l *look) vgpu(gpus []PCI) *VGPU {
 	for _, p := range gpus {
 		var config [256]byte // the part with the capabilities; only root gets more than 64 bytes
 		n, err := l.v.ReadAt(pci.Bus+"/"+p.Address+"/config", config[:], 0)

@@ -220,3 +220,25 @@ func TestEditElsewhere(t *testing.T) {
 	_, err = Target(Tree{Root: huge}, Daemon{}, handlers()[0])
 	check.That(t, errors.As(err, &r) && r == RefusedSize, "got %v, want %s", err, RefusedSize)
 }
+
+// TestSystemdCgroup: where no entry says how, a new handler follows kubelet's cgroup driver, also as the default; what runc's entry
+// says wins.
+func TestSystemdCgroup(t *testing.T) {
+	const runc = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
+	for text, want := range map[string]string{"version = 2\n": "true", runc: "true", runc + "options.SystemdCgroup = false\n": "false"} {
+		for _, d := range daemons() {
+			for _, h := range handlers() {
+				h.Systemd = true
+				root := etc + "/config.toml"
+				out := must.Get(Edit(Tree{Root: File{root, []byte(text)}}, d, h, root, []byte(text)))(t)
+				got := ""
+				for at, value := range leaves(t, out) {
+					if strings.HasSuffix(at, "\x00nvidia\x00options\x00SystemdCgroup") {
+						got = value
+					}
+				}
+				check.That(t, got == "bool "+want, "containerd %s, default %v: SystemdCgroup is %q, want %s:\n%s", d.Version, h.Default, got, want, out)
+			}
+		}
+	}
+}

@@ -188,14 +188,36 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 		plugin = criV3
 	}
 	edit := func([]byte) ([]byte, error) { return k0sText(h, plugin, c.inherit(h, plugin)) }
+	prove := func(ctx context.Context, v host.View, _, after []byte) error {
+		if after == nil {
+			return nil
+		}
+		return proveMerged(ctx, v, c, e, h)
+	}
 	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
-	wants = append(wants, things.Edited(things.NewFile(own, nil), edit, h.Why()))
+	wants = append(wants, things.Edited(things.NewFile(own, nil).Validated(prove), edit, h.Why()))
 	return append(wants, converge.Want{
-		Thing: NewSupervised(e.Socket, []string{own}), Why: "k0s starts containerd again when a file in " + e.Folder + " changes", Breaks: []string{"restart-runtime"},
+		Thing: NewSupervised(e.Socket, []string{own}, h.Name), Why: "k0s starts containerd again when a file in " + e.Folder + " changes", Breaks: []string{"restart-runtime"},
 		To: func(found converge.State) (converge.State, error) {
-			return NewSupervised(e.Socket, nil).Current(found), nil
+			return NewSupervised(e.Socket, nil, "").Current(found), nil
 		},
 	}), nil
+}
+
+// proveMerged has the daemon judge what k0s makes of an addition: k0s merges its tables into the CRI plugin's table of the file that it
+// generates, which is what an edit of that file does.
+func proveMerged(ctx context.Context, v host.View, c *criTree, e facts.Engine, h engine.Handler) error {
+	t := treeOf(e)
+	target, err := c.targetPath(h)
+	if err != nil {
+		return err
+	}
+	found := t.data(target)
+	merged, err := Edit(t, Daemon{Version: e.Version}, h, target, found)
+	if err != nil {
+		return err
+	}
+	return Validate(ctx, v, e.Binary, t, h, target, found, merged)
 }
 
 // k0sText is the text of gpuadm's file: the handler, and nothing else of the plugin.
@@ -210,8 +232,13 @@ func k0sText(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) 
 
 // NewSupervised is a containerd that its supervisor restarts when its files change. containerd creates its socket at each start,
 // so the age of the socket is the daemon's: sys.GetLocalListener in pkg/sys/socket_unix.go of https://github.com/containerd/containerd.
-func NewSupervised(socket string, files []string) converge.Follower {
+//
+// The daemon has to serve the handler while the first of the files is there.
+func NewSupervised(socket string, files []string, handler string) converge.Follower {
 	return things.NewSupervised(socket, files, func(ctx context.Context, v host.View, _ string, _ []string) error {
-		return Answers(ctx, v, socket, "")
+		if len(files) > 0 && !there(v, files[0]) {
+			handler = ""
+		}
+		return Answers(ctx, v, socket, handler)
 	})
 }

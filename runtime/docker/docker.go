@@ -277,7 +277,7 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 	d, err := jsonedit.Parse(e.Files[0].Data)
 	switch {
 	case !h.CDI || err != nil:
-	case !has:
+	case !has && e.Version != "":
 		notes = append(notes,
 			fmt.Sprintf("Docker %s has no CDI, which came with 25.0: containers get GPUs by --runtime %s only", e.Version, h.Name))
 	case string(d.Text(featuresKey, "cdi")) == "false":

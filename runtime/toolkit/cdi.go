@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -56,11 +57,11 @@ func pluginUnit(v host.View) string {
 }
 
 // cdiNotes names other programs' CDI specs and device plugins, and what follows from them.
-func cdiNotes(v host.View, s spec.Spec) []string {
+func cdiNotes(v host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
-	others := cdi.ReadOtherSpecs(v)
+	others := cdi.ReadOtherSpecs(v, f.ReadsCDI(v))
 	notes := others.Notes(v)
 	if who := others.Injectors(); len(who) > 0 && s.Runtime.Inject != "cdi" {
 		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(who, " and ")))

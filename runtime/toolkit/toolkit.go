@@ -32,7 +32,7 @@ var Stage = converge.Stage{
 		return append(configWants(s), cdiWants(s)...), nil
 	},
 	Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
-		notes := append(configNotes(s), cdiNotes(v, s)...)
+		notes := append(configNotes(s), cdiNotes(v, s, f)...)
 		if s.Has("runtime") || s.Has("toolkit") {
 			notes = append(notes, Faults(v, f)...)
 		}

@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/things":        {"internal/converge", "internal/host", "internal/trouble"},
 	"internal/things/cdi":    {"internal/converge", "internal/devices", "internal/host", "internal/things", "internal/trouble"},
 	"internal/things/kmod":   {"internal/converge", "internal/devices", "internal/faults", "internal/host", "internal/pci", "internal/things", "internal/trouble"},
-	"internal/devices":       {"internal/converge", "internal/host", "internal/pattern", "internal/trouble"},
+	"internal/devices":       {"internal/converge", "internal/facts", "internal/host", "internal/pattern", "internal/trouble"},
 	"internal/faults":        {"internal/host", "internal/pattern", "internal/trouble"},
 	"internal/diff":          {"internal/mask"},
 	"internal/doctor":        {"cloud/kubelet", "drivers", "mig", "runtime", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/devices", "internal/facts", "internal/faults", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/pci", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},

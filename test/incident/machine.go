@@ -227,11 +227,7 @@ func (m *Machine) Package(name, status string) {
 
 // Metal makes a machine without hypervisor of it, the link of whose second GPU has so many lanes; port and GPU can have 16.
 func (m *Machine) Metal(lanes string) {
-	m.Put("sys/class/dmi/id/sys_vendor", "Dell Inc.\n")
-	m.Put("sys/class/dmi/id/product_name", "PowerEdge XE9680\n")
-	m.Put("sys/class/dmi/id/bios_vendor", "Dell Inc.\n")
-	m.Remove("sys/class/dmi/id/product_version")
-	m.Put("sys/devices/system/clocksource/clocksource0/available_clocksource", "tsc hpet acpi_pm\n")
+	m.Settings("[[command]]\nargv = [\"systemd-detect-virt\", \"--quiet\"]\nexit = 1\n")
 	address, port := m.GPUs()[1], "sys/devices/pci0000:17/0000:17:01.0"
 	dev := "sys/bus/pci/devices/" + address
 	for i := range m.all.Files {

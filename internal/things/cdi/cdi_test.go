@@ -91,13 +91,14 @@ func TestUnusableCDI(t *testing.T) {
 		{strings.Replace(vendor, "example.com", "-x", 1), "", "invalid vendor"},
 		{strings.Replace(vendor, "A=b", "b", 1), "", "invalid environment variable"},
 		{strings.Replace(vendor, "0.5.0", "9.0.0", 1), "", "it says cdiVersion 9.0.0, which engines of today do not read"},
+		{strings.Replace(vendor, "0.5.0", "1.0.0", 1), "", "it says cdiVersion 1.0.0, and the container engine here reads none after 0.8.0"},
 		{vendor, vendor, "/etc/cdi/a.yaml names example.com/net=all as well, so engines use neither"},
 	} {
 		n := withSpec(t, cdiNode+"-- etc/cdi/b.json --\n"+x.other, "etc/cdi/a.yaml", x.spec)
 		if x.other == "" {
 			n = withSpec(t, cdiNode, "etc/cdi/a.yaml", x.spec)
 		}
-		notes := strings.Join(cdi.ReadOtherSpecs(n).Notes(n), "\n")
+		notes := strings.Join(cdi.ReadOtherSpecs(n, "0.8.0").Notes(n), "\n")
 		check.That(t, (x.says == "") == (notes == "") && strings.Contains(notes, x.says), "%q: %q, want %q", x.spec, notes, x.says)
 	}
 }
@@ -257,18 +258,18 @@ func TestForeignCDI(t *testing.T) {
 	n := must.Get(simhost.New([]byte(cdiNode)))(t)
 	good := cdiSpec(t, n)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
-	notes := cdi.ReadOtherSpecs(n).Notes(n)
+	notes := cdi.ReadOtherSpecs(n, "").Notes(n)
 	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
 		t.Errorf("%q", notes)
 	}
-	check.List(t, cdi.ReadOtherSpecs(n).Injectors(), []string{"a device plugin"}, "a device plugin by CDI:")
+	check.List(t, cdi.ReadOtherSpecs(n, "").Injectors(), []string{"a device plugin"}, "a device plugin by CDI:")
 	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", strings.Replace(dp, "k8s.device-plugin.nvidia.com/gpu", "k8s.gpu.nvidia.com/claim", 1))
-	who := cdi.ReadOtherSpecs(both).Injectors()
+	who := cdi.ReadOtherSpecs(both, "").Injectors()
 	check.That(t, len(who) == 2, "and the DRA driver: %q", who)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
-	who = cdi.ReadOtherSpecs(n).Injectors()
+	who = cdi.ReadOtherSpecs(n, "").Injectors()
 	check.That(t, who == nil, "the toolkit's own spec alone: %q", who)
-	notes = cdi.ReadOtherSpecs(n).Notes(n)
+	notes = cdi.ReadOtherSpecs(n, "").Notes(n)
 	check.That(t, len(notes) == 1 && strings.Contains(notes[0], "remove one of the two"), "%q", notes)
 }
 

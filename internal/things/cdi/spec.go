@@ -25,8 +25,9 @@ const Kind = "nvidia.com/gpu"
 const newest = "1.1.0"
 
 // read reads a spec with CNCF's own library, as engines do, and says why an engine does not use the spec; "" if it does.
+// engine is the newest version of the specification that the engine here knows; "" if that is unknown.
 // Source: newSpec and validate in pkg/cdi/spec.go of https://github.com/cncf-tags/container-device-interface.
-func read(text []byte) (s lib.Spec, why string) {
+func read(text []byte, engine string) (s lib.Spec, why string) {
 	raw, err := lib.ParseSpec(text)
 	if err != nil || raw == nil || raw.Kind == "" {
 		return s, "it is no CDI spec"
@@ -54,6 +55,8 @@ func read(text []byte) (s lib.Spec, why string) {
 	switch needs, err := version.NewVersion(least); {
 	case is.GreaterThan(version.Must(version.NewVersion(newest))):
 		return s, fmt.Sprintf("it says cdiVersion %s, which engines of today do not read", raw.Version)
+	case engine != "" && is.GreaterThan(version.Must(version.NewVersion(engine))):
+		return s, fmt.Sprintf("it says cdiVersion %s, and the container engine here reads none after %s", raw.Version, engine)
 	case err == nil && is.LessThan(needs):
 		return s, fmt.Sprintf("it says cdiVersion %s, and what it has came with %s", raw.Version, least)
 	}
@@ -99,7 +102,7 @@ func cdiProblem(v host.View, name string, d host.Driver, want []cdiDevice) (stri
 	} else if err != nil {
 		return "", err
 	}
-	s, why := read(text)
+	s, why := read(text, "")
 	if s.Spec == nil || why != "" {
 		return why, nil
 	}
@@ -187,8 +190,8 @@ type OtherSpecs struct {
 	wrong map[string]string   // by path, why an engine does not use one
 }
 
-// ReadOtherSpecs reads all other specs. A missing folder has none.
-func ReadOtherSpecs(v host.View) OtherSpecs {
+// ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one. A missing folder has none.
+func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 	all := OtherSpecs{Output(v), map[string]lib.Spec{}, map[string]string{}}
 	at, err := v.Resolve(all.ours)
 	if err != nil {
@@ -205,7 +208,7 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 				continue
 			}
 			if text, err := v.ReadFile(file); err == nil {
-				s, why := read(text)
+				s, why := read(text, engine)
 				if all.wrong[file] = why; s.Spec != nil {
 					all.list[file] = s
 				}
@@ -217,9 +220,9 @@ func ReadOtherSpecs(v host.View) OtherSpecs {
 
 // Offers says whether a usable spec on this machine is for a kind of devices.
 func Offers(v host.View, kind string) bool {
-	all := ReadOtherSpecs(v)
+	all := ReadOtherSpecs(v, "")
 	if text, err := v.ReadFile(all.ours); err == nil {
-		all.list[all.ours], all.wrong[all.ours] = read(text)
+		all.list[all.ours], all.wrong[all.ours] = read(text, "")
 	}
 	for file, s := range all.list {
 		if s.Spec != nil && s.Kind == kind && all.wrong[file] == "" {

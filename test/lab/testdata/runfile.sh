@@ -68,6 +68,15 @@ for name in nvidia-smi nvidia-persistenced; do
 	chmod 0755 /usr/bin/$name
 	did 1 /usr/bin/$name
 done
+if [ $kind = grid ]; then # of NVIDIA vGPU: the licence's daemon, its unit and the template of its file
+	mkdir -p /etc/nvidia
+	printf '# /etc/nvidia/gridd.conf.template - Configuration file for NVIDIA Grid Daemon\n#ServerAddress=\n# 0 => for unlicensed state\nFeatureType=0\n#EnableUI=TRUE\n' >/etc/nvidia/gridd.conf.template
+	printf '#!/bin/sh\nsleep infinity &\n' >/usr/bin/nvidia-gridd
+	chmod 0755 /usr/bin/nvidia-gridd
+	printf '[Unit]\nDescription=NVIDIA Grid Daemon\n[Service]\nType=forking\nExecStart=/usr/bin/nvidia-gridd\n[Install]\nWantedBy=multi-user.target\n' >/usr/lib/systemd/system/nvidia-gridd.service
+	for file in /etc/nvidia/gridd.conf.template /usr/bin/nvidia-gridd /usr/lib/systemd/system/nvidia-gridd.service; do did 1 $file; done
+	systemctl daemon-reload
+fi
 cat >/usr/bin/nvidia-uninstall <<'UNINSTALL'
 #!/bin/sh
 [ -e /var/lib/nvidia/log ] || { echo "No driver backed up." >&2; exit 1; }
