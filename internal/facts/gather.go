@@ -85,7 +85,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if needs.Modules {
 		m := l.modules(f.Kernel, f.GPUs, f.Arch, c.modules)
 		f.Modules = &m
-		f.DriverOwner = l.driverOwner()
+		f.DriverOwner = l.driverOwner(ctx, m)
 	}
 	if needs.Modules || needs.Driver {
 		f.VGPU = l.vgpu(f.GPUs)

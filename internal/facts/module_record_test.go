@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	hostfiles "github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -403,6 +404,36 @@ func (a asks) Ask(context.Context, ...string) ([]byte, error) {
 		return nil, errors.New("it does not run")
 	}
 	return []byte("containerd github.com/containerd/containerd " + *a.says + " 1\n"), nil
+}
+
+// TestUnpackagedRPM: a driver that is loaded and that rpm knows no package of has another owner; rpm is asked once a boot. A database that
+// does not answer says nothing.
+func TestUnpackagedRPM(t *testing.T) {
+	const machine = "-- sys/module/nvidia/version --\n580.95.05\n-- usr/bin/rpm mode=0755 --\n-- usr/lib64/libnvidia-ml.so.580.95.05 --\nELF\n" +
+		"-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- run/lock --\n"
+	for answers, owner := range map[string]string{"yes yes": "", "yes 1": OtherOwner, "1 1": "", "yes 2": ""} {
+		n := must.Get(simhost.New([]byte(machine)))(t)
+		asked := 0
+		n.Install("rpm", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *hostfiles.Files, argv []string) ([]byte, error) {
+			asked++
+			code := strings.Fields(answers)[min(1, len(argv[2])-len("/usr/bin/rpm"))]
+			if code == "yes" {
+				return []byte("a package\n"), nil
+			}
+			return nil, &host.CommandError{Argv: argv, Code: int(code[0] - '0'), Cause: errors.New("exit status " + code)}
+		}})
+		for range 2 {
+			var c Cache
+			l := c.look(n)
+			got := ""
+			if o := l.driverOwner(t.Context(), Modules{Libraries: l.libraries("amd64")}); o != nil {
+				got = o.Name
+			}
+			check.Equal(t, got, owner, "%s: the owner", answers)
+			c.Keep(n)
+		}
+		check.That(t, answers == "yes 2" || answers == "1 1" || asked == 2, "%s: rpm was asked %d times", answers, asked)
+	}
 }
 
 // TestProgramRecord: an engine says its version once a boot, and again once its file has changed; an engine that said no version is asked again.

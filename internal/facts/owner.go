@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/pci"
 )
 
@@ -98,7 +99,7 @@ func (o Owner) String() string { return o.Name + " (" + o.Why + ")" }
 
 // driverOwner says who else brings the driver, by signs on the machine. For distributions that bring one os-release is the sign:
 // owners in drivers/catalog/repositories.toml. What an operator can do about an owner is in takeOver (drivers/choose.go).
-func (l *look) driverOwner() *Owner {
+func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	if !l.v.Live() {
 		return l.eksImage() // what is in /run is this boot's
 	}
@@ -132,13 +133,13 @@ func (l *look) driverOwner() *Owner {
 	if image := l.eksImage(); image != nil {
 		return image
 	}
-	return l.unpackaged()
+	return l.unpackaged(ctx, m)
 }
 
-// unpackaged finds a driver that is loaded and belongs to no package: another program installed it. Only dpkg has lists of files to
-// read. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
+// unpackaged finds a driver that is loaded and belongs to no package: another program brought it. dpkg's lists of files are read, and rpm is
+// asked. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
 // libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go.
-func (l *look) unpackaged() *Owner {
+func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	const lists, aks, installer = "/var/lib/dpkg/info", "/usr/bin/lib64", "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(l.v)
 	if version == "" || !l.has(aks) && l.has(installer) {
@@ -152,12 +153,37 @@ func (l *look) unpackaged() *Owner {
 	}
 	why := "driver " + version + " is loaded, and no package has its files"
 	switch {
-	case len(names) == 0:
+	case len(names) == 0 && !l.unknownToRPM(ctx, m):
 		return nil
 	case l.cloud.Managed == "aks":
 		return &Owner{Name: AKSDriver, Why: why}
 	}
 	return &Owner{Name: OtherOwner, Why: why}
+}
+
+// unknownToRPM says that rpm knows no package of the driver's library. It is asked once a boot, and of its own file first: a database that
+// does not answer knows no package of that either. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
+func (l *look) unknownToRPM(ctx context.Context, m Modules) bool {
+	const rpm, known, unknown = "/usr/bin/rpm", "of a package", "of no package"
+	if len(m.Libraries) == 0 || !l.v.Runs() || !l.has(rpm) {
+		return false
+	}
+	file := m.Libraries[0].Path
+	info, err := l.v.Stat(file)
+	if err != nil {
+		return false
+	}
+	is, _ := l.cache.modules.once(view.Machine(l.v), moduleKey{file, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) {
+		if _, err := l.v.Ask(ctx, rpm, "-qf", rpm); err != nil {
+			return ModuleFile{}, err
+		}
+		_, err := l.v.Ask(ctx, rpm, "-qf", file)
+		if failed := (*host.CommandError)(nil); errors.As(err, &failed) && failed.Code == 1 {
+			return ModuleFile{Path: file, Version: unknown}, nil
+		}
+		return ModuleFile{Path: file, Version: known}, err
+	})
+	return is.Version == unknown
 }
 
 // eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these names.

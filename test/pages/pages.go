@@ -22,30 +22,17 @@ type Line struct {
 
 var hereDocument = regexp.MustCompile(`<<'?(\w+)'?$`)
 
-// Lines are the command lines of a page: each line of a fenced block without a language and of a block that four spaces indent, and what
-// follows "$ " in a block of console. A block of another language has none.
+// Lines are the command lines of a page: each line of a fenced block without a language, and of a block that four spaces indent.
 func Lines(page, text string) (all []Line) {
-	const none, commands, console = 0, 1, 2
-	fence, kind := false, none
+	fence, commands := false, false
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
-		line := lines[i]
-		if language, is := strings.CutPrefix(line, "```"); is {
-			fence, kind = !fence, none
-			if fence && language == "" {
-				kind = commands
-			} else if fence && language == "console" {
-				kind = console
-			}
+		if language, is := strings.CutPrefix(lines[i], "```"); is {
+			fence, commands = !fence, !fence && language == ""
 			continue
 		}
-		indented, is := strings.CutPrefix(line, "    ")
-		switch typed, prompt := strings.CutPrefix(line, "$ "); {
-		case fence && kind == commands, fence && kind == console && prompt:
-			line = typed
-		case !fence && is && (i == 0 || lines[i-1] == "" || strings.HasPrefix(lines[i-1], "    ")):
-			line = indented
-		default:
+		line, indented := strings.CutPrefix(lines[i], "    ")
+		if !commands && (fence || !indented || lines[i-1] != "" && !strings.HasPrefix(lines[i-1], "    ")) {
 			continue
 		}
 		l := Line{At: fmt.Sprintf("%s:%d", page, i+1), Text: line}
