@@ -33,6 +33,7 @@ func edges() []Edge {
 		{By: "SYS-006", Explains: "SYS-001"},
 		{By: "SYS-005", Explains: "SYS-004"},
 		{By: "SYS-001", Explains: "RUN-005 KUB-001"},
+		{By: "SYS-008", Explains: "RUN-005 RUN-013 KUB-001 KUB-004 KUB-010 KUB-016"},
 
 		{By: "PKG-004", Explains: "PKG-001 PKG-002 PKG-003"},
 		{By: "PKG-001", Explains: "PKG-003 DRV-001"},

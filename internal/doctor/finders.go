@@ -10,6 +10,7 @@ func finders() map[string]func(*Machine) []Finding {
 	return map[string]func(*Machine) []Finding{
 		"SYS-001": fullDisks,
 		"SYS-002": noInodes,
+		"SYS-008": noWatches,
 		"SYS-003": clockBehind,
 		"SYS-007": clockAhead,
 		"SYS-004": clockNotSynchronised,

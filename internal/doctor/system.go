@@ -9,11 +9,13 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // rooms are the folders that must take files, and how many bytes they need: below that a package or a socket's folder is not written.
@@ -79,6 +81,37 @@ func fullDisks(m *Machine) []Finding {
 
 func noInodes(m *Machine) []Finding {
 	return m.eachRoom(func(_ string, r host.Room) (bool, string) { return r.Files < 64, fmt.Sprintf("%d inodes", r.Files) })
+}
+
+// enoughWatches is a limit that no node reaches: what operators raise it to.
+const enoughWatches = 8192
+
+// noWatches counts root's inotify instances, in containers too, where the limit is as low as the kernel's default: at the limit no daemon
+// starts that watches a folder. Sources: inotify(7), max_user_instances; proc_pid_fd(5), anon_inode.
+func noWatches(m *Machine) []Finding {
+	text, _ := m.text("/proc/sys/fs/inotify/max_user_instances")
+	most, err := strconv.Atoi(text)
+	pids, _ := m.View.ReadDir("/proc")
+	if err != nil || most >= enoughWatches {
+		return nil
+	}
+	used := 0
+	for _, pid := range pids {
+		process := path.Join("/proc", pid)
+		if i, err := m.View.Stat(process); !pattern.Only(pid, pattern.Digits) || err != nil || i.UID != 0 {
+			continue
+		}
+		open, _ := m.View.ReadDir(process + "/fd")
+		for _, fd := range open {
+			if to, _ := m.View.Readlink(process + "/fd/" + fd); strings.HasSuffix(to, "anon_inode:inotify") {
+				used++
+			}
+		}
+	}
+	if used < most {
+		return nil
+	}
+	return []Finding{{What: fmt.Sprintf("root has %d inotify instances, and fs.inotify.max_user_instances is %d", used, most)}}
 }
 
 // skewed says what the API server's clock shows of this one's, and what that does to kubelet's certificate.
