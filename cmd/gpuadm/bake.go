@@ -52,7 +52,7 @@ change that needs the network. What was baked is in
 ` + stages.ManifestFile + `, its bill of materials (CycloneDX) in
 ` + stages.BillFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b.chosen = cmd.Flags().Changed("secure-boot")
 			return c.bake(cmd.Context(), b)
@@ -60,7 +60,7 @@ change that needs the network. What was baked is in
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.kernel, "kernel", "", "the `RELEASE` of the kernel that the image boots, where it has several")
-	f.StringArrayVar(&b.gpus, "gpu", nil, "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
+	list(f, &b.gpus, "gpu", "", "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
 	f.BoolVar(&b.seal, "seal", false, "clean the image for use by many machines")
 	f.BoolVar(&b.hostKeys, "ssh-host-keys", false, "with --seal: also remove the SSH host keys")
 	f.StringVar(&b.moduleKey, "module-key", "", "sign what DKMS builds with this private key (PEM `FILE`); it is not written into the image")

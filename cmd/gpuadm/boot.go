@@ -86,7 +86,7 @@ machine is converged by now, or an undo holds applies. Kubelet's unit runs it be
 each start, so systemd starts kubelet on a node that was repaired. With --wait it
 asks again until kubelet may start, as EKS's nodeadm-run needs it: systemd starts all
 that a unit requires at each of its restarts.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for said := ""; ; {
 				err := c.gate(cmd.Context())

@@ -50,7 +50,7 @@ file has the mode 0600, and no file is overwritten. docs/bundle.md says how a
 bundle becomes a test.`,
 		Example:               "  sudo gpuadm bundle\n  sudo gpuadm bundle -o /tmp/node-17.tar.gz\n  ssh node-17 sudo gpuadm bundle -o - > node-17.tar.gz",
 		DisableFlagsInUseLine: true,
-		Args:                  cobra.NoArgs,
+		Args:                  noArgs,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.bundle(cmd.Context(), file) },
 	}
 	// Here -o names the file: a bundle has no other form.

@@ -139,7 +139,11 @@ func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
 	var all []spec.File
 	for _, name := range files {
 		data, err := e.file(name)
-		if err != nil {
+		if errors.Is(err, syscall.EISDIR) {
+			return nil, usage{&trouble.Error{What: "cannot read " + name + ": it is a folder", Try: []string{"name the files in it, each with -f"}}}
+		} else if strings.HasPrefix(name, "~") && errors.Is(err, fs.ErrNotExist) {
+			return nil, usage{&trouble.Error{What: "cannot read " + name + ": only a shell knows ~", Try: []string{"write the whole path"}}}
+		} else if err != nil {
 			return nil, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
 		}
 		all = append(all, spec.File{Name: name, Data: data})
@@ -224,7 +228,7 @@ names the machine's IAM role, and is signed with the role's keys from the metada
 service. A kubelet that gpuadm has joined to EKS runs it; it needs no AWS CLI.
 
 The output is a secret, valid for 15 minutes.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {

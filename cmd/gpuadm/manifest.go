@@ -31,7 +31,7 @@ func newManifest(c *common) *cobra.Command {
 		Long: `Runtimeclass prints a RuntimeClass with the handler of [runtime], for pods that name
 it in runtimeClassName. Where the handler is the engine's default, and with
 CDI by the device plugin, the DRA driver or NRI, pods need none.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return c.manifest(runtimeClass) },
 	})
 	namespace := ""
@@ -50,7 +50,7 @@ the GPU Operator: devicePlugin.config.name of the ClusterPolicy), and takes the 
 that the Node's label nvidia.com/device-plugin.config names.
 
 A device plugin that runs as a unit of the machine reads no ConfigMap.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return c.manifest(configuration) },
 	}
 	plugin.Flags().StringVar(&namespace, "namespace", "nvidia-device-plugin", "`NAME` of the namespace in which the plugin runs")
@@ -149,7 +149,7 @@ Node every 20 to 30 seconds, and applies at once when that has changed (Kubernet
 
 With --once it ends after one apply, with its exit code: as an init container.
 Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stop, done := onSignal(func() {})
 			defer done()

@@ -37,7 +37,7 @@ const gpuFlag = "plan for `MODEL` instead of this machine's GPUs: H100-80GB, or 
 // gpuVerb makes a verb about GPUs: this machine's, or those of --gpu.
 func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models []string) error) *cobra.Command {
 	var models []string
-	cmd.Args = cobra.NoArgs
+	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		gpus, err := c.migGPUs(cmd.Context(), models)
 		if err != nil {
@@ -45,7 +45,7 @@ func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models
 		}
 		return answer(gpus, models)
 	}
-	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	list(cmd.Flags(), &models, "gpu", "", gpuFlag)
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
@@ -77,7 +77,6 @@ would change partitions; 1 it does not fit.`,
 		return c.migFit(entries, gpus, len(models) > 0)
 	})
 	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
-	cmd.RegisterFlagCompletionFunc("layout", c.layouts)
 	return cmd
 }
 
@@ -97,7 +96,7 @@ func newMIGExport(c *common) *cobra.Command {
 		Long: `Export prints how the GPUs of this machine are partitioned, as [[mig.gpu]] tables for
 node.toml with the placement of all partitions; with --parted as a file in
 mig-parted's format, which has no placement.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			gpus, err := c.migGPUs(cmd.Context(), nil)
 			if err != nil {
@@ -207,23 +206,6 @@ type (
 		GPUs   []host.GPU `json:"gpus"`
 	}
 )
-
-// layouts completes the layouts of -f's file in mig-parted's format.
-func (c *common) layouts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var names []string
-	for _, name := range c.files {
-		data, err := c.read(name)
-		if err != nil {
-			continue
-		}
-		if file, err := mig.ParseParted(name, data); err == nil {
-			for _, l := range file.Layouts {
-				names = append(names, l.Name)
-			}
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
 
 // fitted is the result of a layout on one GPU.
 type fitted struct {

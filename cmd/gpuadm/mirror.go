@@ -24,7 +24,7 @@ import (
 type mirrorFlags struct {
 	system        string
 	kernels, gpus []string
-	dir, key      string
+	dir           string
 	keep          bool
 
 	modules   []string
@@ -53,14 +53,13 @@ no DKMS. --module-key signs them. What a folder has already is not built again.
 On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
 and bake verify each file before they install, and name one that differs.`,
 		Example: `  sudo gpuadm mirror --for ubuntu-24.04 --kernel 6.8.0-88-generic --gpu H100-80GB -f node.toml -o /srv/mirror`,
-		Args:    cobra.NoArgs, DisableFlagsInUseLine: true,
+		Args:    noArgs, DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.mirror(cmd.Context(), m) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&m.system, "for", "", "the operating system `ID` of the nodes: ubuntu-24.04, rhel-9")
-	f.StringArrayVar(&m.kernels, "kernel", nil, "the `RELEASE` of a kernel that nodes run; repeatable")
-	f.StringArrayVar(&m.gpus, "gpu", nil, "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
-	f.StringVar(&m.key, "key", "", "sign with the secret key in `FILE`, which is made where it is missing; without it DIR.key")
+	list(f, &m.kernels, "kernel", "", "the `RELEASE` of a kernel that nodes run; repeatable")
+	list(f, &m.gpus, "gpu", "", "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
 	f.BoolVar(&m.keep, "keep", false, "also keep the packages that the folder has: nodes can go back to their versions")
 	// Here -o names the folder: there is no other form of it.
 	f.StringVarP(&m.dir, "output", "o", "", "write to `DIR`")
@@ -96,11 +95,6 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		return err
 	}
 	key := dir + ".key"
-	if m.key != "" {
-		if key, err = filepath.Abs(m.key); err != nil {
-			return err
-		}
-	}
 	h, err := c.open(c.rootDir)
 	if err != nil {
 		return err
@@ -193,7 +187,7 @@ type elsewhere struct {
 func (m *elsewhere) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.os, "os", "", "for the operating system `ID`: ubuntu-24.04, rocky-9")
 	cmd.Flags().StringVar(&m.arch, "arch", "", "for a machine of this `ARCH`: amd64 or arm64; by default that of the GPUs, else amd64")
-	cmd.Flags().StringArrayVar(&m.gpus, "gpu", nil, "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
+	list(cmd.Flags(), &m.gpus, "gpu", "", "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
 	cmd.RegisterFlagCompletionFunc("os", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return drivers.Load().Systems(), cobra.ShellCompDirectiveNoFileComp
 	})

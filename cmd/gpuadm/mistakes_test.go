@@ -4,10 +4,14 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/diff"
@@ -50,6 +54,36 @@ func TestMistakes(t *testing.T) {
 		return
 	}
 	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
+}
+
+// TestAllIsTyped: no verb and no flag is there that no test types: the program's own tables against the tests' texts.
+func TestAllIsTyped(t *testing.T) {
+	var all strings.Builder
+	for _, pattern := range []string{"*_test.go", "testdata/mistakes.txt", "testdata/screens.txt", "../../test/script/*.txtar", "../../test/*/*.go", "../../internal/*/*_test.go", "../../test/lab/*/*.go", "../../images/*/*.service", "../../images/chart/templates/*"} {
+		for _, name := range must.Get(filepath.Glob(pattern))(t) {
+			all.Write(must.Get(os.ReadFile(name))(t))
+		}
+	}
+	typed := strings.NewReplacer(`", "`, " ", `"`, " ").Replace(all.String())
+	seen := 0
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		path := strings.TrimPrefix(cmd.CommandPath(), "gpuadm ")
+		check.That(t, cmd.Hidden && !cmd.HasAvailableFlags() || regexp.MustCompile(`\b`+path+`\b`).MatchString(typed), "no test types gpuadm %s", path)
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			seen++
+			long, short := `--`+f.Name+`\b`, ""
+			if f.Shorthand != "" {
+				short = `| -` + f.Shorthand + `\b`
+			}
+			check.That(t, regexp.MustCompile(long+short).MatchString(typed), "no test types --%s of gpuadm %s", f.Name, path)
+		})
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRoot(env{getenv: func(string) string { return "" }}))
+	must.That(t, seen >= 50, "%d flags", seen)
 }
 
 // TestBeforeTheJoin: what waits for the Node is one phrase, however many labels there are.

@@ -45,7 +45,7 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
-	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
+	list(cmd.Flags(), &details, "stage", "", "show all changes of this `STAGE`; repeatable")
 	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")

@@ -64,7 +64,7 @@ with 2. Without a code repair lists what it can fix.`,
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change")
 	f.BoolP("yes", "y", false, yesUsage)
-	f.StringSliceVar(&a.allow, "allow", nil, allowUsage)
+	list(f, &a.allow, "allow", "", allowUsage)
 	return cmd
 }
 
@@ -165,7 +165,7 @@ upgrade that fails is rolled back, and destroys them without asking.
 Afterwards unattended applies are held: the boot unit and the DaemonSet change
 nothing until an operator runs gpuadm apply. No spec is needed.`,
 		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := allowable(u.allow); err != nil {
 				return err
@@ -199,8 +199,8 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
-	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
-	f.StringSliceVar(&u.allow, "allow", nil, allowUsage)
+	list(f, &u.leave, "leave", "", "do not undo this `NAME`, for example the path of a file; repeatable")
+	list(f, &u.allow, "allow", "", allowUsage)
 	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
 	f.BoolVarP(&u.yes, "yes", "y", false, yesUsage)
 	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -71,11 +73,9 @@ func newRoot(e env) *cobra.Command {
 	root.SetIn(e.stdin)
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage{fmt.Errorf("%w; see gpuadm %s --help", err, cmd.Name())}
-	})
+	root.SetFlagErrorFunc(wrongFlag)
 	f := root.PersistentFlags()
-	f.StringArrayVarP(&c.files, "file", "f", nil, "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
+	list(f, &c.files, "file", "f", "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
 	f.StringVar(&c.rootDir, "root", "/", "work on the files of a machine in `DIR` (an image, a mounted disk); nothing runs there")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
@@ -175,6 +175,30 @@ func (c *common) check(cmd *cobra.Command) error {
 	return err
 }
 
+// A words is the value of a flag that may be repeated, or but for --file has its values between commas. pflag's own lists write their
+// defaults as CSV, with a buffer of 4 KiB each at every start.
+type words struct {
+	all   *[]string
+	whole bool
+}
+
+func (w words) String() string { return strings.Join(*w.all, ",") }
+func (words) Type() string     { return "strings" }
+
+func (w words) Set(value string) error {
+	more := []string{value}
+	if !w.whole {
+		more = strings.Split(value, ",")
+	}
+	*w.all = append(*w.all, more...)
+	return nil
+}
+
+// list adds a flag that may be repeated.
+func list(f *pflag.FlagSet, to *[]string, name, short, usage string) {
+	f.VarP(words{to, name == "file"}, name, short, usage)
+}
+
 // variable returns the environment variable of a flag.
 func variable(flag string) string {
 	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -228,7 +252,11 @@ func choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error)
 	}
 	for _, name := range append(append([]string{}, only...), skip...) {
 		if !known[name] {
-			return nil, usage{fmt.Errorf("cannot find stage %q; gpuadm help stages lists them", name)}
+			try := "gpuadm help stages lists them"
+			if strings.HasSuffix(name, ".toml") {
+				try = "a spec is named with -f"
+			}
+			return nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find stage %q", name), Try: []string{try}}}
 		}
 	}
 	return chosen, nil
@@ -300,13 +328,39 @@ func strictHelp(root *cobra.Command) {
 var others = map[string]string{
 	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all", "rollback": "undo", "revert": "undo",
 	"check": "doctor", "diagnose": "doctor", "explain": "doctor", "install": "apply --install", "bootstrap": "apply --install", "up": "apply", "run": "apply",
-	"sync": "apply", "diff": "status --diff", "show": "status", "render": "plan -v", "export": "mig export", "lint": "validate",
+	"sync": "apply", "diff": "status --diff", "show": "status", "render": "plan -v", "logs": "status -v", "export": "mig export", "lint": "validate",
 }
 
 // stated maps verbs of other programs to keys of node.toml.
 var stated = map[string]string{
 	"upgrade": "version in [driver]", "update": "version in [driver]", "driver": "version in [driver]", "label": "labels in [node]", "taint": "taints in [node]",
-	"join": "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",
+	"drain": `policy = "drain" in [disruption]`, "join": "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",
+}
+
+// wrongFlag names the flag that a wrong one may be meant for.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	t := &trouble.Error{What: fmt.Sprintf("cannot read the flags of %s: %v", cmd.CommandPath(), err), Try: []string{cmd.CommandPath() + " --help"}}
+	if none := new(pflag.NotExistError); errors.As(err, &none) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		word := none.GetSpecifiedName()
+		if like := cmp.Or(map[string]string{"json": "output json"}[word], nearest.Of(word, names)); like != "" {
+			t.Try = []string{cmd.CommandPath() + " --" + like}
+		}
+	}
+	return usage{t}
+}
+
+// noArgs refuses words where a verb takes flags alone, and names the flag that the first word may be meant for.
+func noArgs(cmd *cobra.Command, words []string) error {
+	if len(words) == 0 {
+		return nil
+	}
+	try := cmd.CommandPath() + " --help"
+	if flag := map[string]string{"undo": "--to", "bake": "--root", "bundle": "-o", "mirror": "-o"}[cmd.Name()]; flag != "" {
+		try = cmd.CommandPath() + " " + flag + " " + host.ShellWord(words[0])
+	}
+	return usage{&trouble.Error{What: fmt.Sprintf("cannot use %q: %s takes no words but flags", words[0], cmd.CommandPath()), Try: []string{try}}}
 }
 
 func unknown(cmd *cobra.Command, word string) error {

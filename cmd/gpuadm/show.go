@@ -37,7 +37,7 @@ PCI bus, container engines, kubelet.
 With --record it prints a recording of all that it read, as a txtar archive from
 which tests can simulate the machine: attach it to a bug report. Only files that are known to hold no secrets are recorded with their
 content; values of keys that look like secrets are masked.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {
@@ -106,7 +106,7 @@ DRA: who owns it on this node, and by what evidence. Where another program tries
 to manage it too, it prints the setting of each that ends the quarrel: a Helm
 value of the GPU Operator with a ClusterPolicy or a GPUCluster, a label for one
 pool, or a key of node.toml. It changes nothing.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {
@@ -183,7 +183,7 @@ func newVersion(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return show(c, versionOf{1, version()}, func(v versionOf) { printf(c.stdout, "gpuadm %s\n", v.Version) })
 		},
@@ -196,7 +196,7 @@ func newAptHook(*common) *cobra.Command {
 		Use:    stages.AptHook,
 		Short:  "compare what apt is about to do with the plan; apt runs it",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
@@ -220,7 +220,7 @@ func newAskDriver(c *common) *cobra.Command {
 		Use:    nvml.DriverVerb,
 		Short:  "ask the driver in this process and hand its answer to the parent",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open("/")
 			if err != nil {
@@ -237,7 +237,7 @@ func newAskDriver(c *common) *cobra.Command {
 // newHoldImage makes the verb of the first process in the PID namespace of an image's programs.
 func newHoldImage(c *common) *cobra.Command {
 	return &cobra.Command{
-		Use: local.FirstVerb, Short: "hold the PID namespace of an image's programs", Hidden: true, Args: cobra.NoArgs,
+		Use: local.FirstVerb, Short: "hold the PID namespace of an image's programs", Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return local.First(c.stdin, os.Stdout) },
 	}
 }
@@ -254,7 +254,7 @@ What it cannot read it names as not checked. docs/doctor.md lists all codes.
 
 It exits with 0 if it finds no fault, and with 3 if a fault is to be fixed.`,
 		Example: "  gpuadm doctor\n  gpuadm doctor -v\n  gpuadm doctor -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context()) },
 	}
 }

@@ -24,6 +24,17 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 	opened := b.valueStart(start)
 	byteAt := func(at int) byte { return append(data[at:len(data):len(data)], 0)[0] }
 	fix := `write key = value, with text in "quotes"`
+	const ours = "a spec is TOML, with key = value below a [section]; gpuadm help spec lists them"
+	for _, other := range []struct{ begins, has, is, fix string }{
+		{"<<<<<<<", "", "the mark of a merge conflict", "keep one of the two sides, and take the marks out"},
+		{"{", "", "this is JSON", ours},
+		{"", "mig-configs:", "this is YAML, of mig-parted", `name this file in node.toml: file = "…" in [mig]`},
+		{"", "apiVersion:", "this is a manifest of Kubernetes, in YAML", ours},
+	} {
+		if bytes.HasPrefix(data[start:], []byte(other.begins)) && bytes.Contains(data, []byte(other.has)) {
+			return start, wrong(other.fix, "%s", other.is)
+		}
+	}
 	switch header := byteAt(start) == '['; {
 	case header:
 		fix = "write the section's name in brackets, on a line of its own: [driver]"
@@ -41,7 +52,9 @@ func (b *builder) syntax(start, at int, message string) (int, *trouble.Error) {
 		if at, f := b.bareText(line); f != nil {
 			return at, f
 		}
-		if strings.HasPrefix(message, "expected '='") && byteAt(at) == ':' {
+		if bytes.HasPrefix(data[at:], []byte("\u00a0")) {
+			fix = "write a plain space: there is a NO-BREAK SPACE"
+		} else if strings.HasPrefix(message, "expected '='") && byteAt(at) == ':' {
 			fix = "write = in place of the colon"
 		} else if strings.HasPrefix(message, "expected '='") && byteAt(at) == '/' {
 			fix = "put the whole name in quotes: \"example.com/pool\" = \"gpu\""

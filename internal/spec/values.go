@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,9 @@ func suggestion(r row, v *value) string {
 		}
 		if _, f := r.check(word); f == nil {
 			return key + show(word) // the source text: 580.10 as a number would come back as 580.1
+		}
+		if r.Default != `""` {
+			return key + cmp.Or(r.Default, `"…"`)
 		}
 		return key + `"…"`
 	case TypeBool:
