@@ -287,8 +287,14 @@ func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
 	out := func(name string) bool {
 		return slices.ContainsFunc(f.Excluded, func(glob string) bool { ok, err := path.Match(glob, name); return ok || err != nil })
 	}
-	check.That(t, out("nvidia-driver-580-open") && out("linux-modules-nvidia-580-6.8.0-88-generic"), "the driver of %q is not excluded", f.Exclude)
-	for _, name := range []string{"libcudart12", "libcudart11.0", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-container-toolkit", "nvidia-fs-dkms", "linux-image-nvidia-6.8", "linux-modules-nvidia-fs-6.8.0-1030-nvidia"} {
+	driver := "cuda-drivers firmware-nvidia-gsp libnvidia-api1 libnvidia-cfg1-580-server libnvidia-common-580 libnvidia-compute-580 libnvidia-decode-580 libnvidia-encode-580 " +
+		"libnvidia-extra-580 libnvidia-fbc1-580 libnvidia-gl-580 libnvidia-gpucomp-580 libnvidia-nscq-580 nvidia-compute-utils-580 nvidia-dkms-580-open nvidia-driver-580-open " +
+		"nvidia-fabricmanager-580 nvidia-firmware-580-580.95.05 nvidia-headless-580 nvidia-imex-580 nvidia-kernel-common-580 nvidia-open nvidia-open-580 nvidia-persistenced " +
+		"nvidia-utils-580 linux-modules-nvidia-580-6.8.0-88-generic linux-objects-nvidia-580 linux-signatures-nvidia-6.8.0-88-generic xserver-xorg-video-nvidia-580"
+	for name := range strings.FieldsSeq(driver) {
+		check.That(t, out(name), "%s of %q is not excluded", name, f.Exclude)
+	}
+	for _, name := range []string{"libnvidia-container1", "libnvidia-egl-wayland1", "libnvidia-ml-dev", "nvidia-opencl-dev", "nvidia-prime", "nvidia-settings", "libcudart12", "libcudart11.0", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-container-toolkit", "nvidia-fs-dkms", "linux-image-nvidia-6.8", "linux-modules-nvidia-fs-6.8.0-1030-nvidia"} {
 		check.That(t, !out(name), "%s of %q cannot be installed any more", name, f.Exclude)
 	}
 }

@@ -118,6 +118,11 @@ func (a apt) options() []string {
 	}
 }
 
+// unpinned is for what names each version, or none: see shown.
+func unpinned() []string {
+	return []string{"-o", "Dir::Etc::Preferences=/dev/null", "-o", "Dir::Etc::PreferencesParts=/dev/null"}
+}
+
 // get runs apt-get.
 func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
@@ -241,13 +246,13 @@ func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	return true
 }
 
-// Describe is Packager's. apt-cache prints the packages that it knows, and fails if it does not know one of them: no list has its digest then.
+// Describe is Packager's. Where no list knows a version, none says its digest.
 func (apt) Describe(ctx context.Context, v host.View, names []string) (map[string]packages.Description, error) {
 	d, err := readDpkg(v)
 	if err != nil {
 		return nil, err
 	}
-	all, files, ask := map[string]packages.Description{}, map[string]string{}, []string{"apt-cache", "show", "--"}
+	all, files, ask := map[string]packages.Description{}, map[string]string{}, []string(nil)
 	for _, key := range slices.Sorted(slices.Values(names)) {
 		p, ok := d.packages[key]
 		if !ok || !p.Installed() {
@@ -259,14 +264,11 @@ func (apt) Describe(ctx context.Context, v host.View, names []string) (map[strin
 		files[fetchedName(name, p.Version, arch)] = key
 		ask = append(ask, key+"="+p.Version)
 	}
-	if len(all) == 0 {
-		return all, nil
+	said, err := shown(ctx, v, ask)
+	if err != nil {
+		return nil, err
 	}
-	out, err := v.Ask(ctx, ask...)
-	if err != nil && !errors.As(err, new(*host.CommandError)) || ctx.Err() != nil {
-		return nil, errors.Join(err, ctx.Err())
-	}
-	for e := range entries(out) {
+	for e := range said {
 		key := files[fetchedName(string(e.name), string(e.version), string(e.arch))]
 		if is, ok := all[key]; ok && is.SHA256 == "" {
 			is.SHA256 = string(e.sha256)

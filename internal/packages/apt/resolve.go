@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -123,6 +124,41 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	return all, nil
 }
 
+// offered says which of these versions sources have, as Offers does; how they rank it need not say. Of a version that a source and dpkg
+// tell apart apt shows dpkg's: then Offers is asked.
+func (a apt) offered(ctx context.Context, v host.View, d dpkg, versions map[string]string) (map[string][]packages.Offer, error) {
+	var ask []string
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		ask = append(ask, name+"="+versions[name])
+	}
+	said, err := shown(ctx, v, ask)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]packages.Offer{}
+	for e := range said {
+		if name := string(d.key(e.name, e.arch)); e.download != nil && versions[name] == string(e.version) {
+			all[name] = []packages.Offer{{Version: versions[name]}}
+		}
+	}
+	more, err := a.Offers(ctx, v, slices.DeleteFunc(slices.Collect(maps.Keys(versions)), func(name string) bool { return all[name] != nil }))
+	maps.Copy(all, more)
+	return all, err
+}
+
+// shown are the records of NAME=VERSION…: a source's, else dpkg's, which tells no size of a file. apt-cache may fail where it does not know
+// one. It applies no pins for that: those with patterns cost each other question as long as it takes to match the names of all packages.
+func shown(ctx context.Context, v host.View, ask []string) (iter.Seq[entry], error) {
+	if len(ask) == 0 {
+		return entries(nil), nil
+	}
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"show", "--"}, ask)...)
+	if failed := (*host.CommandError)(nil); err != nil && (!errors.As(err, &failed) || failed.Code < 0) {
+		return nil, explain(v, string(out), err)
+	}
+	return entries(out), nil
+}
+
 // parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the
 // sources of each follow eight.
 func parsePolicy(out string) map[string][]packages.Offer {
@@ -193,12 +229,22 @@ func lastOf(moves []packages.Move) (list []packages.Move) {
 	return list
 }
 
+// onDisk says whether apt has these pins already: to apply them twice costs each time.
+func onDisk(v host.View, pins []packages.Pin) bool {
+	const folder = "/etc/apt/preferences.d/"
+	return slices.ContainsFunc(packages.ListOf(v, folder), func(name string) bool {
+		data, err := v.ReadFile(folder + name)
+		return err == nil && strings.Contains(string(data), packages.Records(pins))
+	})
+}
+
 // simulate asks apt what a verb with its arguments would do. pins precede those on disk: apt reads the file preferences before the
 // folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
 func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
 	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(v), a.options())
 	ask := v.Ask
-	if len(pins) > 0 {
+	if len(pins) > 0 && !onDisk(v, pins) {
+		pins[len(pins)-1].Priority++ // more than the pin on disk, which fits newer versions of the branch too
 		const file = "preferences"
 		theirs, err := v.ReadFile("/etc/apt/preferences")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -228,14 +274,11 @@ func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.C
 			what = append(what, c.Name+"="+after.Version)
 		}
 	}
-	var said []byte
-	if len(what) > 0 {
-		var err error
-		if said, err = v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"show", "--"}, what)...); err != nil {
-			return explain(v, string(said), err)
-		}
+	said, err := shown(ctx, v, what)
+	if err != nil {
+		return err
 	}
-	for e := range entries(said) {
+	for e := range said {
 		if slices.Contains(what, fmt.Sprintf("%s=%s", d.key(e.name, e.arch), e.version)) {
 			need["/usr"] += number(e.size) << 10
 			need[aptArchives] += number(e.download)

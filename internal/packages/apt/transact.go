@@ -61,9 +61,11 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 
 // move installs and removes.
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
-	var names []string
+	versions := map[string]string{}
 	for _, c := range packages.Due(changes) {
-		names = append(names, c.Name)
+		if after := packages.Parse(c.After); after.Installed() {
+			versions[c.Name] = after.Version
+		}
 	}
 	get, err := a.hooked(changes)
 	if err != nil {
@@ -73,7 +75,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if packages.Removes(changes) {
 		return install(append(verb(changes), arguments(h, changes, nil)...)...)
 	}
-	offers, err := a.Offers(ctx, h, names)
+	offers, err := a.offered(ctx, h, d, versions)
 	if err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		if len(marks[verb]) == 0 {
 			continue
 		}
-		if err := a.again(ctx, h, append([]string{"apt-mark", verb, "--"}, marks[verb]...)...); err != nil {
+		if err := a.again(ctx, h, slices.Concat([]string{"apt-mark"}, unpinned(), []string{verb, "--"}, marks[verb])...); err != nil {
 			return err
 		}
 	}
@@ -285,13 +287,13 @@ func archive(v host.View, dir, name, version string) string {
 // Keep copies installed packages to Store, as far as a source still has them. It skips a broken package, which must not stop
 // its own repair.
 func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
-	installed, err := readStates(h)
+	d, err := readDpkg(h)
 	if err != nil {
 		return err
 	}
 	var names, want []string
 	for _, name := range of {
-		if found := installed[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
+		if found := d.packages[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
 			names = append(names, name)
 		}
 	}
@@ -301,21 +303,27 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 	if err := packages.Folder(h); err != nil {
 		return err
 	}
-	link(ctx, h, names, installed)
-	names = slices.DeleteFunc(names, func(name string) bool { return stored(h, name, installed[name].Version) != "" })
-	offers, err := a.Offers(ctx, h, names)
+	link(ctx, h, names, d.packages)
+	versions := map[string]string{}
+	for _, name := range names {
+		if version := d.packages[name].Version; stored(h, name, version) == "" {
+			versions[name] = version
+		}
+	}
+	offers, err := a.offered(ctx, h, d, versions)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if _, ok := packages.Find(offers[name], installed[name].Version); ok {
-			want = append(want, name+"="+installed[name].Version)
+	for name, version := range versions {
+		if _, ok := packages.Find(offers[name], version); ok {
+			want = append(want, name+"="+version)
 		}
 	}
 	if len(want) == 0 {
 		return nil
 	}
-	argv := append([]string{"env", "-C", packages.Store, "apt-get", "-q", "-o", "Acquire::Retries=3", "download", "--"}, want...)
+	slices.Sort(want)
+	argv := slices.Concat([]string{"env", "-C", packages.Store, "apt-get", "-q", "-o", "Acquire::Retries=3"}, unpinned(), []string{"download", "--"}, want)
 	if out, err := h.Do(ctx, argv...); err != nil {
 		return explain(h, string(out), err)
 	}
