@@ -173,7 +173,7 @@ func (l *look) programs(engines []Engine) []string {
 	slices.Sort(names)
 	var there []string
 	for _, name := range slices.Compact(names) {
-		if strings.HasPrefix(path.Base(name), "nvidia") && l.runs(name) {
+		if strings.HasPrefix(path.Base(name), "nvidia") && Runs(l.v, name) {
 			there = append(there, name)
 		}
 	}
@@ -196,18 +196,18 @@ func programsIn(v any, depth int) (names []string) {
 	return names
 }
 
-// runs says whether a program can be started. A name without a folder is looked up along the PATH that systemd gives its services:
-// https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24PATH
-func (l *look) runs(name string) bool {
+// Runs says whether a program can be started. A name without a folder is looked up in more folders, and then along the PATH that systemd
+// gives its services: https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24PATH
+func Runs(v host.View, name string, more ...string) bool {
 	places := []string{name}
 	if !path.IsAbs(name) {
 		places = nil
-		for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
+		for _, dir := range append(more, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin") {
 			places = append(places, path.Join(dir, name))
 		}
 	}
 	return slices.ContainsFunc(places, func(p string) bool {
-		i, err := l.v.Stat(p)
+		i, err := v.Stat(p)
 		return err == nil && i.Mode.IsRegular() && i.Mode&0o111 != 0
 	})
 }

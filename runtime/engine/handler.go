@@ -176,28 +176,13 @@ func OwnersProgram(name, file, program, wrong string) converge.Want {
 		case program == "":
 			return cannot + "it names no program", nil
 		}
-		if ProgramAt(v, program) {
+		if facts.Runs(v, program) {
 			return "", nil
 		}
 		return cannot + program + " is not there", nil
 	}
 	return things.Check(fmt.Sprintf("handler %s in %s", name, file), look, "it was there before gpuadm, and stays",
 		fmt.Sprintf("take the entry out of %s, and gpuadm writes its own; or install its program", file))
-}
-
-// ProgramAt says whether a program is there: by its path, or by name in more and in the folders that engines search.
-func ProgramAt(v host.View, program string, more ...string) bool {
-	places := []string{program}
-	if !path.IsAbs(program) {
-		places = nil
-		for _, dir := range append(more, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin") {
-			places = append(places, path.Join(dir, program))
-		}
-	}
-	return slices.ContainsFunc(places, func(p string) bool {
-		info, err := v.Stat(p)
-		return err == nil && info.Mode.IsRegular() && info.Mode&0o111 != 0
-	})
 }
 
 const (

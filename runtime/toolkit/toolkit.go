@@ -217,7 +217,7 @@ func Faults(v host.View, f facts.Facts) []string {
 	}
 	there := func(program any) bool {
 		name, _ := program.(string)
-		return engine.ProgramAt(v, name, folders...)
+		return facts.Runs(v, name, folders...)
 	}
 	low, stated := settings["runtimes"].([]any)
 	switch {
