@@ -77,7 +77,7 @@ func (p *plan) unshared(kernel string) (why string) {
 		case m.Problem != "":
 			why = "cannot use " + m.Package + ": " + m.Problem
 		case p.m.Trust.Demands() && !p.m.Trust.Trusts(&m.Signer):
-			why = fmt.Sprintf("cannot use %s: it is signed by %s (serial %s), which the kernel does not trust: enroll that key, or build with one that is enrolled", m.Package, m.Signer.Name, m.Signer.Serial)
+			why = fmt.Sprintf("cannot use %s: it is signed by %s (serial %s), which the kernel does not trust: enroll that key, or build with an enrolled key", m.Package, m.Signer.Name, m.Signer.Serial)
 		default:
 			return ""
 		}

@@ -164,7 +164,7 @@ func (p *plan) trust() error {
 	repo.URL = strings.ReplaceAll(strings.ReplaceAll(p.repo.URL, "{arch}", repo.Arch), "{version}", p.m.Version)
 	if p.repo.Key == "" {
 		return refuse(fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
-			fmt.Sprintf(`find the key in %s, compare its fingerprint with one that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))
+			fmt.Sprintf(`find the key in %s, compare its fingerprint with a fingerprint that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))
 	}
 	repo.KeyURL = repo.URL + p.repo.Key + ".pub"
 	for _, k := range p.c.Keys {

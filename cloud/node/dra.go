@@ -45,7 +45,7 @@ func draRegistered(v host.View, k facts.Kubelet, driver string) string {
 	return ""
 }
 
-// Allocators returns the sockets of the device plugin, of the DRA driver for GPUs and of that for ComputeDomains; "" for one that does not run here.
+// Allocators returns the sockets of the device plugin, of the DRA driver for GPUs and of its driver for ComputeDomains; "" if it does not run here.
 func Allocators(ctx context.Context, v host.View, k facts.Kubelet) (plugin, dra, domains string) {
 	return pluginSocket(ctx, v), draRegistered(v, k, draDriver), draRegistered(v, k, domainsDriver)
 }

@@ -51,7 +51,7 @@ by the DKMS of that machine or container: nodes then need no compiler, no header
 no DKMS. --module-key signs them. What a folder has already is not built again.
 
 On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
-and bake verify each file before they install, and name one that differs.`,
+and bake verify each file before they install, and name a changed file.`,
 		Example: `  sudo gpuadm mirror --for ubuntu-24.04 --kernel 6.8.0-88-generic --gpu H100-80GB -f node.toml -o /srv/mirror`,
 		Args:    noArgs, DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.mirror(cmd.Context(), m) },

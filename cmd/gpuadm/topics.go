@@ -117,7 +117,7 @@ gpuadm uses no other codes: 128 and above mean that a signal ended the process,
 the journal.
 
 With -o json apply, bake, repair and undo print an object for each event, and
-end with one that says how the run ended, whatever the code: "exit" (the code),
+end with an object with the run's result, whatever the code: "exit" (the code),
 "changed" and "deferred" (how many), "run", "held" and "reboot". An error of any
 verb is an object of that form, with "error", "because", "undone" (the changes
 that were rolled back) and "try".

@@ -112,7 +112,7 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 	return own
 }
 
-// agreed returns the version that all packages of the family share which the spec asks for, if it is one that the spec allows:
+// agreed returns the version that all packages of the family share which the spec asks for, if the spec allows that version:
 // then the other packages of the family follow it. "" if they do not agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {

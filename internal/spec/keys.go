@@ -142,7 +142,7 @@ func table() []row {
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	file("config", "absolute path of the config of the engine that kubelet uses, whatever gpuadm finds; empty: the engine's own", func(s *Spec) any { return &s.Runtime.Config })
 	file("engine_binary", "absolute path of the program that reads config, where gpuadm cannot find it", func(s *Spec) any { return &s.Runtime.EngineBinary })
-	text("handler", `"auto"`, "name of the runtime handler; auto: the one that the config's owner made, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
+	text("handler", `"auto"`, "name of the runtime handler; auto: the handler of the config's owner, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
 	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
 	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface; written out, it overrides a config that says no", func(s *Spec) any { return &s.Runtime.CDI }).
