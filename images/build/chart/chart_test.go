@@ -108,27 +108,6 @@ func strict(t *testing.T, name, text string) (n int) {
 	}
 }
 
-// TestExamples: Helm takes the values of the examples, and Kubernetes knows every field of what comes of them.
-func TestExamples(t *testing.T) {
-	names, err := filepath.Glob("../../../docs/examples/*/values.yaml")
-	if err != nil || len(names) != 4 {
-		t.Fatalf("%d examples, %v", len(names), err)
-	}
-	for _, name := range names {
-		values, err := chartutil.ReadValuesFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := render(t, values)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		for _, text := range files {
-			strict(t, name, text)
-		}
-	}
-}
-
 // TestValues: an operator's values get to where they belong, and wrong ones are refused.
 func TestValues(t *testing.T) {
 	image := "registry.example/gpuadm@sha256:" + strings.Repeat("a", 64)
