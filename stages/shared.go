@@ -57,7 +57,7 @@ func (m Mirror) share(
 	if err := m.builder(ctx, h, from, c); err != nil {
 		return nil, nil, err
 	}
-	src, err := from.Source(ctx, h, g, names, c.Members[i].Name)
+	src, err := from.Source(ctx, h, g, names, c.Members[i].Name, c.Pattern())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,9 +81,6 @@ func (m Mirror) share(
 func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer, c drivers.Choice) error {
 	packager := from.(packages.Packager)
 	installed, err := packager.Installed(ctx, h)
-	if err != nil {
-		return err
-	}
 	var lacks []string
 	for _, member := range c.Members {
 		tool, headers := member.Role == "dkms" || member.Role == "compiler", member.Role == "headers" && slices.Contains(m.Shared.Kernels, member.PerKernel)
@@ -94,13 +91,13 @@ func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer
 			}
 		}
 	}
-	if len(lacks) == 0 {
-		return nil
+	if len(lacks) == 0 || err != nil {
+		return err
 	}
-	install := map[string]string{"apt": "apt-get install ", "dnf": "dnf install "}[packager.Name()]
+	install := map[string]string{"apt": "apt-get install ", "dnf": "dnf install "}[packager.Name()] + strings.Join(lacks, " ")
 	return &trouble.Error{
-		What: "cannot build modules here: " + strings.Join(lacks, ", ") + " is not installed", Undone: []string{"nothing was touched"},
-		Try: []string{install + strings.Join(lacks, " ") + ", in this machine or container, which is of the nodes' system; then run the same command again"},
+		What: "cannot build modules here: " + strings.Join(lacks, ", ") + " is not installed",
+		Try:  []string{install + ", in this machine or container, which is of the nodes' system; then run the same command again"},
 	}
 }
 
@@ -112,9 +109,9 @@ func (m Mirror) modules(
 	if err != nil {
 		return one, err
 	}
-	headers, err := packages.Digest(h, "/lib/modules/"+kernel+"/build/Module.symvers")
+	headers, err := facts.KernelSymbols(h, kernel)
 	if err != nil {
-		return one, fmt.Errorf("cannot build modules for kernel %s: its headers have no list of symbols: %w", kernel, err)
+		return one, err
 	}
 	dkms, err := h.Ask(ctx, "dkms", "--version")
 	if err != nil {
@@ -123,7 +120,7 @@ func (m Mirror) modules(
 	config, _ := h.ReadFile("/lib/modules/" + kernel + "/build/.config") // of other builders' kernels, which have none, the compiler is not known
 	one.SharedModules = facts.SharedModules{
 		Package: facts.SharedPackage(flavour, kernel), Kernel: kernel, Version: packages.Own(src.Version), Flavour: flavour, Source: source.SHA256,
-		Headers: headers.SHA256, Signer: m.Shared.Signer, Symbols: map[string]uint32{},
+		Headers: headers, Signer: m.Shared.Signer,
 		Builder: strings.TrimSpace(strings.Join([]string{m.For, strings.TrimSpace(string(dkms)), facts.CompilerIn(string(config))}, "; ")),
 	}
 	for _, o := range old.Modules {
@@ -190,48 +187,35 @@ func (m Mirror) build(ctx context.Context, h host.Host, src packages.ModuleSourc
 	of := path.Join(tree, name, version, kernel)
 	for _, arch := range packages.ListOf(h, of) {
 		for _, file := range packages.ListOf(h, path.Join(of, arch, "module")) {
-			files = append(files, path.Join(of, arch, "module", file))
+			if strings.Contains(file, ".ko") { // DKMS 3.2 has Module.symvers there, too
+				files = append(files, path.Join(of, arch, "module", file))
+			}
 		}
 	}
 	return files, nil
 }
 
-// prove refuses modules that are not what was to be built, and notes what they need of the kernel.
+// prove refuses modules that are not what was to be built.
 func (m Mirror) prove(h host.View, one *facts.SharedModules, files []string) error {
-	kernel, err := facts.KernelSymbols(h, one.Kernel)
-	if err != nil {
-		return err
-	}
 	for _, name := range files {
 		is, err := facts.ReadModule(h, name)
-		if err != nil {
-			return err
-		}
-		problem := ""
+		problem, driver := "", strings.HasPrefix(path.Base(name), "nvidia.")
 		switch {
+		case err != nil:
+			return err
 		case is.Kernel() != one.Kernel:
 			problem = "it is built for kernel " + is.Kernel()
-		case strings.HasPrefix(path.Base(name), "nvidia.") && (is.Version != one.Version || is.Flavour() != one.Flavour):
+		case driver && (is.Version != one.Version || is.Flavour() != one.Flavour):
 			problem = fmt.Sprintf("it is of driver %s, %s", is.Version, is.Flavour())
 		case is.Signer == nil:
 			problem = "DKMS has not signed it"
 		case !is.Signer.Same(m.Shared.Signer):
 			problem = "it is signed by " + is.Signer.Name + " and not by the key of --module-key: see /etc/dkms/framework.conf"
+		case driver:
+			one.Vermagic = is.Vermagic
 		}
 		if problem != "" {
 			return fmt.Errorf("cannot use module %s for driver %s, %s: %s", path.Base(name), one.Version, one.Flavour, problem)
-		}
-		if strings.HasPrefix(path.Base(name), "nvidia.") {
-			one.Vermagic = is.Vermagic
-		}
-		needs, err := facts.ModuleSymbols(h, name)
-		if err != nil {
-			return err
-		}
-		for symbol, crc := range needs {
-			if _, is := kernel[symbol]; is { // others are of modules among them
-				one.Symbols[symbol] = crc
-			}
 		}
 	}
 	if one.Vermagic == "" {

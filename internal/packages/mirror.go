@@ -73,8 +73,9 @@ type Gatherer interface {
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
 	// Configs reads the kernel configurations from packages of headers in the folder. headers maps kernels to these packages.
 	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
-	// Source unpacks below g.Work what DKMS builds the driver's modules from, of a package whose file is in the folder.
-	Source(ctx context.Context, h host.Host, g Gathering, files []string, name string) (ModuleSource, error)
+	// Source unpacks below g.Work what DKMS builds the driver's modules from, of a package whose file is in the folder, in a version that
+	// a pattern asks for.
+	Source(ctx context.Context, h host.Host, g Gathering, files []string, name, pattern string) (ModuleSource, error)
 	// Pack writes a package of modules into the folder, and returns its file's name. The same content gives the same bytes.
 	Pack(ctx context.Context, h host.Host, g Gathering, p ModulePackage) (file string, err error)
 	// Index has the folder's list name own files beside the others, and returns the names of all.
@@ -104,6 +105,14 @@ const Built = "1767225600"
 // Fill fills in a text that a package is made of, which has names in @.
 func (p ModulePackage) Fill(text string, more ...string) []byte {
 	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root)...).Replace(text))
+}
+
+// OfVersion are the files whose names begin like this and go on with a version that a pattern asks for: --keep has kept others.
+func OfVersion(files []string, begin, pattern string) []string {
+	return slices.DeleteFunc(slices.Clone(files), func(file string) bool {
+		rest, is := strings.CutPrefix(file, begin)
+		return !is || !Matches(pattern, rest)
+	})
 }
 
 // SourceIn finds the source of a driver that DKMS builds, where a package was unpacked; "" if it is not there.

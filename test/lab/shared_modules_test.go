@@ -3,11 +3,14 @@
 package lab_test
 
 import (
+	_ "embed"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -117,5 +120,69 @@ func TestLabSharedModules(t *testing.T) {
 			n.same(before, "/srv/mirror")
 			check.That(t, n.Exec("modinfo", "-k", kernel, "nvidia").Exit != 0, "undo of all left a module")
 		})
+	}
+}
+
+// dkmsStub is a DKMS for hosts that have no compiler.
+//
+//go:embed testdata/dkms.sh
+var dkmsStub string
+
+// TestLabSharedModulesDnf: the same by rpmbuild and dnf.
+func TestLabSharedModulesDnf(t *testing.T) {
+	t.Parallel()
+	d := newDnfDriver(t)
+	kernel := strings.TrimSpace(d.Must("uname", "-r"))
+	d.Put("/usr/sbin/dkms", dkmsStub, 0o755)
+	for _, v := range []string{"580.65.06", "580.95.05"} {
+		d.Put("/root/nvidia-"+v+".ko", string(drivertest.Module(v, "Dual MIT/GPL", kernel)), 0o644)
+	}
+	d.Must("mkdir", "-p", "/lib/modules/"+kernel+"/build")
+	d.Put("/lib/modules/"+kernel+"/build/Makefile", "", 0o644)
+	d.Put("/lib/modules/"+kernel+"/build/Module.symvers", "0x0000000a\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n", 0o644)
+	moduleKeyOf(d.Host, "site")
+	build := func(code int, version string, says ...string) {
+		t.Helper()
+		args := append(d.mirrorArgs(version, "1.18.0", "/srv/mirror"), "--modules", kernel, "--module-key", "/root/site.key", "--module-cert", "/root/site.pem")
+		d.gpuadm(code, says, args...)
+	}
+	build(1, "580.65.06", "cannot build modules here: dkms, gcc, make is not installed", "dnf install dkms gcc make")
+	d.Must("dnf", "-y", "-q", "install", "dkms", "gcc", "make")
+	build(0, "580.65.06", "DKMS builds the modules of driver 580.65.06")
+	sums := "sha256sum /srv/mirror/gpuadm-modules-*"
+	first := d.Must("sh", "-c", sums)
+	build(0, "580.65.06", "Nothing to do.")
+	d.Must("rm", "-r", "/srv/mirror")
+	build(0, "580.65.06")
+	check.Equal(t, d.Must("sh", "-c", sums), first, "a second build has other bytes")
+
+	n := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8}), t, ""}
+	asks := func(code int, version, build string, says ...string) {
+		t.Helper()
+		n.Put("/etc/gpuadm/node.toml", "format = 1\n[driver]\nversion = \""+version+"\"\nbuild = \""+build+"\"\n", 0o644)
+		n.apply(code, says...)
+	}
+	has := func(version string) {
+		t.Helper()
+		state := n.RpmState()
+		check.Equal(t, state["gpuadm-modules-open-"+kernel], repos.RPMVersion(version)+" held", "the package of the modules is")
+		check.That(t, state["kmod-nvidia-open-dkms"] == "" && state["kernel-devel-"+kernel] == "" && state["gcc"] == "", "the node has what builds modules: %v", state)
+		check.That(t, n.Exec("test", "-e", "/usr/lib/modules/"+kernel+"/updates/gpuadm/nvidia.ko").Exit == 0, "there is no module")
+	}
+	copyTo(t, d.Host, n.Host, "/srv/mirror")
+	n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
+	before := n.RpmState()
+	asks(0, "580.65.06", "auto", "gpuadm-modules-open-"+kernel)
+	has("580.65.06")
+	asks(0, "580.65.06", "auto", "Nothing to do.")
+	build(0, "580.95.05")
+	copyTo(t, d.Host, n.Host, "/srv/mirror")
+	asks(0, "580.95.05", "shared")
+	has("580.95.05")
+	n.gpuadm(0, nil, "undo")
+	has("580.65.06")
+	n.gpuadm(0, nil, "undo", "--to", "all")
+	for _, diff := range differ(n.RpmState(), before) {
+		t.Errorf("after undo: %s", diff)
 	}
 }

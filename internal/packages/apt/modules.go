@@ -23,18 +23,18 @@ var modulesControl string
 var modulesDepmod string
 
 // Source unpacks the package, and where it has no source those that it depends on in its version: Ubuntu's has it in another one.
-func (a apt) Source(ctx context.Context, h host.Host, g packages.Gathering, files []string, name string) (s packages.ModuleSource, err error) {
+func (a apt) Source(ctx context.Context, h host.Host, g packages.Gathering, files []string, name, pattern string) (s packages.ModuleSource, err error) {
 	root := g.Work + "/source"
 	if _, err := h.Do(ctx, "mkdir", "-p", root); err != nil {
 		return s, err
 	}
 	open := func(name string) (string, error) {
-		i := slices.IndexFunc(files, func(file string) bool { return strings.HasPrefix(file, name+"_") })
-		if i < 0 {
+		found := packages.OfVersion(files, name+"_", pattern)
+		if len(found) == 0 {
 			return "", &trouble.Error{What: "cannot build modules: the mirror has no package " + name, Try: []string{`write source = "nvidia" in [driver], which has modules for DKMS`}}
 		}
-		_, err := h.Do(ctx, "dpkg-deb", "-x", path.Join(g.Into, files[i]), root)
-		return files[i], err
+		_, err := h.Do(ctx, "dpkg-deb", "-x", path.Join(g.Into, found[0]), root)
+		return found[0], err
 	}
 	if s.File, err = open(name); err != nil {
 		return s, err

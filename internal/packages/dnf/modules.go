@@ -23,21 +23,21 @@ var modulesSpec string
 const builder = "/usr/bin/rpmbuild"
 
 // Source installs the package's files, and runs none of its scripts, below a folder that has no other packages.
-func (a dnf) Source(ctx context.Context, h host.Host, g packages.Gathering, files []string, name string) (s packages.ModuleSource, err error) {
+func (a dnf) Source(ctx context.Context, h host.Host, g packages.Gathering, files []string, name, pattern string) (s packages.ModuleSource, err error) {
 	if _, err := h.Stat(builder); errors.Is(err, fs.ErrNotExist) {
 		return s, &trouble.Error{What: "cannot write packages of modules: rpmbuild is not installed", Try: []string{"dnf install rpm-build, then run the same command again"}}
 	}
-	i := slices.IndexFunc(files, func(file string) bool { return strings.HasPrefix(file, name+"-") && strings.HasSuffix(file, ".rpm") })
-	if i < 0 {
+	found := packages.OfVersion(files, name+"-", pattern)
+	if len(found) == 0 {
 		return s, &trouble.Error{What: "cannot build modules: the mirror has no package " + name, Try: []string{`write source = "nvidia" in [driver], which has modules for DKMS`}}
 	}
-	root, file := g.Work+"/source", path.Join(g.Into, files[i])
+	root, file := g.Work+"/source", path.Join(g.Into, found[len(found)-1])
 	const format = `V\t%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n[Requires\t%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n][Provides\t%{PROVIDENAME} %{PROVIDEFLAGS:depflags} %{PROVIDEVERSION}\n]`
 	out, err := h.Ask(ctx, "rpm", "-qp", "--nosignature", "--qf", format, file) // dnf has verified it
 	if err != nil {
 		return s, explain(h, string(out), err)
 	}
-	s.Name, s.File = name, files[i]
+	s.Name, s.File = name, found[len(found)-1]
 	for _, f := range rows(string(out), 2) {
 		of, _, _ := strings.Cut(f[1], " ")
 		switch {
