@@ -68,7 +68,7 @@ func bakedImage(t *testing.T) (n *simhost.Node, status converge.Status) {
 // lists has apt-cache say it.
 func lists(n *simhost.Node, says string) {
 	n.Install("apt-cache", simhost.Program{
-		Looks: func(argv []string) bool { return len(argv) > 1 && argv[1] == "show" },
+		Looks: func(argv []string) bool { return slices.Contains(argv, "show") },
 		Run: func(_ *files.Files, argv []string) ([]byte, error) {
 			return []byte(says), &host.CommandError{Argv: argv, Code: 100, Cause: errors.New("exit status 100")} // it does not know all
 		},
