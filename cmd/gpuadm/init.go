@@ -246,6 +246,15 @@ func (d *draft) driver() {
 	if n := len(d.gpus); n > 0 {
 		d.say("# A node with fewer GPUs on its bus is not ready:", fmt.Sprintf("#gpu_count = %d", n))
 	}
+	var needs []string
+	for _, l := range choice.Lacks(d.facts) {
+		if !l.Enabled && l.Unavailable() == nil {
+			needs = append(needs, l.Name)
+		}
+	}
+	if len(needs) > 0 {
+		d.say("# The driver's packages depend on "+strings.Join(needs, " and ")+", which gpuadm enables until undo.", "[driver.repo]", "enable_needed = true")
+	}
 	d.say("")
 	if choice.Source != drivers.SourceNone && d.left["toolkit"] == "" {
 		d.say("# The NVIDIA container toolkit, the newest; or a version:", "[toolkit]", `#version = "1.18"`, "")

@@ -64,7 +64,7 @@ and bake verify each file before they install, and name a changed file.`,
 	// Here -o names the folder: there is no other form of it.
 	f.StringVarP(&m.dir, "output", "o", "", "write to `DIR`")
 	_ = f.SetAnnotation("output", noVariable, nil)
-	f.StringArrayVar(&m.modules, "modules", nil, "also build the driver's modules for the kernel `RELEASE`, which nodes run; repeatable")
+	list(f, &m.modules, "modules", "", "also build the driver's modules for the kernel `RELEASE`, which nodes run; repeatable")
 	f.StringVar(&m.moduleKey.moduleKey, "module-key", "", "sign these modules with the private key in `FILE`, in PEM; nodes under Secure Boot have it enrolled")
 	f.StringVar(&m.moduleKey.moduleCert, "module-cert", "", "the certificate in `FILE` belongs to that key")
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)

@@ -46,7 +46,7 @@ func atTerminal(t *testing.T, columns int) (screen *os.File, close func() string
 
 var (
 	painted = regexp.MustCompile("\x1b\\[[0-9;]*[mK]")
-	dated   = regexp.MustCompile(`20\d{6}-\d{6}(-\w+)?|20\d\d-\d\d-\d\d \d\d:\d\d|\d+\.\d s`)
+	dated   = regexp.MustCompile(`20\d{6}-\d{6}(-\w+)?|20\d\d-\d\d-\d\d \d\d:\d\d|\d+\.\d s|\d+ checks`)
 )
 
 // TestScreens: what each verb shows at a terminal of 80 and of 120 columns. Lines break between words; one that is longer is to be

@@ -141,7 +141,9 @@ func check(program string) error {
 		switch {
 		case s.Version == "" && strings.HasPrefix(s.Name, "nvml"):
 		case s.Version == "" && slices.Contains(atWill, s.Name):
-		case s.Version == "" && s.Name == "__stack_chk_guard": // on arm64 the loader has it, in GLIBC_2.17, and libc has not
+		// On arm64 the loader has it, in GLIBC_2.17, and libc has not: readelf --dyn-syms of ld-linux-aarch64.so.1 in Debian's
+		// libc6-arm64-cross; https://github.com/hew-lang/hew/pull/366.
+		case s.Version == "" && s.Name == "__stack_chk_guard":
 		case !known(s.Version) || compare(s.Version, floor) > 0:
 			missing = append(missing, strings.TrimSuffix(s.Name+"@"+s.Version, "@"))
 		}
