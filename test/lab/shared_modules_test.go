@@ -100,6 +100,10 @@ func TestLabSharedModules(t *testing.T) {
 			copyTo(t, builder.Host, n.Host, "/srv/mirror")
 			n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
 			n.Must("depmod", kernel)
+			// The kernel's package, which the modules' package depends on where a source of the builder has it.
+			n.Put("/tmp/image/DEBIAN/control", "Package: linux-image-"+kernel+"\nVersion: 1\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
+			n.Must("dpkg-deb", "--build", "/tmp/image", "/tmp/image.deb")
+			n.Must("dpkg", "-i", "/tmp/image.deb")
 			before := n.snapshot()
 			says(t, s.asks(0, "580.65.06", "auto", "plan"), "gpuadm-modules-open-"+kernel)
 			t.Log(s.asks(0, "580.65.06", "auto").Stdout)
