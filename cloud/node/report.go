@@ -48,9 +48,10 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 		return nil
 	}
 	n, err := se.look(ctx, h, w)
-	if why := kube.Why(""); errors.As(err, &why) && errors.Is(o.Err, why) {
-		return nil // the apply has failed of the same, and says so
-	} else if err != nil {
+	if err != nil {
+		if why := kube.Why(""); o.Err != nil && (errors.As(err, &why) && errors.Is(o.Err, why) || o.Err.Error() == err.Error()) {
+			return nil // the apply has failed of the same, or waits for it, and says so
+		}
 		return err
 	}
 	r := newReadyStage(se, s, f)
