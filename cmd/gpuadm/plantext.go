@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// planText prints a plan: a line for each stage, or its changes if details are asked for; the notes; the changes that cannot be
+// made; and the next command.
+func (c *common) planText(p converge.Plan) {
+	w := c.stdout
+	if !c.quiet {
+		printf(w, "%s   spec"+glue+"%s\n\n", p.Host.Summary, p.Host.Spec)
+	}
+	var quiet []string
+	flush := func() {
+		if len(quiet) > 0 && !c.quiet {
+			printf(w, "  %s =\n", strings.Join(quiet, ", "))
+		}
+		quiet = nil
+	}
+	short := false // some stage is shown in one line
+	for _, st := range p.Stages {
+		if st.Changes == 0 {
+			if st.Converged > 0 || c.verbose {
+				quiet = append(quiet, st.Name)
+			}
+			continue
+		}
+		flush()
+		changes := of(p.Changes, st.Name)
+		if c.detailed(st.Name) {
+			name := st.Name
+			for _, ch := range joined(changes) {
+				c.changeText(w, name, ch)
+				name = ""
+			}
+		} else {
+			short = true
+			c.stageLine(w, st.Name, changes)
+		}
+	}
+	flush()
+	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
+		printf(w, "\n")
+	}
+	waitingText(w, p.Changes)
+	c.notes(p.Notes)
+	if len(p.Notes) > 0 {
+		printf(w, "\n")
+	}
+	if c.refusals(p, short) {
+		printf(w, "\n")
+	}
+	printf(w, "%s\n", planEnd(p))
+	now := p.Now() - len(p.Cannot())
+	if now > 0 && len(p.Cannot()) == 0 {
+		printf(w, "Nothing was touched. To apply: %s%s\n", c.typed("apply"), allowing(p.Changes))
+	}
+	if short {
+		printf(w, "Details: %s\n", c.typed(cmp.Or(c.planVerb, "plan")+" -v"))
+	}
+}
+
+// detailed says whether a stage's changes are shown one by one: with -v, or if the operator names the stage.
+func (c *common) detailed(stage string) bool {
+	return c.verbose || slices.Contains(c.shown, stage)
+}
+
+// stageLine prints a stage's changes in a line: those that cannot be made, else those to be made, then those that are deferred.
+func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change) {
+	refused, ready, later := sorted(changes)
+	first, text := refused, ""
+	switch {
+	case len(refused) > 0:
+		text = several(refused)
+		if n := len(changes) - len(refused); n > 0 {
+			text += fmt.Sprintf(", and %s more", count(n, "change"))
+		}
+	case len(ready) > 0:
+		first, text = ready, several(ready)
+		if len(later) > 0 {
+			text += "; " + deferred(later)
+		}
+	default:
+		first, text = later, deferred(later)
+	}
+	mark := sign(first[0])
+	for _, ch := range first {
+		if sign(ch) != mark { // of several kinds
+			mark = "~"
+		}
+	}
+	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), text)
+}
+
+// sorted returns the changes that cannot be made, those that are made now, and those that are deferred.
+func sorted(changes []converge.Change) (refused, ready, later []converge.Change) {
+	for _, ch := range changes {
+		switch {
+		case ch.Cannot != "":
+			refused = append(refused, ch)
+		case ch.Deferred != "":
+			later = append(later, ch)
+		default:
+			ready = append(ready, ch)
+		}
+	}
+	return refused, ready, later
+}
+
+// refusals repeats at the end the changes that cannot be made and the reasons, unless the plan shows nothing else.
+func (c *common) refusals(p converge.Plan, short bool) bool {
+	all := p.Cannot()
+	if len(all) == 0 || !short && len(all) == len(p.Changes) {
+		return false
+	}
+	for _, ch := range joined(all) {
+		c.changeLine(c.stdout, ch.Stage, ch)
+	}
+	return true
+}
+
+// joined has one change in the place of all that cannot be made for one reason, with their names.
+func joined(changes []converge.Change) (list []converge.Change) {
+	at := map[string]int{}
+	for _, ch := range changes {
+		reason := fmt.Sprint(ch.Stage, ch.Cannot, ch.Because, ch.Try)
+		if i, seen := at[reason]; seen && ch.Cannot != "" {
+			list[i].Name += ", " + ch.String()
+			continue
+		}
+		at[reason], list = len(list), append(list, ch)
+	}
+	return list
+}
+
+// of returns a stage's changes.
+func of(changes []converge.Change, stage string) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool { return ch.Stage != stage })
+}
+
+// planEnd says how many changes a plan has, and what they interrupt.
+func planEnd(p converge.Plan) string {
+	cannot := len(p.Cannot())
+	now := p.Now() - cannot
+	switch {
+	case cannot > 0:
+		return fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))
+	case now == 0 && p.Deferred == 0:
+		return "Nothing to do."
+	case now == 0:
+		return fmt.Sprintf("Nothing to do now; %s.", deferred(p.Changes))
+	}
+	stages := map[string]bool{}
+	for _, ch := range p.Changes {
+		if ch.Deferred == "" {
+			stages[ch.Stage] = true
+		}
+	}
+	s := fmt.Sprintf("%s in %s", count(now, "change"), count(len(stages), "stage"))
+	if p.Deferred > 0 {
+		s += "; " + deferred(p.Changes)
+	}
+	return s + "." + interrupts(p.Changes)
+}
+
+// deferred says which changes are deferred, and until when.
+func deferred(changes []converge.Change) string {
+	var out []string
+	order, by := grouped(changes, func(ch converge.Change) string { return ch.Deferred })
+	for _, event := range order {
+		if event == "" {
+			continue
+		}
+		verb := " is "
+		if len(by[event]) > 1 {
+			verb = " are "
+		}
+		out = append(out, several(by[event])+verb+until(event))
+	}
+	return strings.Join(out, "; ")
+}
+
+// grouped groups changes by key; order lists the keys as they first appear.
+func grouped(changes []converge.Change, key func(converge.Change) string) (order []string, by map[string][]converge.Change) {
+	by = map[string][]converge.Change{}
+	for _, ch := range changes {
+		k := key(ch)
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], ch)
+	}
+	return order, by
+}
+
+// ofNode counts the changes to the machine's Node object: "33 labels, taints and records of this node".
+func ofNode(changes []converge.Change) string {
+	nouns, _ := grouped(changes, func(ch converge.Change) string { noun, _, _ := strings.Cut(ch.Name, " "); return noun + "s" })
+	last := len(nouns) - 1
+	return fmt.Sprintf("%d %s of this node", len(changes), strings.TrimPrefix(strings.Join(nouns[:last], ", ")+" and "+nouns[last], " and "))
+}
+
+// several names up to three changes of a kind, and counts more than three.
+func several(changes []converge.Change) string {
+	var names []string
+	kinds, by := grouped(changes, func(ch converge.Change) string { return ch.Kind })
+	for _, kind := range kinds {
+		if len(by[kind]) > 3 {
+			if kind == "node" {
+				names = append(names, ofNode(by[kind]))
+			} else {
+				names = append(names, count(len(by[kind]), kind))
+			}
+			continue
+		}
+		for _, ch := range by[kind] {
+			names = append(names, strings.Replace(ch.String(), " ", glue, 1))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// interrupts says what the changes interrupt.
+func interrupts(changes []converge.Change) string {
+	var out []string
+	for _, b := range []struct{ what, text string }{
+		{"restart-runtime", " Restarts the container engine; running containers keep running."},
+		{"restart-kubelet", " Restarts kubelet too: its unit requires the engine's."},
+		{"stop-containers", " Stops the containers of Docker."},
+		{"stop-clients", " Stops the processes that hold a GPU."},
+		{"lose-partitions", " Destroys MIG partitions that node.toml does not ask for."},
+		{"reset-gpu", " Resets a GPU."},
+		{"reboot", " Reboots."},
+	} {
+		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Deferred == "" && slices.Contains(ch.Breaks, b.what) }) {
+			out = append(out, b.text)
+		}
+	}
+	if held := heldByOthers(changes); len(held) > 0 {
+		out = append(out, " Changes what another tool holds: "+several(held)+".")
+	}
+	if services := paused(changes); len(services) > 0 {
+		out = append(out, " Pauses and resumes "+strings.Join(services, ", ")+".")
+	}
+	return strings.Join(out, "")
+}
+
+// heldByOthers are the changes that gpuadm does not make unless an operator allows them.
+func heldByOthers(changes []converge.Change) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool {
+		return ch.Deferred != "" || !slices.Contains(ch.Breaks, "change-held")
+	})
+}
+
+// allowing is what a command needs to make changes to what another tool holds: "" where there are none.
+func allowing(changes []converge.Change) string {
+	if len(heldByOthers(changes)) == 0 {
+		return ""
+	}
+	return " --allow change-held"
+}
+
+// paused returns the services that the changes pause and resume.
+func paused(changes []converge.Change) (services []string) {
+	for _, ch := range changes {
+		for _, name := range ch.Clients["pause-services"] {
+			if !slices.Contains(services, name) {
+				services = append(services, name)
+			}
+		}
+	}
+	return services
+}
