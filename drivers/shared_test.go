@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
@@ -55,13 +57,13 @@ func TestShared(t *testing.T) {
 		m := machine("debian", "12", "amd64", "2331")
 		m.Kernels, m.Running, m.Shared, m.OnDisk, m.Trust = []string{newer, k}, k, x.list, x.disk, x.trust
 		ch, err := Choose(Load(), m, with(driver("580.95.05"), "build", x.build))
-		message := strings.Join(ch.Warnings, "\n")
-		if err != nil {
-			message = err.Error()
-			check.That(t, x.build == "shared" && x.says != "", "%s: %v", x.name, err)
+		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
+			text := strings.Join(slices.Concat([]string{tr.What}, tr.Because, tr.Try), "\n")
+			check.That(t, x.build == "shared" && x.says != "" && strings.Contains(text, x.says), "%s: %s", x.name, text)
 			continue
 		}
-		check.That(t, ch.Shared == x.shared && slices.Equal(ch.Without, x.without) && strings.Contains(message, x.says), "%s: shared %t, without %v\n%s", x.name, ch.Shared, ch.Without, message)
+		message := strings.Join(ch.Warnings, "\n")
+		check.That(t, err == nil && ch.Shared == x.shared && slices.Equal(ch.Without, x.without) && strings.Contains(message, x.says), "%s: shared %t, without %v\n%s", x.name, ch.Shared, ch.Without, message)
 		want := []string{"nvidia-kernel-open-dkms"}
 		if x.shared {
 			want = []string{facts.SharedPackage("open", newer), facts.SharedPackage("open", k)}[len(x.without):]
