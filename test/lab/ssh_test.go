@@ -91,7 +91,7 @@ func (o *office) clean() {
 		}
 		left := func() []string {
 			return slices.DeleteFunc(strings.Split(strings.TrimSpace(found()), "\n"), func(line string) bool {
-				return line == "" || strings.Contains(line, "gpuadm-lab") || strings.HasPrefix(line, "/etc/gpuadm") || strings.HasPrefix(line, state) || line == "/run/gpuadm.lock"
+				return line == "" || strings.Contains(line, "gpuadm-lab") || strings.HasPrefix(line, "/etc/gpuadm") || strings.HasPrefix(line, state) || line == "/run/gpuadm.lock" || line == "/run/gpuadm-modules.json"
 			})
 		}
 		if !eventually(func() bool { return len(left()) == 0 }) {
