@@ -129,11 +129,11 @@ func (n node) starts() int {
 	return strings.Count(n.Journal(daemon), "Started "+daemon)
 }
 
-// leftovers lists what of gpuadm's lies about beside its state and its lock.
+// leftovers lists the files of gpuadm beside its state, its lock and what it remembers until the next boot.
 func (n node) leftovers() []string {
 	n.t.Helper()
 	return strings.Fields(n.Must("find", "/etc", "/usr", "/var", "/run", "/tmp", "-xdev", "-name", "*gpuadm*",
-		"!", "-path", "/etc/gpuadm", "!", "-path", state, "!", "-path", "/run/gpuadm.lock",
+		"!", "-path", "/etc/gpuadm", "!", "-path", state, "!", "-path", "/run/gpuadm.lock", "!", "-path", "/run/gpuadm-modules.json",
 		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "-prune"))
 }
 
