@@ -319,7 +319,6 @@ done`)
 		check.That(t, strings.HasPrefix(is, "535.261.03-1"), "package %s is %q, want 535.261.03-1", name, is)
 	}
 	check.That(t, n.AptState()["nvidia-open-kernel-dkms"] != "", "the open modules are not there")
-	says(t, n.wants(0, spec, "plan", "-v"), "535.309.01")
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
 }
