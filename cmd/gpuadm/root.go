@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -56,6 +57,9 @@ type common struct {
 	chosen   []string   // stages and flags that select what to apply, for printed commands
 }
 
+// inOrder has the help list the verbs in the order of their use.
+var inOrder = sync.OnceFunc(func() { cobra.EnableCommandSorting = false })
+
 // newRoot returns the root command with all verbs.
 func newRoot(e env) *cobra.Command {
 	c := &common{env: e}
@@ -69,7 +73,7 @@ func newRoot(e env) *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
 	}
 	group(root)
-	cobra.EnableCommandSorting = false // the help lists the verbs in the order of their use
+	inOrder()
 	root.SetIn(e.stdin)
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
