@@ -159,7 +159,7 @@ func drips(m *Machine) []Finding {
 	return []Finding{{What: r.drips.Error(), Note: true}}
 }
 
-// otherName compares whom kubelet's certificate is of with the Node that kubelet registers. A cloud provider in kubelet (none since
+// otherName compares the name in kubelet's certificate with the Node that kubelet registers. A cloud provider in kubelet (none since
 // Kubernetes 1.31) names the Node.
 func otherName(m *Machine) []Finding {
 	k := m.Facts().Kubelet

@@ -88,7 +88,7 @@ func (l *look) atEndpoint(ctx context.Context, f *Facts) {
 	}
 }
 
-// listener finds the engine that listens on kubelet's socket, by its process: the one that holds the listening socket and is not
+// listener finds the engine that listens on kubelet's socket, by the process that holds the listening socket and is not
 // systemd, which may have made it. What that process was started with says which file it reads. nil where none is found; reading the
 // descriptors of other users' processes takes root. Source: proc(5), fd.
 func (l *look) listener(ctx context.Context, endpoint string) *Engine {

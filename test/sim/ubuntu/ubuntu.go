@@ -103,7 +103,7 @@ var editions = sync.OnceValue(func() map[string]edition {
 	return all
 })
 
-// kernel is the one that the mirror has modules for, which gpuadm mirror has built once.
+// kernel is the kernel for which gpuadm mirror has built modules.
 const kernel = "6.8.0-88-generic"
 
 // shared is their package, as gpuadm mirror writes it from that of NVIDIA's for DKMS.
