@@ -155,6 +155,10 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 			return at, s, err
 		}
 	}
+	// One GPU after the other: the driver makes and destroys instances under its lock of all GPUs, so that side by side nothing is gained.
+	// Neither SET_PARTITIONS nor EXEC_PARTITIONS_* has RMCTRL_FLAGS_GPU_LOCK_DEVICE_ONLY or _API_LOCK_READONLY: g_subdevice_nvoc.c and
+	// g_gpu_instance_subscription_nvoc.c in https://github.com/NVIDIA/open-gpu-kernel-modules. NVIDIA's DRA driver does so too:
+	// driver.go in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, pulock.
 	for _, g := range r.gpus {
 		if s, err := r.each(ctx, g, g.Steps[min(head[g], len(g.Steps)):], failed); err != nil {
 			return g, s, err
@@ -163,7 +167,9 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 	return nil, Step{}, nil
 }
 
-// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a reset together.
+// modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a reset together. It goes from GPU to GPU:
+// on A100 the change of mode resets the GPU (4 s each of eight: https://github.com/NVIDIA/gpu-operator/issues/351), for which an NVSwitch
+// machine needs its one fabric manager (nvidia-smi(1), --gpu-reset), and no public record has two at a time.
 func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
 	var asked []*gpuRun
 	for _, g := range r.gpus {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -25,11 +26,11 @@ func (d *NVML) Driver(ctx context.Context) (found host.Driver, err error) {
 		if ret != nvml.SUCCESS {
 			return d.because(nvmlCode(ret))
 		}
-		for i := range count {
+		for i, a := range attach(s, count) {
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
-			gpu, err := s.read(i)
+			gpu, err := s.read(i, a)
 			if err != nil {
 				return err
 			}
@@ -87,12 +88,30 @@ type reading struct {
 	lost string // the first answer that a GPU that works does not give
 }
 
+// handle is NVML's answer to the question for a GPU's handle.
+type handle struct {
+	nvml.Device
+	ret nvml.Return
+}
+
+// attach asks for the handles of all GPUs side by side: the driver attaches a GPU that no process holds at this call, which takes 1 to 3
+// seconds. NVML may be called from several threads (https://docs.nvidia.com/deploy/nvml-api/nvml-api-reference.html), and since R550 the
+// driver starts several GPUs at a time (RmRelaxedGspInitLocking in https://github.com/NVIDIA/open-gpu-kernel-modules, nvrm_registry.h).
+func attach(s nvml.Interface, count int) []handle {
+	all := make([]handle, count)
+	var under sync.WaitGroup
+	for i := range all {
+		under.Go(func() { all[i].Device, all[i].ret = s.DeviceGetHandleByIndex(i) })
+	}
+	under.Wait()
+	return all
+}
+
 // read reads the GPU with an index. A GPU that does not answer is Lost; the error is for a GPU that only root can read.
-func (s nvmlSession) read(index int) (host.GPU, error) {
-	device, ret := s.DeviceGetHandleByIndex(index)
-	r := reading{nvmlSession: s, Device: device, gpu: host.GPU{Index: index, Minor: -1}}
-	if ret != nvml.SUCCESS {
-		r.gpu.Lost = whyLost("nvmlDeviceGetHandleByIndex", ret)
+func (s nvmlSession) read(index int, of handle) (host.GPU, error) {
+	r := reading{nvmlSession: s, Device: of.Device, gpu: host.GPU{Index: index, Minor: -1}}
+	if of.ret != nvml.SUCCESS {
+		r.gpu.Lost = whyLost("nvmlDeviceGetHandleByIndex", of.ret)
 		return r.gpu, nil
 	}
 	pci, ret := r.GetPciInfo()

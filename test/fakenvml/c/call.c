@@ -34,13 +34,16 @@ static void wait_ms(u32 ms) {
 }
 
 // attach: the driver initialises a GPU that no process holds for its first client, which takes 1 to 3 seconds:
-// docs.nvidia.com/deploy/driver-persistence. A session holds it.
+// docs.nvidia.com/deploy/driver-persistence. A session holds it. Several GPUs start at a time, since R550: RmRelaxedGspInitLocking in
+// nvrm_registry.h and kernel_gsp.c of github.com/NVIDIA/open-gpu-kernel-modules.
 void attach(struct state *s, u32 gpu) {
 	if (attached >> gpu & 1) return;
 	attached |= 1u << gpu;
 	if (s->gpu[gpu].set.persistence || clients(s, gpu, NOWHERE, NOWHERE)) return;
 	s->attaches++;
+	state_unlock();
 	wait_ms(s->attach_ms);
+	state_lock();
 }
 
 // lead follows a handle. kind DEVICE takes MIG devices too, as NVML's device calls do; the call itself may refuse them.
