@@ -168,8 +168,8 @@ func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (a
 }
 
 // modes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a reset together. It goes from GPU to GPU:
-// on A100 the change of mode resets the GPU (4 s each of eight: https://github.com/NVIDIA/gpu-operator/issues/351), for which an NVSwitch
-// machine needs its one fabric manager (nvidia-smi(1), --gpu-reset), and no public record has two at a time.
+// on A100 a change of mode resets the GPU, which takes 4 s (https://github.com/NVIDIA/gpu-operator/issues/351) and where NVLink joins the
+// GPUs concerns the others; no public record has two at a time. On Hopper and newer it resets nothing.
 func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
 	var asked []*gpuRun
 	for _, g := range r.gpus {

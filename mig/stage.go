@@ -190,7 +190,7 @@ func unknown(f facts.Facts) converge.Want {
 func Offered(s spec.Sharing, all []Assigned, gpus []host.GPU) error {
 	var offers []spec.Offers
 	offer := func(g host.GPU, to State) {
-		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), MIG: to.Mode == On}
+		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), Model: g.Name, MIG: to.Mode == On}
 		for _, p := range to.Parts {
 			o.Kinds = append(o.Kinds, p.kinds()...)
 		}

@@ -204,7 +204,7 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 			total++
 		}
 		total += len(parts)
-		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), MIG: g.Mode}
+		o := spec.Offers{GPU: fmt.Sprintf("GPU %d", g.Index), Model: g.Name, MIG: g.Mode}
 		for _, p := range parts {
 			o.Kinds = append(o.Kinds, p.name)
 		}

@@ -115,8 +115,12 @@ func TestPlanned(t *testing.T) {
 		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
 		check.That(t, err == nil && fmt.Sprint(got) == c.want && total == c.total, "%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
 	}
-	_, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "single"}}, host.Driver{GPUs: []host.GPU{whole, cut}})
-	check.That(t, err != nil, "single offers nothing of a GPU with MIG and one without")
+	other := cut
+	other.Name = "NVIDIA A100-SXM4-80GB" // its 1g.10gb has fewer multiprocessors
+	for _, g := range []host.GPU{whole, other} {
+		_, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "single"}}, host.Driver{GPUs: []host.GPU{g, cut}})
+		check.That(t, err != nil, "single offers nothing of a GPU with MIG and %+v", g)
+	}
 }
 
 // TestGuard: after a reboot the startup taint is back before anything else is done, and the condition no longer claims what

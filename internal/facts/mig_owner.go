@@ -4,6 +4,7 @@ package facts
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -44,74 +45,129 @@ func (l *look) migOwner(k Kubelet) *Owner {
 	if why != "" {
 		return &Owner{"GKE", why, pool + "gpu-partition-size"}
 	}
-	unit, calls := l.partitioner()
+	name, at, calls := l.partitioner()
 	switch {
-	case unit == "":
+	case name == "":
 		return nil
-	case unit == "nvidia-mig-manager.service":
-		return manager(unit)
+	case name == "nvidia-mig-manager.service":
+		return manager(name)
+	case at != "":
+		return &Owner{at, "it calls " + calls + " at each boot", "remove that from " + at}
 	case l.cloud.Managed == "aks":
-		return &Owner{"AKS", unit + " is enabled and calls " + calls, pool + "--gpu-instance-profile"}
+		return &Owner{"AKS", name + " is enabled and calls " + calls, pool + "--gpu-instance-profile"}
 	}
-	return &Owner{unit, "it is enabled and calls " + calls, "systemctl disable --now " + unit}
+	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
 }
 
-// partitioner finds an enabled unit that cuts GPUs, itself or by a script, and what it calls. AKS's mig-partition.service does it by
-// both: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/mig-partition.service and mig-partition.sh.
-func (l *look) partitioner() (unit, calls string) {
-	const etc = "/etc/systemd/system"
-	for _, folder := range l.names(etc) {
-		if kind := path.Ext(folder); kind != ".wants" && kind != ".requires" {
-			continue
+// atBoot are files whose commands run at each boot without a unit of their own: cron(8), systemd-rc-local-generator(8), udev(7), static pods
+// (https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/), and those of cloud-init
+// (https://docs.cloud-init.io/en/latest/reference/modules.html: bootcmd, scripts-per-boot).
+const atBoot = "/etc/crontab /etc/cron.d/* /var/spool/cron/crontabs/* /var/spool/cron/* /etc/rc.local /etc/rc.d/rc.local " +
+	"/etc/udev/rules.d/*.rules /etc/kubernetes/manifests/*.yaml /etc/cloud/cloud.cfg.d/*.cfg /var/lib/cloud/scripts/per-boot/*"
+
+// firstBoot are files of cloud-init that also have commands for the first boot of an instance alone (runcmd), and firstBootOver is there
+// once those have run: https://docs.cloud-init.io/en/latest/explanation/boot.html.
+const (
+	firstBoot     = "/var/lib/cloud/instance/cloud-config.txt /var/lib/cloud/instance/scripts/* /var/lib/cloud/scripts/per-instance/* /var/lib/cloud/scripts/per-once/*"
+	firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
+)
+
+// partitioner finds what cuts GPUs at a boot, itself or by a script, and what it calls: an enabled unit, a unit that one starts, or a file
+// at that is no unit. AKS's mig-partition.service does it by both: Azure/AgentBaker at 06836ee2,
+// parts/linux/cloud-init/artifacts/mig-partition.service and mig-partition.sh.
+func (l *look) partitioner() (name, at, calls string) {
+	const etc = "/etc/systemd/system/"
+	units := append(l.glob(etc+"*.wants/*"), l.glob(etc+"*.requires/*")...)
+	for seen := 0; seen < len(units); seen++ {
+		name := path.Base(units[seen])
+		if name == "nvidia-mig-manager.service" {
+			return name, "", "nvidia-mig-parted"
 		}
-		for _, name := range l.names(path.Join(etc, folder)) {
-			if name == "nvidia-mig-manager.service" {
-				return name, "nvidia-mig-parted"
+		// The unit of the same name is what a timer, path or socket starts: systemd.timer(5), systemd.path(5), systemd.socket(5).
+		starts := []string{strings.TrimSuffix(name, path.Ext(name)) + ".service"}
+		for _, file := range append(l.glob(etc+name+".d/*.conf"), units[seen]) {
+			calls, others := l.callsMIG(file, l.attr(file), 0)
+			switch {
+			case calls != "" && file != units[seen] && l.cloud.Managed != "aks":
+				return name, file, calls
+			case calls != "":
+				return name, "", calls
 			}
-			if calls = l.callsMIG(l.attr(path.Join(etc, folder, name))); calls != "" {
-				return name, calls
+			starts = append(starts, others...)
+		}
+		for _, unit := range starts {
+			if l.has(etc+unit) && !slices.ContainsFunc(units, func(u string) bool { return path.Base(u) == unit }) {
+				units = append(units, etc+unit)
 			}
 		}
 	}
-	return "", ""
+	globs := strings.Fields(atBoot)
+	if !l.has(firstBootOver) {
+		globs = append(globs, strings.Fields(firstBoot)...)
+	}
+	for _, glob := range globs {
+		for _, file := range l.glob(glob) {
+			if calls, _ := l.callsMIG(file, l.attr(file), 0); calls != "" {
+				return file, file, calls
+			}
+		}
+	}
+	return "", "", ""
 }
 
 // partitions is a call that cuts GPUs. A list of what is there ("nvidia-smi mig -lgi") cuts none.
-var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu|mig\s+(-i\s*\S+\s+)?(-[cd][gc]i|--(create|destroy)-))|nvidia-mig-parted`)
+var partitions = pattern.Of(`nvidia-smi\b.*\s(-mig|--multi-instance-gpu)\b|\bmig\b.*\s(-[cd][gc]i|--(create|destroy)-)|nvidia-mig-parted\b.*\s(apply|restore)\b`)
 
-// callsMIG says what a unit, or a script that its command lines name, calls.
-func (l *look) callsMIG(unit string) string {
-	for _, line := range logicalLines(unit) {
-		key, command, _ := strings.Cut(line, "=")
-		if !strings.HasPrefix(key, "Exec") {
+// The limits of a search through scripts that call scripts: how deep, and the size in bytes of the largest that is read.
+const (
+	deepest   = 3
+	maxScript = 256 << 10
+)
+
+// callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its command lines name; and for a unit which others
+// it starts. In a list of words, as in YAML or Python, quotes, commas and brackets are between them.
+func (l *look) callsMIG(file, text string, depth int) (calls string, starts []string) {
+	unit := strings.HasPrefix(file, "/etc/systemd/system/")
+	for _, line := range logicalLines(text) {
+		command := strings.Map(func(r rune) rune {
+			if strings.ContainsRune("\"',;&|()[]{}", r) {
+				return ' '
+			}
+			return r
+		}, line)
+		if key, value, _ := strings.Cut(command, "="); unit && slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key) {
+			starts = append(starts, strings.Fields(value)...)
 			continue
-		}
-		if is := cuts(command); is != "" {
-			return is
-		}
-		for _, word := range strings.Fields(strings.TrimLeft(command, "-@:+!")) {
-			if info, err := l.v.Stat(word); !path.IsAbs(word) || err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
+		} else if unit {
+			if !strings.HasPrefix(key, "Exec") {
 				continue
 			}
-			if text := l.attr(word); strings.HasPrefix(text, "#!") && cuts(text) != "" {
-				return cuts(text) + ", in " + word
+			command = strings.TrimLeft(value, "-@:+!")
+		}
+		switch found := partitions().FindString(command); {
+		case strings.HasPrefix(found, "nvidia-mig-parted"):
+			return "nvidia-mig-parted", nil
+		case found != "":
+			return "nvidia-smi", nil
+		}
+		for _, word := range strings.Fields(command) {
+			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
+			for _, script := range []string{path.Join("/", word), path.Join(path.Dir(file), beside)} {
+				if !ok || depth == deepest || script == file {
+					continue
+				}
+				if info, err := l.v.Stat(script); err != nil || !info.Mode.IsRegular() || info.Size > maxScript {
+					continue
+				}
+				if text := l.attr(script); strings.HasPrefix(text, "#!") {
+					if found, _ := l.callsMIG(script, text, depth+1); strings.Contains(found, ", in ") {
+						return found, nil
+					} else if found != "" {
+						return found + ", in " + script, nil
+					}
+				}
 			}
 		}
 	}
-	return ""
-}
-
-// maxScript is the size, in bytes, of the largest file that is read as a script.
-const maxScript = 256 << 10
-
-func cuts(text string) string {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") && partitions().MatchString(line) {
-			if strings.Contains(line, "nvidia-smi") {
-				return "nvidia-smi"
-			}
-			return "nvidia-mig-parted"
-		}
-	}
-	return ""
+	return "", starts
 }

@@ -169,14 +169,14 @@ func (d *decoder) sharing(s Sharing) {
 	}
 }
 
-// mps refuses MPS on GPUs with MIG, like the device plugin. Sources: "With CUDA MPS" in its README;
-// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
+// mps refuses MPS on GPUs with MIG and with strategy = "mixed", like the device plugin. Sources: "With CUDA MPS" in its README, validateFlags
+// in cmd/nvidia-device-plugin/main.go; https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 func (d *decoder) mps(s Spec) {
 	if s.Sharing.MPS == 0 || s.Sharing.TimeSlicing > 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
 		return
 	}
 	mig := s.MIG.Layout != "" || s.MIG.File != "" && len(s.MIG.GPU) == 0 || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled })
-	if mig || s.Sharing.Strategy != "none" {
+	if mig || s.Sharing.Strategy == "mixed" {
 		d.blame("sharing.mps", "take mps out, or MIG", "the device plugin does not share GPUs with MIG by MPS")
 	}
 }
@@ -190,7 +190,7 @@ func (d *decoder) single(s Spec) {
 		var all []Offers
 		for j, g := range s.MIG.GPU[:i+1] {
 			if slices.Equal(g.Match, last.Match) {
-				all = append(all, Offers{fmt.Sprintf("[[mig.gpu]] %d", j+1), g.Enabled, g.kinds()})
+				all = append(all, Offers{GPU: fmt.Sprintf("[[mig.gpu]] %d", j+1), MIG: g.Enabled, Kinds: g.kinds()})
 			}
 		}
 		if t := s.Sharing.Single(all); t != nil {

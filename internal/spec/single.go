@@ -13,6 +13,7 @@ import (
 // Offers has the resources of one GPU for pods.
 type Offers struct {
 	GPU   string   // "GPU 0"
+	Model string   // "NVIDIA H100 80GB HBM3"; "" where it is not known
 	MIG   bool     // whether it is in MIG mode
 	Kinds []string // names of its partitions: "3g.40gb", "1c.3g.40gb"
 }
@@ -39,6 +40,9 @@ func (s Sharing) Single(all []Offers) *trouble.Error {
 				with, without = without, with
 			}
 			return says("all devices on the node must be configured with the same migEnabled value", "%s has MIG, %s has not", with, without)
+		}
+		if o.MIG && o.Model != all[0].Model { // the plugin compares what partitions have, as their number of multiprocessors
+			return says("more than one MIG device type present on node", "%s is %s, %s is %s", all[0].GPU, all[0].Model, o.GPU, o.Model)
 		}
 		if o.MIG && len(o.Kinds) == 0 {
 			return says("device has no MIG devices configured", "%s has MIG and no partition", o.GPU)
