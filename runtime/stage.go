@@ -28,7 +28,7 @@ var Stage = converge.Stage{
 	Wants: wants,
 	Needs: func(s spec.Spec) facts.Needs {
 		return facts.Needs{
-			Files:  []string{facts.AKSProvisioned},
+			Files:  []string{facts.AKSProvisioned, containerd.OnK0s},
 			Engine: facts.Stated{Name: s.Runtime.Engine, Config: s.Runtime.Config, Binary: s.Runtime.EngineBinary},
 		}
 	},

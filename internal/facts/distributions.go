@@ -111,19 +111,9 @@ func (l *look) rancher(ctx context.Context, name string, units ...string) *distr
 	}
 	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
-	l.templates(e)
 	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	d.engine, d.kubelet.Endpoint = e, cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
 	return d
-}
-
-// templates reads those from which K3s or RKE2 makes the engine's config: the first that is there is used.
-func (l *look) templates(e *Engine) {
-	e.Templates = nil
-	for _, name := range []string{"config-v3.toml.tmpl", "config.toml.tmpl"} {
-		p := path.Join(path.Dir(e.Config), name)
-		e.Templates = append(e.Templates, File{p, l.read(p)})
-	}
 }
 
 // rancherStart reads all places of settings. An environment variable wins for the data folder and the config file; the value of a later
@@ -257,9 +247,6 @@ func (l *look) k0s(ctx context.Context, units ...string) *distribution {
 	e.Files, _ = l.containerdFiles(e.Config, Globs(e.Version))
 	if e.Files[0].Data == nil || slices.Contains(strings.Split(string(e.Files[0].Data), "\n"), "# k0s_managed=true") {
 		e.Owner, e.Why, e.Folder = "k0s", s.name, "/etc/k0s/containerd.d"
-		for _, p := range l.glob(e.Folder + "/*.toml") {
-			e.Templates = append(e.Templates, File{p, l.read(p)})
-		}
 	}
 	d.engine, d.kubelet.Endpoint = e, "unix://"+e.Socket
 	return d

@@ -155,9 +155,6 @@ type Engine struct {
 
 	Args []string `json:"-"` // its command line; nil where unknown
 
-	// Templates are the files from which K3s, RKE2 or k0s makes the config file; of those that are not there Data is nil.
-	Templates []File `json:"-"`
-
 	Expands []string `json:"-"` // pairs for strings.NewReplacer: what MicroK8s puts in place of variables in the template that is Config
 
 	Texts *toml.Texts `json:"-"` // the files, parsed

@@ -204,7 +204,6 @@ func (l *look) stated(ctx context.Context, s Stated, found []Engine) []Engine {
 	stated.Config, stated.Binary, stated.Wrapper = s.Config, cmp.Or(e.Binary, s.Binary), ""
 	l.started(ctx, &stated, e.Args)
 	if isRancher(*e, s.Config) {
-		l.templates(&stated)
 		stated.Socket = e.Socket
 	} else if stated.Unit != "" {
 		stated.Owner, stated.Why = "", ""

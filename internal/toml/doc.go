@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 
@@ -269,20 +268,6 @@ func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 		}
 	}
 	return nil
-}
-
-// Keys are the parts of all keys and headers in the order of the file: the path to each, itself included, and how it is spelt there.
-func (d *Doc) Keys() iter.Seq2[[]string, string] {
-	return func(yield func([]string, string) bool) {
-		for _, e := range d.exprs {
-			above := len(e.path) - len(e.keys)
-			for i, k := range e.keys {
-				if !yield(e.path[:above+i+1], string(d.src[k.start:k.end])) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // lookup follows a path through tables; nil when there is nothing.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -46,27 +45,21 @@ func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return c.targetPath(h)
+	return c.targetPath(h), nil
 }
 
 // targetPath is Target for a tree that is parsed already.
-func (c *criTree) targetPath(h engine.Handler) (string, error) {
-	if err := validHandler(h); err != nil {
-		return "", err
-	}
+func (c *criTree) targetPath(h engine.Handler) string {
 	if i := c.target(h); i >= 0 {
-		return c.files[i].path, nil
+		return c.files[i].path
 	}
 	path, _ := c.dropInPath()
-	return path, nil
+	return path
 }
 
 // Edit changes found, the bytes of the file at path (nil: not there), so that the whole tree has the handler. It verifies that nothing else
 // changes. Edit(Edit(x)) == Edit(x).
 func Edit(t Tree, d Daemon, h engine.Handler, path string, found []byte) ([]byte, error) {
-	if err := validHandler(h); err != nil {
-		return nil, err
-	}
 	t = t.with(path, found)
 	before, err := readCRI(t, d)
 	if err != nil {
@@ -154,89 +147,32 @@ func verifyEffect(before, after *criTree, h engine.Handler, ops []toml.Op) error
 			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
-	if at := sideEffect(h, ops, before.whole, after.whole, nil); at != nil {
+	if at := sideEffect(before.cri, after.cri, ops); at != nil {
 		return fmt.Errorf("internal error: the daemon would see %s changed", toml.ShowPath(at))
 	}
 	return nil
 }
 
-// sideEffect returns a path at which two configurations differ, and which the edit is not meant to change; nil if there is none. The edit is
-// meant to change the version, the handler, and the keys of its ops, in any case. In the CRI plugin an empty table counts as none.
-func sideEffect(h engine.Handler, ops []toml.Op, a, b any, at []string) []string {
-	x, isTable := a.(map[string]any)
-	y, isTableToo := b.(map[string]any)
-	cri := len(at) > 1 && at[0] == "plugins" && slices.Contains([]string{criV2, criV3}, at[1])
-	if !(isTable || cri && a == nil) || !(isTableToo || cri && b == nil) {
-		if toml.Equal(a, b) {
-			return nil
-		}
-		return slices.Clone(at)
-	}
-	at = slices.Grow(at, 1) // all keys share one array: there may be a thousand
-	differs := func(key string) []string {
-		at := append(at, key)
-		switch {
-		case len(at) == 1 && key == "version",
-			cri && samePlace(at[2:], []string{"containerd", "runtimes", h.Name}),
-			cri && slices.ContainsFunc(ops, func(op toml.Op) bool { return len(op.Path) > 2 && samePlace(at[2:], op.Path[2:]) }):
-			return nil
-		}
-		return sideEffect(h, ops, x[key], y[key], at)
-	}
-	for key := range x {
-		if at := differs(key); at != nil {
-			return at
-		}
-	}
-	for key := range y {
-		if _, both := x[key]; !both {
-			if at := differs(key); at != nil {
-				return at
-			}
+// sideEffect is a setting of the CRI plugin that the daemon would see changed, and that no op changes; nil if there is none.
+func sideEffect(before, after map[string]any, ops []toml.Op) []string {
+	for _, c := range toml.Diff(before, after, nil) {
+		meant := func(op toml.Op) bool { return len(op.Path) > 2 && toml.HasPrefix(c.Path, op.Path[2:]) }
+		if !(nothing(c.Old) && nothing(c.New)) && !slices.ContainsFunc(ops, meant) {
+			return c.Path
 		}
 	}
 	return nil
-}
-
-// samePlace says whether two paths in the CRI plugin's table are the same. Only in names of handlers do upper and lower case differ.
-func samePlace(a, b []string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		handler := i == 2 && strings.EqualFold(a[0], "containerd") && strings.EqualFold(a[1], "runtimes")
-		if a[i] != b[i] && (handler || !strings.EqualFold(a[i], b[i])) {
-			return false
-		}
-	}
-	return true
 }
 
 // imports are the patterns that a file imports, made absolute.
-func (f configFile) imports() ([]string, error) {
-	key, v := toml.Field(f.tree, "imports")
-	if v == nil {
-		return nil, nil
-	}
-	list, ok := v.([]any)
-	if !ok {
-		return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
-	}
+func (f configFile) imports() []string {
+	_, v := toml.Field(f.tree, "imports")
+	list, _ := v.([]any)
 	var out []string
 	for _, e := range list {
-		s, ok := e.(string)
-		if !ok {
-			return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
+		if s, ok := e.(string); ok {
+			out = append(out, s)
 		}
-		out = append(out, s)
 	}
-	return facts.Absolute(f.path, out, f.globs), nil
-}
-
-// validHandler says what is wrong with a handler.
-func validHandler(h engine.Handler) error {
-	if h.Name == "" || h.Binary == "" || !utf8.ValidString(h.Name+h.Binary) {
-		return fmt.Errorf("cannot edit containerd's configuration: a handler needs a name and a binary, not %q and %q", h.Name, h.Binary)
-	}
-	return nil
+	return facts.Absolute(f.path, out, f.globs)
 }

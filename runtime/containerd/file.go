@@ -79,106 +79,63 @@ func (f *configFile) readVersion() error {
 	return nil
 }
 
-// checkShape refuses other values in the place of tables. The daemon would not start with such a file.
-func (f configFile) checkShape(criReader) error {
-	key, v := toml.Field(f.tree, "plugins")
-	plugins, err := f.table(v, []string{key})
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{criV3, criV2} {
-		cri, err := f.table(plugins[name], []string{key, name})
-		if err != nil {
-			return err
-		}
-		if err := f.checkCRI(cri, []string{key, name}); err != nil {
-			return err
-		}
-	}
-	return nil
+// shape has, by name, the types of the settings that gpuadm reads; "*" is any name. As in Go, a table is a map and an array a slice.
+func shape() map[string]any {
+	cri := map[string]any{"enable_cdi": false, "containerd": map[string]any{
+		"default_runtime_name": "", "default_runtime": map[string]any{}, "runtimes": map[string]any{"*": map[string]any{
+			"runtime_type": "", "runtime_engine": "", "runtime_root": "", "options": map[string]any{"BinaryName": ""},
+		}},
+	}}
+	return map[string]any{"version": int64(0), "imports": []any{""}, "disabled_plugins": []any{""}, "plugins": map[string]any{criV2: cri, criV3: cri}}
 }
 
-func (f configFile) checkCRI(cri map[string]any, at []string) error {
-	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}); err != nil {
-		return err
-	}
-	key, v := toml.Field(cri, "containerd")
-	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share one array: there may be a thousand handlers
-	containerd, err := f.table(v, at)
-	if err != nil {
-		return err
-	}
-	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}); err != nil {
-		return err
-	}
-	if key, v := toml.Field(containerd, "default_runtime"); v != nil {
-		old, err := f.table(v, append(at, key))
-		if err != nil {
-			return err
-		}
-		if toml.String(old, "runtime_type") != "" {
-			return f.refuse(RefusedShape, append(at, key), "default_runtime is how containerd 1.2 named the default", "write it as a table in runtimes, and its name as default_runtime_name")
-		}
-	}
-	key, v = toml.Field(containerd, "runtimes")
-	at = append(at, key)
-	runtimes, err := f.table(v, at)
-	if err != nil {
-		return err
-	}
-	var first string // the first name, in order, of those that are wrong
-	var wrong error
-	for name, entry := range runtimes {
-		if wrong != nil && name > first {
-			continue // the error message needs another parse: only the first one is worth it
-		}
-		if err := f.checkEntry(entry, append(at, name)); err != nil {
-			first, wrong = name, err
-		}
-	}
-	return wrong
-}
-
-func (f configFile) checkEntry(v any, at []string) error {
-	entry, err := f.table(v, at)
-	if err != nil {
-		return err
-	}
-	if err := f.scalars(entry, at, toml.Pair{Key: "runtime_engine", Value: ""}, toml.Pair{Key: "runtime_root", Value: ""}, toml.Pair{Key: "runtime_type", Value: ""}); err != nil {
-		return err
-	}
-	key, v := toml.Field(entry, "options")
-	at = append(at, key)
-	options, err := f.table(v, at)
-	if err != nil {
-		return err
-	}
-	for key := range options {
-		if strings.EqualFold(key, "BinaryName") {
-			if err := f.scalars(options, at, toml.Pair{Key: key, Value: ""}); err != nil {
-				return err
+// checkShape refuses a value of another type than want, with which the daemon would not start; and a name that containerd 1.x passes over,
+// since it reads its own names in this spelling or in capitals (go-toml v1), and 2.x in any case (go-toml v2). Measured on 1.6.20, 1.7.24,
+// 2.1.9, 2.3.4 and 2.4.2.
+func (f configFile) checkShape(r criReader, v, want any, at []string) error {
+	what := fmt.Sprintf("a %T", want)
+	table, is := v.(map[string]any)
+	switch want := want.(type) {
+	case map[string]any:
+		what, is = "a table", v == nil || is
+		for _, p := range toml.Sorted(table) {
+			for name, sub := range want {
+				path := append(at, p.Key)
+				read, _ := toml.Field(table, name)
+				switch same := p.Key == name || name == "*"; {
+				case !same && (strings.Contains(name, ".") || !strings.EqualFold(name, p.Key)):
+					continue
+				case !same && r.known && r.merge == mergeWhole && name == strings.ToLower(name) && p.Key != strings.ToUpper(name):
+					return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not read %s: it distinguishes upper and lower case", r.daemon, p.Key), "write "+name)
+				case !same && read != p.Key:
+					return f.refuse(RefusedNames, path, fmt.Sprintf("%s is there a second time, as %s", p.Key, read), "take one of them out")
+				}
+				if err := f.checkShape(r, p.Value, sub, path); err != nil {
+					return err
+				}
 			}
 		}
+	case []any:
+		var list []any
+		if list, is = v.([]any); is {
+			is = !slices.ContainsFunc(list, func(e any) bool { return reflect.TypeOf(e) != reflect.TypeOf(want[0]) })
+		}
+		what = "an array of strings"
+	default:
+		is = reflect.TypeOf(v) == reflect.TypeOf(want)
+	}
+	if !is {
+		return f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not %s", toml.ShowPath(at), toml.Show(v), what), "write it as the daemon reads it, or take it out")
 	}
 	return nil
 }
 
-// table returns v as a table; what is missing is an empty one.
-func (f configFile) table(v any, at []string) (map[string]any, error) {
-	t, ok := v.(map[string]any)
-	if v != nil && !ok {
-		return nil, f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not a table", toml.ShowPath(at), toml.Show(v)), "make it a table, or take it out")
-	}
-	return t, nil
-}
-
-// scalars refuses values whose type differs from that of the examples.
-func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair) error {
-	for _, p := range examples {
-		key, v := toml.Field(t, p.Key)
-		if v != nil && reflect.TypeOf(v) != reflect.TypeOf(p.Value) {
-			path := append(at, key)
-			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", toml.ShowPath(path), toml.Show(v), p.Value), "write it as the daemon reads it, or take it out")
+// checkOld refuses a default runtime as containerd 1.2 wrote it.
+func (f configFile) checkOld(criReader) error {
+	for _, name := range []string{criV3, criV2} {
+		if containerd := toml.Sub(f.plugin(name), "containerd"); toml.String(toml.Sub(containerd, "default_runtime"), "runtime_type") != "" {
+			key, _ := toml.Field(f.tree, "plugins")
+			return f.refuse(RefusedShape, []string{key, name}, "default_runtime is how containerd 1.2 named the default", "write it as a table in runtimes, and its name as default_runtime_name")
 		}
 	}
 	return nil
@@ -187,10 +144,7 @@ func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair
 // checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
 func (f configFile) checkDisabled(r criReader) error {
 	key, v := toml.Field(f.tree, "disabled_plugins")
-	list, ok := v.([]any)
-	if v != nil && !ok {
-		return f.refuse(RefusedShape, []string{key}, "disabled_plugins is not an array", "make it an array of strings, or take it out")
-	}
+	list, _ := v.([]any)
 	off := []string{criV1, criV2, criV3, "io.containerd.cri.v1.images"}
 	if r.merge == mergeWhole && r.known {
 		off = off[:2]
@@ -241,55 +195,17 @@ func (f configFile) checkStart(r criReader) error {
 	if at := tabInKey().FindIndex(f.data); at != nil {
 		return refuse(RefusedStart, f.path, 1+bytes.Count(f.data[:at[1]], []byte("\n")), r.daemon+" does not read a tab after a dot in a key", "take the tab out")
 	}
+	if at := escapeInName().FindIndex(f.data); at != nil {
+		return refuse(RefusedNames, f.path, 1+bytes.Count(f.data[:at[1]], []byte("\n")), r.daemon+" does not decode an escape in the name of a table", "write the name without it")
+	}
 	return nil
 }
+
+// escapeInName finds a backslash in the name of a table.
+var escapeInName = pattern.Of(`(?m)^[ \t]*\[[^\]\n]*\\`)
 
 // tabInKey finds a tab after a dot, before a line's = and comment.
 var tabInKey = pattern.Of(`(?m)^[^#=\n"']*(?:(?:"[^"\n]*"|'[^'\n]*')[^#=\n"']*)*\. *\t`)
-
-// checkSpelling refuses a file with a setting that containerd 1.x ignores because of how its name is written: the daemon would ignore what
-// gpuadm writes beside it, too. 1.x reads its own field names as written or in capitals (go-toml v1), 2.x in any case (go-toml v2).
-// 1.x does not decode escapes in the names of tables either. Measured on 1.6.20, 1.7.24, 2.1.9, 2.3.4 and 2.4.2.
-func (f configFile) checkSpelling(r criReader) error {
-	if !r.known || r.merge != mergeWhole {
-		return nil
-	}
-	var found [][2]string // as it is written, and as it must be
-	read := func(table map[string]any, fields ...string) {
-		for key := range table {
-			i := slices.IndexFunc(fields, func(name string) bool { return strings.EqualFold(name, key) })
-			if i >= 0 && key != fields[i] && key != strings.ToUpper(fields[i]) {
-				found = append(found, [2]string{key, fields[i]})
-			}
-		}
-	}
-	read(f.tree, "version", "imports", "plugins", "disabled_plugins")
-	cri := f.plugin(criV2)
-	read(cri, "containerd", "enable_cdi")
-	containerd := toml.Sub(cri, "containerd")
-	read(containerd, "runtimes", "default_runtime_name", "default_runtime")
-	for _, entry := range toml.Sub(containerd, "runtimes") {
-		table, _ := entry.(map[string]any)
-		read(table, "runtime_type", "runtime_engine", "runtime_root", "options")
-	}
-	if len(found) == 0 && !bytes.ContainsRune(f.data, '\\') {
-		return nil
-	}
-	d, err := toml.Parse(f.data)
-	if err != nil {
-		return err
-	}
-	for path, raw := range d.Keys() {
-		name := path[len(path)-1]
-		if i := slices.IndexFunc(found, func(f [2]string) bool { return f[0] == name }); i >= 0 {
-			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not read %s: it distinguishes upper and lower case", r.daemon, name), "write "+found[i][1])
-		}
-		if len(path) == 2 && name == criV2 && strings.ContainsRune(raw, '\\') {
-			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not decode the escape in %s", r.daemon, raw), fmt.Sprintf("write %q", name))
-		}
-	}
-	return nil
-}
 
 // Refused is why a configuration cannot be edited: the code of the error.
 type Refused = trouble.Code

@@ -4,8 +4,6 @@ package containerd
 
 import (
 	"maps"
-	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -95,9 +93,10 @@ func unknownReader(files []configFile) criReader {
 	return r
 }
 
-// mergeAll returns the merged tree, its plugins before migration, and the version by which the daemon reads it.
-func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, version int64) {
-	whole, plugins := map[string]any{}, map[string]any{}
+// mergeAll returns the plugins' tables as the daemon merges and migrates them, the same before migration, and the version by which the
+// daemon reads them.
+func (r criReader) mergeAll(files []configFile) (plugins, raw map[string]any, version int64) {
+	plugins = map[string]any{}
 	if r.merge != mergeWhole {
 		version = 3
 	}
@@ -107,9 +106,7 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 				version = f.version
 			}
 		}
-		r.mergeTop(whole, f.tree)
-		_, v := toml.Field(f.tree, "plugins")
-		from, _ := v.(map[string]any)
+		from := toml.Sub(f.tree, "plugins")
 		if r.merge == mergeWhole {
 			maps.Copy(plugins, from)
 			continue
@@ -125,45 +122,7 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 		plugins = toml.CopyTable(raw)
 		migrateCRI(plugins)
 	}
-	whole["plugins"] = plugins
-	if version > 0 {
-		whole["version"] = version
-	}
-	return whole, raw, version
-}
-
-// mergeTop merges all but the plugins: what is empty overrides nothing, arrays grow.
-func (r criReader) mergeTop(to, from map[string]any) {
-	for key, v := range from {
-		name := strings.ToLower(key)
-		if name == "plugins" || name == "version" || isZero(v) {
-			continue
-		}
-		switch v := v.(type) {
-		case []any:
-			old, _ := to[name].([]any)
-			for _, e := range v {
-				same := func(x any) bool { return toml.Equal(x, e) }
-				if r.merge == mergeWhole || !slices.ContainsFunc(old, same) {
-					old = append(old, toml.Copy(e))
-				}
-			}
-			to[name] = old
-		case map[string]any:
-			old, ok := to[name].(map[string]any)
-			if !ok {
-				old = map[string]any{}
-				to[name] = old
-			}
-			for k, e := range v {
-				if keyed := name == "timeouts" || name == "proxy_plugins" || name == "stream_processors"; keyed || !isZero(e) {
-					old[k] = toml.Copy(e)
-				}
-			}
-		default:
-			to[name] = v
-		}
-	}
+	return plugins, raw, version
 }
 
 // mergeTables is what mergo does for containerd 2.x within a plugin: tables by key, everything else is replaced.
@@ -179,36 +138,25 @@ func mergeTables(to, from map[string]any) {
 	}
 }
 
-// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x: a value that the new name already has stays.
+// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x, for the settings that gpuadm reads: a value that the new name
+// already has stays.
 func migrateCRI(plugins map[string]any) {
 	src, ok := plugins[criV2].(map[string]any)
 	if !ok {
 		return
 	}
 	dst := tableIn(plugins, criV3)
-	for key, v := range src {
-		if _, there := dst[key]; !there && key != "containerd" && key != "cni" && !slices.Contains(movedElsewhere(), key) {
-			dst[key] = toml.Copy(v)
-		}
-	}
-	if cni, ok := src["cni"].(map[string]any); ok {
-		to := tableIn(dst, "cni")
-		for key, v := range cni {
+	to := tableIn(dst, "containerd")
+	fill := func(to, from map[string]any) {
+		for key, v := range from {
 			if _, there := to[key]; !there {
 				to[key] = toml.Copy(v)
 			}
 		}
 	}
-	containerd, ok := src["containerd"].(map[string]any)
-	if !ok {
-		return
-	}
-	to := tableIn(dst, "containerd")
-	for key, v := range containerd {
-		if _, there := to[key]; !there && key != "snapshotter" && key != "disable_snapshot_annotations" && key != "discard_unpacked_layers" {
-			to[key] = toml.Copy(v)
-		}
-	}
+	containerd, _ := src["containerd"].(map[string]any)
+	fill(dst, src)
+	fill(to, containerd)
 	runtimes, _ := to["runtimes"].(map[string]any)
 	for _, v := range runtimes {
 		entry, _ := v.(map[string]any)
@@ -216,15 +164,6 @@ func migrateCRI(plugins map[string]any) {
 			entry["sandboxer"] = mode
 			delete(entry, "sandbox_mode")
 		}
-	}
-}
-
-// movedElsewhere lists the keys that containerd 2.x moved to the image plugin and the server plugin.
-func movedElsewhere() []string {
-	return []string{
-		"sandbox_image", "registry", "image_decryption", "max_concurrent_downloads", "image_pull_progress_timeout",
-		"image_pull_with_sync_fs", "stats_collect_period", "disable_tcp_service", "stream_server_address",
-		"stream_server_port", "stream_idle_timeout", "enable_tls_streaming", "x509_key_pair_streaming",
 	}
 }
 

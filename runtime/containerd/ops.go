@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -165,44 +166,17 @@ func (c *criTree) fixEntry(f configFile, h engine.Handler, entry map[string]any)
 			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
 		}
 	}
-	return append(ops, c.binaryOps(at, stated, entry, h)...)
+	return append(ops, c.binaryOps(at, entry, h)...)
 }
 
-// binaryOps sets options.BinaryName. The daemon ignores upper and lower case in this key, and which of several spellings counts depends
-// on its version. If one file has all spellings, binaryOps leaves one of them; else it sets the spelling that counts.
-func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h engine.Handler) []toml.Op {
+// binaryOps sets options.BinaryName, in the spelling that is there. The daemon ignores upper and lower case in this key.
+func (c *criTree) binaryOps(at []string, entry map[string]any, h engine.Handler) []toml.Op {
 	key, _ := toml.Field(entry, "options")
-	at = append(slices.Clone(at), key)
-	spellings, own := binaryNames(toml.Sub(entry, "options")), binaryNames(toml.Sub(stated, "options"))
-	name := "BinaryName"
-	if len(spellings) > 0 {
-		name = spellings[len(spellings)-1] // go-toml v2 decodes in sorted order, the last stays
+	name, v := toml.Field(toml.Sub(entry, "options"), "BinaryName")
+	if program, _ := v.(string); h.Runs(program) {
+		return nil
 	}
-	var ops []toml.Op
-	if len(spellings) > 1 && slices.Equal(spellings, own) {
-		if slices.Contains(own, "BinaryName") {
-			name = "BinaryName"
-		}
-		for _, other := range own {
-			if other != name {
-				ops = append(ops, toml.Unset(append(slices.Clone(at), other)))
-			}
-		}
-	}
-	if v, _ := toml.Sub(entry, "options")[name].(string); !h.Runs(v) {
-		ops = append(ops, toml.Set(append(slices.Clone(at), name), h.Binary))
-	}
-	return ops
-}
-
-func binaryNames(options map[string]any) []string {
-	var names []string
-	for _, p := range toml.Sorted(options) {
-		if strings.EqualFold(p.Key, "BinaryName") {
-			names = append(names, p.Key)
-		}
-	}
-	return names
+	return []toml.Op{toml.Set(append(slices.Clone(at), key, name), h.Binary)}
 }
 
 // defaultOps makes the handler the default one.
@@ -302,12 +276,7 @@ func (c *criTree) defaultName() string {
 
 // programOf is what an entry runs, "" if it does not say.
 func programOf(entry map[string]any) string {
-	options := toml.Sub(entry, "options")
-	if names := binaryNames(options); len(names) > 0 {
-		program, _ := options[names[len(names)-1]].(string)
-		return program
-	}
-	return toml.String(entry, "runtime_engine")
+	return cmp.Or(toml.String(toml.Sub(entry, "options"), "BinaryName"), toml.String(entry, "runtime_engine"))
 }
 
 // lacking says what an engine's configuration lacks of a handler, "" if nothing.

@@ -29,7 +29,7 @@ type owner struct {
 func owners() map[string]owner {
 	return map[string]owner{
 		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
-		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in or a template
+		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in
 		"rke2":          {itsNvidia, rancher},   //
 		"k0s":           {itsNvidia, onK0s},     // its folder of additions has the handler, and it starts the daemon again
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
@@ -159,6 +159,9 @@ func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([]
 	return []converge.Want{w}, nil
 }
 
+// OnK0s is gpuadm's file on k0s.
+const OnK0s = "/etc/k0s/containerd.d/" + dropIn
+
 // onK0s wants the handler in a file of the folder whose files k0s merges into the configuration that it makes. k0s watches the folder, and
 // starts containerd again when a file in it changes. gpuadm's file names the CRI plugin as the daemon does, since k0s refuses the older name
 // with containerd 2. It states no version: then k0s assumes the daemon's. Sources: configurer.go and component.go in
@@ -169,10 +172,9 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 		return nil, err
 	}
 	own := path.Join(e.Folder, dropIn)
-	there := slices.ContainsFunc(e.Templates, func(f facts.File) bool { return f.Path == own })
 	major, _, known := engine.ParseVersion(e.Version)
 	switch {
-	case !there && c.lacks(h) == "":
+	case f.Files[OnK0s] == nil && c.lacks(h) == "":
 		w := engine.Verify(e, h, "")
 		w.Why = "another file in " + e.Folder + " has the handler"
 		return []converge.Want{w}, nil
@@ -208,10 +210,7 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 // generates, which is what an edit of that file does.
 func proveMerged(ctx context.Context, v host.View, c *criTree, e facts.Engine, h engine.Handler) error {
 	t := treeOf(e)
-	target, err := c.targetPath(h)
-	if err != nil {
-		return err
-	}
+	target := c.targetPath(h)
 	found := t.data(target)
 	merged, err := Edit(t, Daemon{Version: e.Version}, h, target, found)
 	if err != nil {

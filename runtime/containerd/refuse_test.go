@@ -21,12 +21,11 @@ import (
 func TestSpellingOf1x(t *testing.T) {
 	const cri = "plugins.\"io.containerd.grpc.v1.cri\""
 	for text, what := range map[string]string{
-		"Version = 2\n[" + cri + "]\n":                                                       "does not read Version: it distinguishes upper and lower case",
-		"version = 2\n[P" + cri[1:] + "]\n":                                                  "does not read Plugins: it distinguishes upper and lower case",
-		"version = 2\n[" + cri + "]\nEnable_CDI = true\n":                                    "does not read Enable_CDI: it distinguishes upper and lower case",
-		"version = 2\n[" + cri + ".containerd.Runtimes.a]\n":                                 "does not read Runtimes: it distinguishes upper and lower case",
-		"version = 2\n[plugins.\"io.containerd.grpc.v1\\u002ecri\".containerd.runtimes.a]\n": "does not decode the escape in",
-		"VERSION = 2\n[" + cri + ".CONTAINERD.RUNTIMES.a]\nruntime_type = \"x\"\n":           "",
+		"Version = 2\n[" + cri + "]\n":                                             "does not read Version: it distinguishes upper and lower case",
+		"version = 2\n[P" + cri[1:] + "]\n":                                        "does not read Plugins: it distinguishes upper and lower case",
+		"version = 2\n[" + cri + "]\nEnable_CDI = true\n":                          "does not read Enable_CDI: it distinguishes upper and lower case",
+		"version = 2\n[" + cri + ".containerd.Runtimes.a]\n":                       "does not read Runtimes: it distinguishes upper and lower case",
+		"VERSION = 2\n[" + cri + ".CONTAINERD.RUNTIMES.a]\nruntime_type = \"x\"\n": "",
 	} {
 		tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte(text)}}
 		for _, version := range []string{"1.6.36", "1.7.24", "2.3.4"} {
@@ -149,7 +148,7 @@ func TestShapeRefusals(t *testing.T) {
 		cri + ".containerd.runtimes.x.options = 1":                    "options is 1, not a table",
 		cri + ".containerd.runtimes.x.runtime_type = false":           "runtime_type is false, not a string",
 		cri + ".containerd.runtimes.nvidia.options.binaryName = 1979": "binaryName is 1979, not a string",
-		"disabled_plugins = 'cri'":                                    "disabled_plugins is not an array",
+		"disabled_plugins = 'cri'":                                    `disabled_plugins is "cri", not an array of strings`,
 		"a" + strings.Repeat(".a", 200) + " = 1":                      "nested more than 100 deep",
 	} {
 		tree := Tree{Root: File{"/c.toml", []byte("version = 2\n" + in + "\n")}}
@@ -164,37 +163,19 @@ func TestShapeRefusals(t *testing.T) {
 	}
 }
 
-func TestEffective(t *testing.T) {
-	root := File{"/etc/containerd/config.toml", []byte(`
-version = 2
-oom_score = -5
-[timeouts]
-a = "1s"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "a"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-sandbox_mode = "shim"
-`)}
-	drop := File{"/etc/containerd/conf.d/x.toml", []byte(`
-version = 2
-oom_score = 0
-disabled_plugins = ["io.containerd.x.v1.y"]
-[timeouts]
-b = "2s"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
-runtime_type = "x"
-`)}
-	tree := Tree{Root: root, Imports: []File{drop}}
-	for version, want := range map[string]string{
-		"1.7.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" } } } } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
-		"2.0.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.cri.v1.runtime" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }, "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandbox_mode = "shim" } } }, sandbox_image = "a" } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
-	} {
-		got := must.Get(effective(tree, Daemon{version}))(t)
-		s, _ := toml.Text(got, '"')
-		check.That(t, s == want, "%s: got\n%s\nwant\n%s", version, s, want)
+// TestMerged: what each version makes of two files: 1.x takes the last table as a whole, 2.x merges and migrates.
+func TestMerged(t *testing.T) {
+	text := func(version, more string) []byte {
+		return []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes." + version + "]\n" + more + "\n")
 	}
-	_, err := effective(Tree{Root: File{"/c", []byte("x")}}, Daemon{})
-	check.That(t, err != nil, "what is no TOML was read")
+	tree := Tree{Root: File{"/etc/containerd/config.toml", text("runc", "sandbox_mode = \"shim\"")}, Imports: []File{{"/etc/containerd/conf.d/x.toml", text("crun", "runtime_type = \"x\"")}}}
+	for version, want := range map[string]string{
+		"1.7.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" } } } }`,
+		"2.0.0": `{ containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }`,
+	} {
+		s, _ := toml.Text(must.Get(readCRI(tree, Daemon{version}))(t).cri, '"')
+		check.Equal(t, s, want, "%s:", version)
+	}
 }
 
 // TestTakeOutAnyFile uses what is not containerd's: the toolkit's own configuration.
@@ -221,15 +202,4 @@ func TestTakeOutAnyFile(t *testing.T) {
 	comments := append(bytes.Clone(before), "# c\n"...)
 	got, left, err := engine.TakeOut(before, comments, append([]byte("x = 1\n"), comments...))
 	check.That(t, err == nil && left == nil && string(got) == "x = 1\n"+string(comments), "an edit of comments alone: %s %q %v", got, left, err)
-}
-
-// effective is the tables the daemon ends with, without its built-in defaults: all files merged as its version
-// does it, the CRI plugin's runtime settings under the name that it reads.
-func effective(t Tree, d Daemon) (map[string]any, error) {
-	files, r, err := readAll(t, d)
-	if err != nil {
-		return nil, err
-	}
-	whole, _, _ := r.mergeAll(files)
-	return whole, nil
 }

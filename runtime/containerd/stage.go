@@ -35,11 +35,7 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 		return nil, err
 	}
 	h, works := asDefault(s, f, c, h)
-	target, err := c.targetPath(h)
-	if err != nil {
-		return nil, err
-	}
-	return append(works, editWants(f, e, h, target, Reads(e))...), nil
+	return append(works, editWants(f, e, h, c.targetPath(h), Reads(e))...), nil
 }
 
 // editWants wants the handler in the file target, and a daemon that has started after the last change of the files that it reads.
@@ -78,8 +74,7 @@ func Reads(e facts.Engine) []string {
 		if err != nil {
 			continue // a file that cannot be read imports nothing
 		}
-		patterns, _ := configFile{path: f.Path, globs: t.Globs, tree: tree}.imports()
-		for _, p := range patterns {
+		for _, p := range (configFile{path: f.Path, globs: t.Globs, tree: tree}).imports() {
 			if strings.ContainsAny(p, "*?[") {
 				p = path.Dir(p)
 			}

@@ -17,10 +17,9 @@ import (
 type criTree struct {
 	files   []configFile // the root first, then what it imports
 	reader  criReader
-	whole   map[string]any // all files, merged and migrated
-	raw     map[string]any // its plugins before migration
+	raw     map[string]any // the plugins of all files, merged and not migrated
 	version int64
-	cri     map[string]any // the CRI plugin's table in whole
+	cri     map[string]any // the CRI plugin's table, merged and migrated
 }
 
 // readAll reads the files that are there; the root is always the first.
@@ -38,7 +37,10 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	}
 	r := newReader(d, files)
 	for i, f := range files {
-		for _, check := range []func(criReader) error{f.checkSpelling, f.checkDisabled, f.checkShape, f.checkStart} {
+		if err := f.checkShape(r, f.tree, shape(), nil); err != nil {
+			return nil, r, err
+		}
+		for _, check := range []func(criReader) error{f.checkDisabled, f.checkOld, f.checkStart} {
 			if err := check(r); err != nil {
 				return nil, r, err
 			}
@@ -59,8 +61,7 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 
 // dangling is a missing file that this one imports by its name; "" if none is missing.
 func (f configFile) dangling(files []configFile) string {
-	patterns, _ := f.imports()
-	for _, name := range patterns {
+	for _, name := range f.imports() {
 		if !strings.Contains(name, "*") && !slices.ContainsFunc(files, func(o configFile) bool { return o.path == name }) {
 			return name
 		}
@@ -104,7 +105,8 @@ func readCRI(t Tree, d Daemon) (*criTree, error) {
 		files[0].version = r.create
 	}
 	c := &criTree{files: files, reader: r}
-	c.whole, c.raw, c.version = r.mergeAll(files)
+	plugins, raw, version := r.mergeAll(files)
+	c.raw, c.version = raw, version
 	for i := range files[1:] {
 		if f := &files[i+1]; f.empty {
 			f.version = files[0].version
@@ -113,7 +115,7 @@ func readCRI(t Tree, d Daemon) (*criTree, error) {
 	if err := c.checkNames(); err != nil {
 		return nil, err
 	}
-	c.cri, _ = c.whole["plugins"].(map[string]any)[c.effectiveName()].(map[string]any)
+	c.cri, _ = plugins[c.effectiveName()].(map[string]any)
 	return c, nil
 }
 
@@ -237,10 +239,7 @@ func (c *criTree) dropInPath() (path string, place int) {
 	if c.reader.merge == mergeWhole || !c.reader.known || root.empty {
 		return "", 0
 	}
-	patterns, err := root.imports()
-	if err != nil {
-		return "", 0
-	}
+	patterns := root.imports()
 	ours := -1
 	for i, p := range patterns {
 		folder, name := filepath.Split(p)

@@ -123,9 +123,9 @@ func relocate(f File, t Tree) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	imports, err := c.imports()
-	if err != nil || len(imports) == 0 {
-		return t.expand(f.Data), err
+	imports := c.imports()
+	if len(imports) == 0 {
+		return t.expand(f.Data), nil
 	}
 	moved := make([]any, len(imports))
 	for i, name := range imports {

@@ -183,9 +183,8 @@ oom_score = -999
 		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
 		{"K3s is gpuadm's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
 		{"RKE2 writes it when it starts", "rke2", program, "", "restart rke2-agent.service"},
-		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, restart rke2-agent.service"},
+		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml imports no folder, and rke2 writes the handler nvidia alone"},
 		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},
-		{"RKE2 has a template of its administrator's", "rke2", with(program, only(rke2Dir+"config.toml.tmpl", "x\n")), "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml.tmpl is there, and gpuadm edits no template"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec)
