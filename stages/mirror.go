@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
@@ -149,7 +150,7 @@ func (m Mirror) beside(which string) string {
 // begin prepares the new folder, which may be that of a killed run. It refuses a mirror's folder that gpuadm has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	if err := h.Trusted(m.Dir, next, m.beside("old"), m.Key); err != nil {
-		return converge.Distrust(h.Root(), err)
+		return faults.Untrusted(h.Root(), err)
 	}
 	names, err := h.ReadDir(m.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -138,7 +139,7 @@ func trustInstalled(h host.View, e *converge.Engine) error {
 		reinstall = nil
 	}
 	if err := h.Trusted(names...); err != nil {
-		t := converge.Distrust(h.Root(), err)
+		t := faults.Untrusted(h.Root(), err)
 		t.Try = append(t.Try, reinstall...)
 		return t
 	}
@@ -148,7 +149,7 @@ func trustInstalled(h host.View, e *converge.Engine) error {
 // trust refuses files of the machine that users other than root could change.
 func trust(h host.View, names ...string) error {
 	if err := h.Trusted(names...); err != nil {
-		return converge.Distrust(h.Root(), err)
+		return faults.Untrusted(h.Root(), err)
 	}
 	return nil
 }

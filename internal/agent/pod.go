@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/systemd"
 )
@@ -194,7 +195,7 @@ func (p *Pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 		program = podProgramCOS
 	}
 	if err := machine.Trusted(path.Dir(program), converge.Home, podHome); err != nil {
-		return nil, converge.Distrust("/", err) // the machine's administrator knows no /host
+		return nil, faults.Untrusted("/", err) // the machine's administrator knows no /host
 	}
 	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
 		mode := fs.FileMode(0o755)

@@ -5,7 +5,6 @@ package converge
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"path"
 
@@ -21,10 +20,7 @@ func Blob(v host.View, sha string) ([]byte, error) {
 	return data, err
 }
 
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
-}
+func digest(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) }
 
 // keep stores the bytes that the change's states name, before the journal names them.
 func keep(h host.Host, t Thing, c Change) error {

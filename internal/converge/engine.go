@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -139,22 +138,6 @@ func (e *Engine) tell(ev Event) {
 	if e.Tell != nil {
 		e.Tell(ev)
 	}
-}
-
-// Distrust adds to an error of View.Trusted what to do about it, on a machine whose files are below root.
-func Distrust(root string, err error) *trouble.Error {
-	u := (*host.Untrusted)(nil)
-	if !errors.As(err, &u) {
-		return &trouble.Error{What: err.Error(), Err: err}
-	}
-	whys, fix := u.Fix(root)
-	t := &trouble.Error{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
-	for _, why := range trouble.Few(whys[1:], 3) {
-		t.Because = append(t.Because, "also: "+why)
-	}
-	t.Because = append(t.Because, "a user who can change it decides what root does here", nothingTouched)
-	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
-	return t
 }
 
 // unknown replaces the wants of a stage that does not know them yet, or cannot be made as a whole.

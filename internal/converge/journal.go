@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -109,7 +110,7 @@ func isTorn(line []byte) bool {
 // ReadJournal reads a machine's journal. A journal that is missing or cannot be read counts as empty: only undo is lost with it.
 func ReadJournal(v host.View) Journal {
 	if err := v.Trusted(journalFile, Home+"/blobs"); err != nil {
-		t := Distrust(v.Root(), err)
+		t := faults.Untrusted(v.Root(), err)
 		t.Try = append(t.Try, "if gpuadm has not written it, move it away; what gpuadm changed before cannot be undone then")
 		return Journal{Refused: t}
 	}

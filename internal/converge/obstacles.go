@@ -15,30 +15,24 @@ import (
 func obstacles(steps []step, to string, leave []string) error {
 	t := &trouble.Error{}
 	var all []string
-	waits := true
-	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
-	for _, s := range steps {
-		if s.blocked() && s.unseen {
-			same[s.err.Error()] = append(same[s.err.Error()], s.Change)
-		}
-	}
 	for _, s := range steps {
 		if !s.blocked() {
 			continue
 		}
 		leave = append(slices.Clone(leave), s.Name)
-		waits = waits && s.Waits != ""
 		if t.Err == nil || !trouble.Passes(s.err) {
 			t.Err = s.err
 		}
 		why := s.Cannot
-		if s.unseen {
+		if s.unseen { // an API server that is down is one reason for dozens of labels
+			same := slices.Clone(steps)
+			same = slices.DeleteFunc(same, func(o step) bool { return !o.blocked() || !o.unseen || o.err.Error() != s.err.Error() })
 			if w := (trouble.Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
 				why = w.For
 			} else {
 				why = s.err.Error()
 			}
-			why = fmt.Sprintf("cannot read the state of %s: %s", names(same[s.err.Error()]), why)
+			why = fmt.Sprintf("cannot read the state of %s: %s", names(changes(same)), why)
 		}
 		if slices.Contains(all, why) {
 			continue
@@ -51,7 +45,7 @@ func obstacles(steps []step, to string, leave []string) error {
 	}
 	t.What = all[0]
 	t.Because = append(append(all[1:], t.Because...), nothingTouched)
-	if waits && len(t.Try) == 0 {
+	if trouble.Passes(t.Err) && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}
 	}
 	t.Try = append(t.Try, "undo the rest: "+undoing(to, leave))

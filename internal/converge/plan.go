@@ -136,10 +136,10 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 
 // stepsOf returns a step for each want of a stage, and for each thing that gpuadm made and that its section no longer asks for.
 // A section that is gone from the spec is released: what was made for it stays.
-func (e *Engine) stepsOf(st Stage, f facts.Facts, mine []ours) ([]step, error) {
+func (e *Engine) stepsOf(st Stage, f facts.Facts, mine []ours) []step {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
-		return []step{standIn(st.Name, err)}, nil
+		return []step{standIn(st.Name, err)}
 	}
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
 		mine = nil
@@ -183,7 +183,7 @@ func (e *Engine) stepsOf(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	for i := range steps {
 		steps[i].noteFollowers(steps, verifiers)
 	}
-	return steps, nil
+	return steps
 }
 
 // takingOut is the step that takes out all that gpuadm made of a thing.
@@ -267,9 +267,5 @@ func (c Change) section() string { return cmp.Or(c.Section, c.Stage) }
 
 // planStage returns the steps of one stage, looked at.
 func (e *Engine) planStage(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
-	steps, err := e.stepsOf(st, f, mine)
-	if err != nil {
-		return nil, err
-	}
-	return e.lookAll(ctx, v, steps, mine)
+	return e.lookAll(ctx, v, e.stepsOf(st, f, mine), mine)
 }

@@ -64,7 +64,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		return nil, nil, err
 	}
 	e.validated.Clear() // a Validator that did not answer in the last run may answer now
-	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h), doing: Made}
+	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: host.BootID(h), doing: Made}
 	if r.j.Refused != nil {
 		unlock()
 		return nil, nil, r.j.Refused
@@ -262,13 +262,4 @@ func (r *run) journal(t Thing, c Change) (err error) {
 		r.makeResult = ""
 	}
 	return err
-}
-
-// bootID names the present boot; "" where it cannot be read, and in a root folder, which never boots.
-func bootID(v host.View) string {
-	if !v.Live() {
-		return ""
-	}
-	id, _ := v.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id))
 }

@@ -48,13 +48,17 @@ func (t Times) String() string {
 	return strings.Join(all, ", ")
 }
 
-// with is t after more time of a stage.
-func (t Times) with(stage string, ms int64) Times {
-	if n := len(t) - 1; n >= 0 && t[n].Stage == stage {
+// with is t with the time between two records.
+func (t Times) with(from, to Record) Times {
+	ms, n := spent(from, to), len(t)-1
+	switch {
+	case ms <= 0:
+		return t
+	case n >= 0 && t[n].Stage == from.Change.Stage:
 		t[n].Millis += ms
 		return t
 	}
-	return append(t, Took{stage, ms})
+	return append(t, Took{from.Change.Stage, ms})
 }
 
 // spent is how many milliseconds the change of a record took: until the next record. A time during which gpuadm was not at work, such
@@ -96,9 +100,7 @@ func (j Journal) Runs() []Run {
 			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave})
 		}
 		if n > 0 {
-			if ms := spent(j.Records[n-1], r); ms > 0 {
-				runs[i].Took = runs[i].Took.with(j.Records[n-1].Change.Stage, ms)
-			}
+			runs[i].Took = runs[i].Took.with(j.Records[n-1], r)
 		}
 		switch run := &runs[i]; r.What {
 		case "begin":
@@ -234,13 +236,8 @@ func leftOf(makes []Change) (left []State) {
 
 // fold groups the runs' changes by thing, in the order of the first touch. A thing was touched after the things that it needs, so undo
 // reverts it before them, even if they were changed again later. fold skips Followers: they have nothing to undo.
-func fold(runs []Run) []ours {
-	most := 0
-	for i := range runs {
-		most += len(runs[i].Makes)
-	}
-	list := make([]ours, 0, min(most, 64)) // most runs change each thing once, and of many runs most are settled
-	at := make(map[key]int, cap(list))
+func fold(runs []Run) (list []ours) {
+	at := map[key]int{}
 	for r := range runs {
 		run := &runs[r]
 		for _, c := range run.Makes {

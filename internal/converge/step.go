@@ -19,7 +19,6 @@ type step struct {
 	Change
 	want     Want
 	makes    []Change // gpuadm's changes to the thing
-	older    []State  // in an undo: states that the journal names of the thing before these changes
 	base     State    // the found state without these changes: what To gets
 	resolved bool     // a Resolver has answered for it
 	stuck    bool     // a Resolver had no answer
@@ -181,9 +180,6 @@ func (s *step) to(v host.View, found State) (State, error) {
 	s.base = found
 	if len(s.makes) == 0 || s.want.AsFound {
 		return s.want.To(found)
-	}
-	if found != "" && slices.Contains(s.older, found) && !knows(s.makes, found) {
-		return found, nil // an undo of more runs, cut short or failed, has taken the changes out already
 	}
 	base, left, err := takeOut(v, s.want.Thing, found, s.makes)
 	if err != nil {

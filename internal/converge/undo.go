@@ -24,7 +24,6 @@ type UndoPlan struct {
 	Left      []Change `json:"left,omitempty"`
 
 	steps []step
-	half  []string // the runs of an interrupted undo of these and of others
 }
 
 // due is what is to be made.
@@ -85,7 +84,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
-		return r.end(r.rollBack(ctx, p.explainHalf(err, leave), func(string) bool { return true }))
+		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
 	case r.newProcess():
@@ -122,8 +121,6 @@ func (r *run) waits(err error) error {
 type scope struct {
 	ids   []string // the runs, oldest first
 	runs  []Run    // they, and the undos of them that were cut short or failed
-	older []Run    // those before them
-	half  []string // the runs of an interrupted undo of these and of others
 	leave []string // things that stay, as asked now and when the undo that continues began
 	cut   bool     // an undo that was cut short continues
 }
@@ -137,14 +134,12 @@ func (j Journal) scope(to string, leave []string) (of scope, err error) {
 	if open && to == "" {
 		of.leave = append(slices.Clone(leave), last.Leave...)
 	}
-	of.older = j.Runs()
-	of.older = of.older[:slices.IndexFunc(of.older, func(run Run) bool { return run.ID == of.ids[0] })]
 	for _, run := range j.Runs() {
 		undid := len(run.Undoes) > 0 && run.Result != "ok"
 		if slices.Contains(of.ids, run.ID) || undid && subset(run.Undoes, of.ids) {
 			of.runs = append(of.runs, run)
 		} else if undid && overlap(run.Undoes, of.ids) && !run.settled() {
-			of.half = run.Undoes
+			return scope{}, halfUndone(of.ids[0], run.Undoes[0], leave)
 		}
 	}
 	return of, nil
@@ -188,8 +183,17 @@ func noRun(to string, ids []string) error {
 	return t
 }
 
-// ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and other runs may have reverted a part of it.
+// ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and earlier runs has reverted a part of it.
 var ErrHalfUndone = errors.New("half undone")
+
+func halfUndone(run, first string, leave []string) error {
+	return &trouble.Error{
+		What:    "cannot undo run " + run + ": an undo of it and of earlier runs was interrupted",
+		Because: []string{nothingTouched},
+		Try:     []string{"undo the earlier ones too: " + undoing(first, leave)},
+		Err:     ErrHalfUndone,
+	}
+}
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
 	p.Format, p.Changes = PlanFormat, []Change{}
@@ -200,13 +204,12 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, &trouble.Error{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}
 	of, err := j.scope(to, leave)
-	if p.Runs, p.half, p.Continues = of.ids, of.half, of.cut; err != nil || len(of.ids) == 0 {
+	if p.Runs, p.Continues = of.ids, of.cut; err != nil || len(of.ids) == 0 {
 		return p, err
 	}
 	var steps []step
 	for _, s := range e.backwards(present(of.runs)) {
 		if !p.stays(ctx, v, &s, of.leave) {
-			s.older = statesOf(of.older, s.key())
 			steps = append(steps, s)
 		}
 	}
@@ -222,7 +225,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	for i := range p.steps {
 		p.remains(&p.steps[i], of.runs)
 	}
-	return p, p.explainHalf(obstacles(p.steps, to, of.leave), of.leave, nothingTouched)
+	return p, obstacles(p.steps, to, of.leave)
 }
 
 // stays moves a step to Left or Kept if this undo does not revert it: the operator named it, or no undo can.
@@ -288,27 +291,6 @@ func (p *UndoPlan) remains(s *step, runs []Run) {
 		if !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
 			p.Kept = append(p.Kept, c)
 		}
-	}
-}
-
-// statesOf are the states in which runs found a thing, or left it.
-func statesOf(runs []Run, is key) (all []State) {
-	for _, c := range makesOf(fold(runs), is) {
-		all = append(all, c.Before, c.After)
-	}
-	return all
-}
-
-// explainHalf wraps the error of an undo, if an interrupted undo of these and earlier runs may be its cause.
-func (p UndoPlan) explainHalf(err error, leave []string, because ...string) error {
-	if err == nil || p.half == nil {
-		return err
-	}
-	return &trouble.Error{
-		What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
-		Because: append([]string{err.Error()}, because...),
-		Try:     []string{"undo the earlier ones too: " + undoing(p.half[0], leave)},
-		Err:     errors.Join(ErrHalfUndone, err),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"strings"
 )
 
 // CUDA is what CUDA answered in a new process.
@@ -159,4 +160,13 @@ func Public(v View, name string) bool {
 		}
 	}
 	return false
+}
+
+// BootID names the present boot; "" where it cannot be read, and in a root folder, which never boots.
+func BootID(v View) string {
+	if !v.Live() {
+		return ""
+	}
+	id, _ := v.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
 }

@@ -20,8 +20,8 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":             {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/agent", "internal/converge", "internal/devices", "internal/doctor", "internal/facts", "internal/host", "internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/host/view", "internal/instance", "internal/mask", "internal/nearest", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
-	"internal/agent":         {"cloud/node", "mig", "stages", "internal/converge", "internal/devices", "internal/host", "internal/host/systemd", "internal/instance", "internal/spec", "internal/trouble"},
+	"cmd/gpuadm":             {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/agent", "internal/converge", "internal/devices", "internal/doctor", "internal/facts", "internal/faults", "internal/host", "internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/host/view", "internal/instance", "internal/mask", "internal/nearest", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
+	"internal/agent":         {"cloud/node", "mig", "stages", "internal/converge", "internal/devices", "internal/faults", "internal/host", "internal/host/systemd", "internal/instance", "internal/spec", "internal/trouble"},
 	"images/build/oldlibc":   {},
 	"images/daemonset":       {},
 	"images/systemd":         {},
@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":        {"cloud/kubelet", "drivers", "mig", "runtime", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/devices", "internal/facts", "internal/faults", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/pci", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},
 	"internal/jsonedit":      {},
 	"internal/mask":          {},
-	"internal/converge":      {"internal/diff", "internal/facts", "internal/host", "internal/host/systemd", "internal/host/view", "internal/spec", "internal/trouble"},
+	"internal/converge":      {"internal/diff", "internal/facts", "internal/faults", "internal/host", "internal/host/systemd", "internal/host/view", "internal/spec", "internal/trouble"},
 	"internal/facts":         {"internal/host", "internal/host/view", "internal/instance", "internal/pattern", "internal/pci", "internal/toml", "internal/trouble"},
 	"internal/pattern":       {},
 	"internal/pci":           {},

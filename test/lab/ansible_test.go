@@ -29,6 +29,7 @@ const ansibleHosts = `all:
 // TestLabAnsible: the role, as ansible-galaxy installs it, takes two hosts through check mode, an apply that reboots one of them, the same
 // again, a lock that another gpuadm holds, mistakes, and an undo.
 func TestLabAnsible(t *testing.T) {
+	t.Parallel()
 	o := newOffice(t, 2)
 	n1, n2 := o.nodes[0], o.nodes[1]
 	deb := must.Get(os.ReadFile("../../bin/packages/gpuadm_0.0.1-1_" + runtime.GOARCH + ".deb"))(t)

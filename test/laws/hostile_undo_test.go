@@ -143,14 +143,14 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(strings.Join(because(err), " "), "these stages remain: driver"), "failed: %v, because %q", err, because(err))
 }
 
-// An undo of all was cut, and the next is asked for the last run alone: gpuadm's own half of an undo is no foreign edit.
+// An undo of all was cut, and the next is asked for the last run alone: it is refused, and what it advises works.
 func TestHostileUndoToOverACutUndo(t *testing.T) {
 	v := func(text string) *converge.Engine {
 		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
 	}
 	n := node(t)
 	first := n.Tree(converge.Home)
-	apply(t, n, v("one"))
+	oldest := apply(t, n, v("one")).Run
 	n.Advance(1e9)
 	apply(t, n, v("two"))
 	n.Advance(1e9)
@@ -159,21 +159,32 @@ func TestHostileUndoToOverACutUndo(t *testing.T) {
 	e := stopsAt(v("three"), converge.Undone)
 	_, err := e.Undo(t.Context(), n, "all", nil)
 	must.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
+	cut := n.Tree()
 	_, err = v("three").Undo(t.Context(), n, last.Run, nil)
-	check.That(t, err == nil, "undo --to the last run over a cut undo of all: %v, %q", err, because(err))
-	undo(t, n, v("three"), "all")
+	advises(t, err, oldest)
+	compare(t, "refused", cut, n.Tree())
+	undo(t, n, v("three"), oldest)
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-// A cut undo of all, overtaken by an apply; then the last run is undone, and the one before it.
-func TestHostileUndoOneByOneAfterAnOvertakenUndo(t *testing.T) {
+// advises checks that an undo was refused, since an undo of more runs was interrupted, and names the oldest of them.
+func advises(t *testing.T, err error, oldest string) {
+	t.Helper()
+	tr := (*trouble.Error)(nil)
+	must.That(t, errors.As(err, &tr) && errors.Is(err, converge.ErrHalfUndone), "%v", err)
+	check.That(t, len(tr.Try) == 1 && strings.HasSuffix(tr.Try[0], trouble.Command("undo --to "+oldest)), "try %q", tr.Try)
+}
+
+// A cut undo of all, overtaken by an apply: that apply can be undone alone, and the runs before it together.
+func TestHostileUndoAfterAnOvertakenUndo(t *testing.T) {
 	v := func(text string) *converge.Engine {
 		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
 	}
 	n := node(t)
 	first := n.Tree(converge.Home)
+	var runs []string
 	for _, text := range []string{"one", "two", "three"} {
-		apply(t, n, v(text))
+		runs = append(runs, apply(t, n, v(text)).Run)
 		n.Advance(1e9)
 	}
 	e := stopsAt(v("three"), converge.Undone)
@@ -181,11 +192,12 @@ func TestHostileUndoOneByOneAfterAnOvertakenUndo(t *testing.T) {
 	must.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
 	n.Advance(1e9)
 	apply(t, n, v("three"))
-	for i := range 4 {
-		n.Advance(1e9)
-		_, err := v("three").Undo(t.Context(), n, "", nil)
-		check.That(t, err == nil, "undo %d: %v, %q", i, err, because(err))
-	}
+	n.Advance(1e9)
+	undo(t, n, v("three"), "")
+	n.Advance(1e9)
+	_, err = v("three").Undo(t.Context(), n, "", nil)
+	advises(t, err, runs[0])
+	undo(t, n, v("three"), runs[0])
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 

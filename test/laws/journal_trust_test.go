@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -137,7 +138,7 @@ func TestApplyIsTrusted(t *testing.T) {
 				}
 			}
 			if err := n.Trusted(names...); err != nil {
-				t.Errorf("%s: %s: %v", m.name, when, converge.Distrust(n.Root(), err))
+				t.Errorf("%s: %s: %v", m.name, when, faults.Untrusted(n.Root(), err))
 			}
 		}
 		apply(t, n, e())
