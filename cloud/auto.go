@@ -27,7 +27,7 @@ func untold(f facts.Facts) error {
 		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
-			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware",
+			"looked for: nodeadm (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware",
 		},
 		Try: []string{`write method = "eks", "aks" or "gke" in [join]`, "or leave [join] out where another tool joins the machine: " + trouble.Command("apply --install") + ", then kubeadm join"},
 	}

@@ -135,7 +135,6 @@ func TestClouds(t *testing.T) {
 		"no EKS":              {host: "ubuntu24-h100", join: "method = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
 		"nothing":             {host: "ubuntu24-h100", join: `method = "auto"`, err: []string{"looked for", "kubeadm join"}},
 		"EKS with nodeadm":    {host: "al2023-eks-nvidia", join: `method = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
-		"EKS, bootstrap.sh":   {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/eks/bootstrap.sh": "#!/bin/sh\n"}, notes: []string{"--kubelet-extra-args '--node-labels=k8s.amazonaws.com/accelerator="}},
 		"EKS, hybrid":         {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/opt/nodeadm/tracker": "x"}, notes: []string{"nodeadm of EKS Hybrid Nodes joins"}},
 		"AKS Flex":            {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
 		"EKS, but not joined": {host: "al2023-eks-nvidia", join: `method = "none"`},

@@ -49,6 +49,12 @@ func AllSealed() []Sealed {
 			"its root is sealed, its files are made of its API's settings, and its NVIDIA variants bring driver, toolkit and device plugin",
 			"an NVIDIA variant of Bottlerocket with settings.kubelet-device-plugins.nvidia for partitions and sharing, or an AL2023 image",
 		},
+		// Sources: awslabs/amazon-eks-ami, issue 2545 (no images since November 2025); eksctl-io/eksctl, pull 8714 (the system ended in June 2026).
+		{
+			"EKS with Amazon Linux 2", func(f facts.Facts) string { return map[string]string{"eks-al2": f.Cloud.ManagedWhy}[f.Cloud.Managed] },
+			"AWS has ended these images and the system, and no newer driver is made for it",
+			"an AL2023 image",
+		},
 		// Sources for the name: GoogleContainerTools/kpt-config-sync ("only Autopilot clusters have nodes with the prefix gk3-");
 		// https://docs.cloud.google.com/kubernetes-engine/docs/concepts/autopilot-security for the rest.
 		{

@@ -31,8 +31,6 @@ func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 		return nodeadm(s, f)
 	case "eks-hybrid":
 		return hybrid(s, f)
-	case "eks-al2":
-		return nil, nil
 	}
 	switch {
 	case !f.Live:
@@ -167,12 +165,6 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 		}
 		if !f.Kubelet.Joined && s.Join.Region == "" {
 			notes = append(notes, "with region in [join] it is tried first whether AWS can be reached from here, and whether the clock is right")
-		}
-		return notes
-	case managed == "eks-al2":
-		notes := []string{"/etc/eks/bootstrap.sh joins this machine; gpuadm does every stage but that"}
-		if flags != "" {
-			notes = append(notes, "pass it --kubelet-extra-args '"+flags+"'")
 		}
 		return notes
 	}

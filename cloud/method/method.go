@@ -24,7 +24,7 @@ func Of(s spec.Spec, f facts.Facts) string {
 		return s.Join.Method
 	}
 	switch f.Cloud.Managed {
-	case "eks", "eks-hybrid", "eks-al2":
+	case "eks", "eks-hybrid":
 		return "eks"
 	case "aks", "aks-flex":
 		return "aks"
@@ -39,7 +39,7 @@ func Of(s spec.Spec, f facts.Facts) string {
 
 // Joiner names the scripts that make the machine a node, "" if there are none.
 func Joiner(f facts.Facts) string {
-	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
+	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
 }
 
 // SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever [join] says now: without that

@@ -40,6 +40,7 @@ func TestSealed(t *testing.T) {
 		{"EKS Auto Mode", "eks-bottlerocket", env, "eks"},
 		{"GKE Autopilot", "gke-cos", "-- proc/sys/kernel/hostname --\ngk3-online-boutique-pool-1-b46cb125-t4tv\n", "gke"},
 		{"Talos", "talos", "", ""},
+		{"EKS with Amazon Linux 2", "ubuntu24-h100", "-- etc/eks/bootstrap.sh --\n#!/bin/sh\n", "eks"},
 		{"", "aks-ubuntu2204", "", aks.Automatic},
 		{"", "gke-cos", "", gke.OnCOS},
 		{"", "operator-26.3", "", ""},

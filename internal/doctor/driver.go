@@ -292,17 +292,23 @@ func noDeviceFile(m *Machine) (found []Finding) {
 			wanted[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = fmt.Sprintf("nvidia-modprobe -c %d", g.Minor)
 		}
 	}
-	asks := m.access()
+	asks, majors := m.access(), m.majors()
 	if asks != nil && asks.mode&6 != 6 {
 		found = append(found, Finding{Object: driverParams, Note: true, What: "only root and the group of the device files may open a GPU, as the module's options ask: pods of other users cannot (" + asks.String() + ")"})
 	}
 	for name, command := range wanted {
 		i, err := m.View.Stat(name)
+		minor := strings.TrimPrefix(command, "nvidia-modprobe -c ")
 		switch {
 		case err != nil:
 			found = append(found, Finding{Object: name, What: name + " is not there", Command: command})
 		case i.Mode&fs.ModeCharDevice == 0:
 			found = append(found, Finding{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + command})
+		case i.Device != host.Device{} && len(majors) > 0 && (!slices.Contains(majors, i.Device.Major) || minor != fmt.Sprint(i.Device.Minor)):
+			found = append(found, Finding{
+				Object: name, What: fmt.Sprintf("%s has the number %d:%d, and the driver's device is %d:%s", name, i.Device.Major, i.Device.Minor, majors[0], minor),
+				Command: "sudo rm " + name + " && sudo " + command,
+			})
 		case asks != nil && accessOf(i) != *asks:
 			found = append(found, Finding{
 				Object: name, What: fmt.Sprintf("%s has %v, and the driver asks for %v", name, accessOf(i), asks),
@@ -311,6 +317,18 @@ func noDeviceFile(m *Machine) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// majors are the major numbers of the GPUs' devices, and of the control device: nvidia-frontend before 550.40. Sources: nv.c of
+// https://github.com/NVIDIA/open-gpu-kernel-modules; https://github.com/NVIDIA/nvidia-container-toolkit/issues/324.
+func (m *Machine) majors() (numbers []uint32) {
+	all, _ := devices.Majors(m.View) // what cannot be read says nothing
+	for number, name := range all {
+		if slices.Contains([]string{"nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset"}, name) {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers
 }
 
 // access is the mode and the owner of the driver's device files.

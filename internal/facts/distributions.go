@@ -110,7 +110,7 @@ func (l *look) rancher(ctx context.Context, name string, units ...string) *distr
 		Why:    cmp.Or(r.unit, home+"/agent"),
 	}
 	l.engineVersion(ctx, e)
-	l.containerdConfig(e)
+	e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
 	e.Socket = cmp.Or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	d.engine, d.kubelet.Endpoint = e, cmp.Or(d.kubelet.Endpoint, "unix://"+e.Socket)
 	return d
@@ -271,7 +271,7 @@ func (l *look) snap(ctx context.Context, name, args, engineUnit, kubeletUnit str
 		Config: cmp.Or(l.first(args+"/containerd-template.toml"), option(argv, "config", "c"), containerdDefault),
 	}
 	l.engineVersion(ctx, e)
-	l.containerdConfig(e)
+	e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
 	e.Expands = append(variables, "${RUNTIME}", "runc", "${RUNTIME_TYPE}", "io.containerd.runc.v2", "${SNAPSHOTTER}", "overlayfs")
 	e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	flags := given("kubelet")

@@ -103,11 +103,6 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	return e
 }
 
-// containerdConfig fills in the engine's files and the socket they name, by the version that it has been found to have.
-func (l *look) containerdConfig(e *Engine) {
-	e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
-}
-
 func (l *look) engineVersion(ctx context.Context, e *Engine) {
 	if e.Binary == "" {
 		return
@@ -211,7 +206,7 @@ func (l *look) started(ctx context.Context, e *Engine, argv []string) {
 	switch e.Name {
 	case "containerd":
 		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), containerdDefault)
-		l.containerdConfig(e)
+		e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
 		e.Socket = cmp.Or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	case "crio":
 		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), crioDefault)

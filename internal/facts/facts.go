@@ -232,7 +232,7 @@ func Words(line string) []string {
 		switch c := line[i]; {
 		case c == '\\' && i+1 < len(line):
 			in = true
-			i += unescape(&b, line[i+1:])
+			i += unescape(&b, line[i:])
 		case quote != 0 && c == quote:
 			quote = 0
 		case quote == 0 && (c == '\'' || c == '"'):
@@ -258,33 +258,22 @@ func Words(line string) []string {
 	return out
 }
 
-// unescape writes what the escape after a backslash means and returns how many bytes it took.
+// unescape writes what the escape at the text's start means and returns how many bytes follow its backslash. Go's escapes are C's, but for
+// systemd's own \\s; what neither knows is taken literally.
 func unescape(b *strings.Builder, s string) int {
-	const letters, values = `abfnrtvs`, "\a\b\f\n\r\t\v "
-	if i := strings.IndexByte(letters, s[0]); i >= 0 {
-		b.WriteByte(values[i])
-		return 1
+	r, wide, tail, err := strconv.UnquoteChar(s, 0)
+	switch {
+	case s[1] == 's':
+		b.WriteByte(' ')
+	case err != nil || r == 0:
+		b.WriteByte(s[1])
+	case wide:
+		b.WriteRune(r)
+		return len(s) - len(tail) - 1
+	default:
+		b.WriteByte(byte(r))
+		return len(s) - len(tail) - 1
 	}
-	for _, form := range [...]struct {
-		lead         string
-		digits, base int
-	}{{"x", 2, 16}, {"u", 4, 16}, {"U", 8, 16}, {"", 3, 8}} {
-		digits, ok := strings.CutPrefix(s, form.lead)
-		if !ok || len(digits) < form.digits {
-			continue
-		}
-		n, err := strconv.ParseUint(digits[:form.digits], form.base, 32)
-		if err != nil || n == 0 || n > 0x10ffff {
-			continue
-		}
-		if form.lead == "x" || form.lead == "" {
-			b.WriteByte(byte(n))
-		} else {
-			b.WriteRune(rune(n))
-		}
-		return len(form.lead) + form.digits
-	}
-	b.WriteByte(s[0]) // \\ \" \' and what systemd does not know
 	return 1
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strconv"
@@ -283,7 +284,7 @@ func (l *look) node(ctx context.Context, f *Facts) {
 		return
 	}
 	f.BootID, f.Booting = l.attr("/proc/sys/kernel/random/boot_id"), l.active(ctx, ourUnit) == "activating"
-	f.Cgroup, f.CPUs, f.Memory = l.cgroup(), l.cpus(), memory(l.attr("/proc/meminfo"))
+	f.Cgroup, f.CPUs, f.Memory = l.cgroup(), countList(l.attr("/sys/devices/system/cpu/online")), memory(l.attr("/proc/meminfo"))
 }
 
 // hostname is the running machine's name, or the one it will have. Source: hostname(5).
@@ -324,20 +325,6 @@ func (l *look) cgroup() int {
 	return 0
 }
 
-// cpus counts the CPUs that are online.
-func (l *look) cpus() int {
-	if n := countList(l.attr("/sys/devices/system/cpu/online")); n > 0 {
-		return n
-	}
-	n := 0
-	for line := range strings.SplitSeq(l.attr("/proc/cpuinfo"), "\n") {
-		if key, _, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "processor" {
-			n++
-		}
-	}
-	return n
-}
-
 // countList counts what the kernel lists as 0-3,8,10-11; 0 if it makes no sense.
 func countList(list string) int {
 	n := 0
@@ -358,16 +345,9 @@ func countList(list string) int {
 
 // memory reads the first line of /proc/meminfo, in bytes; 0 if it is not there.
 func memory(meminfo string) uint64 {
-	for line := range strings.SplitSeq(meminfo, "\n") {
-		if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
-			kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 53)
-			if err != nil {
-				return 0
-			}
-			return kb << 10
-		}
-	}
-	return 0
+	var kb uint64
+	_, _ = fmt.Sscanf(meminfo, "MemTotal: %d kB", &kb)
+	return kb << 10
 }
 
 // active is a unit's ActiveState; "" if it is not there or no systemd runs.

@@ -159,7 +159,10 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 	case u.TokenFile != "":
 		k.Joined = l.has(at(u.TokenFile))
 	case u.Exec.Command != "":
-		k.Joined = l.command(at, u.Exec.Command)
+		if strings.Contains(u.Exec.Command, "/") {
+			u.Exec.Command = at(u.Exec.Command)
+		}
+		k.Joined = Runs(l.v, u.Exec.Command, "/opt/bin")
 	case hidden || !k.Expired.IsZero():
 		k.Joined = u.KeyData != "" || u.Key != "" && l.has(at(u.Key))
 	}
@@ -176,19 +179,6 @@ func (l *look) peek(name string) (data []byte, there bool) {
 		return []byte{}, true
 	}
 	return data, err == nil || !missing(err)
-}
-
-// command says whether a kubeconfig's credential program is there.
-func (l *look) command(at func(string) string, name string) bool {
-	if strings.Contains(name, "/") {
-		return l.has(at(name))
-	}
-	for _, dir := range [...]string{"/usr/local/sbin/", "/usr/local/bin/", "/usr/sbin/", "/usr/bin/", "/sbin/", "/bin/", "/opt/bin/"} {
-		if l.has(dir + name) {
-			return true
-		}
-	}
-	return false
 }
 
 // kubeUser is what a kubeconfig says of a user.

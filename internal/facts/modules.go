@@ -161,30 +161,14 @@ func LoadedDriver(v host.View) (version, flavour string) {
 // role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name them nvidia.ko.xz,
 // nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
 func role(file string) string {
-	name, ending, _ := strings.Cut(path.Base(file), ".")
-	words := strings.Split(name, "-")
-	if words[0] != "nvidia" || !slices.Contains([]string{"ko", "ko.xz", "ko.zst", "ko.gz"}, ending) {
+	is := family().FindStringSubmatch(path.Base(file))
+	if is == nil {
 		return ""
 	}
-	switch words = append(words[1:], ""); { // there is always a word to look at
-	case words[0] == "legacy" && pattern.Only(words[1], pattern.Lower+pattern.Digits):
-		words = words[2:]
-	case words[0] == "tesla" && pattern.Only(words[1], pattern.Digits):
-		words = words[2:]
-	case words[0] == "tesla", words[0] == "current":
-		words = words[1:]
-	}
-	if words[0] == "open" {
-		words = words[1:]
-	}
-	switch {
-	case len(words) == 1:
-		return "nvidia"
-	case len(words) == 2 && slices.Contains([]string{"uvm", "modeset", "drm", "peermem", "fs"}, words[0]):
-		return "nvidia-" + words[0]
-	}
-	return ""
+	return "nvidia" + is[1]
 }
+
+var family = pattern.Of(`^nvidia(?:-legacy-[a-z0-9]+|-tesla(?:-\d+)?|-current)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs)?\.ko(?:\.xz|\.zst|\.gz)?$`)
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
 // What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.
@@ -288,20 +272,11 @@ func (l *look) kernelModules(kernel string, cache *ModuleCache) KernelModules {
 // about another. Modules are to be built with the same compiler.
 func (l *look) compiler(dir, kernel string) string {
 	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
-		if text := CompilerIn(string(l.head(name))); text != "" {
+		if text := CompilerIn(string(l.read(name))); text != "" {
 			return text
 		}
 	}
 	return ""
-}
-
-// head is as much of a kernel's configuration as names the compiler. It has 300 kB, and begins with that: init/Kconfig in the kernel's tree.
-func (l *look) head(name string) []byte {
-	head := make([]byte, 4<<10)
-	if _, _ = l.v.ReadAt(name, head, 0); CompilerIn(string(head)) == "" { // of a shorter file zeros follow
-		return l.read(name)
-	}
-	return head
 }
 
 // CompilerIn is the compiler that a kernel's configuration names; "" where it names none.

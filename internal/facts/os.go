@@ -70,66 +70,38 @@ func Assignments(s string) [][2]string {
 	return out
 }
 
-// value1 reads one value and returns it with what follows.
+// value1 reads one value and returns it with what follows. Quotes count only where the value begins, or behind other quotes. Outside of them a
+// backslash takes the next byte literally and swallows a line's end, and blanks at the end do not count.
 func value1(s string) (value, rest string) {
 	var b strings.Builder
-	s = strings.TrimLeft(s, " \t")
-	for s != "" && (s[0] == '\'' || s[0] == '"') {
-		if s[0] == '\'' {
-			in, after, ok := strings.Cut(s[1:], "'")
-			b.WriteString(in)
-			if !ok {
-				return b.String(), ""
-			}
-			s = after
-		} else {
-			s = doubleQuoted(&b, s[1:])
-		}
-		s = strings.TrimLeft(s, " \t")
-	}
-	// Outside quotes a backslash takes the next byte literally and swallows a line's end; blanks at the end do not count.
-	kept := b.Len()
+	kept, quote, begins := 0, byte(0), true
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
-		case c == '\n':
+		case quote == 0 && c == '\n':
 			return b.String()[:kept], s[i:]
-		case c == '\\' && i+1 < len(s):
-			i++
-			if s[i] != '\n' {
+		case quote != '\'' && c == '\\' && i+1 < len(s):
+			if i++; s[i] != '\n' {
+				if quote != 0 && strings.IndexByte("\"\\`$", s[i]) < 0 {
+					b.WriteByte('\\')
+				}
 				b.WriteByte(s[i])
 				kept = b.Len()
 			}
+			begins = false
+		case quote != 0 && c == quote:
+			quote, begins = 0, true
+		case quote == 0 && begins && (c == '\'' || c == '"'):
+			quote = c
+		case quote == 0 && begins && (c == ' ' || c == '\t'):
 		default:
 			b.WriteByte(c)
-			if c != ' ' && c != '\t' && c != '\r' {
+			begins = false
+			if quote != 0 || c != ' ' && c != '\t' && c != '\r' {
 				kept = b.Len()
 			}
 		}
 	}
 	return b.String()[:kept], ""
-}
-
-// doubleQuoted writes what precedes the closing quote and returns what follows.
-func doubleQuoted(b *strings.Builder, s string) string {
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"':
-			return s[i+1:]
-		case c == '\\' && i+1 < len(s):
-			i++
-			switch s[i] {
-			case '"', '\\', '`', '$':
-				b.WriteByte(s[i])
-			case '\n':
-			default:
-				b.WriteByte('\\')
-				b.WriteByte(s[i])
-			}
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return ""
 }
 
 // dpkgVersion returns the version of the first of the packages that dpkg has installed and that owns the file; "" if
@@ -149,22 +121,8 @@ func (l *look) dpkgVersion(file string, packages ...string) string {
 	return ""
 }
 
-const (
-	dpkgStatus = "/var/lib/dpkg/status"
-	dpkgHead   = 64 << 10
-)
-
-// dpkgEntry finds a package's paragraph in dpkg's status file. That has 1 MB and more on most machines, and is in the order of names as
-// found on Debian 12 and 13, so the beginning has the engines.
-func (l *look) dpkgEntry(name string) entry {
-	head := make([]byte, dpkgHead)
-	if _, err := l.v.ReadAt(dpkgStatus, head, 0); err == nil { // of a shorter file zeros follow
-		if paragraph := dpkgParagraph(head, name); bytes.HasSuffix(paragraph, []byte("\n\n")) {
-			return dpkgEntry(paragraph, name)
-		}
-	}
-	return dpkgEntry(l.read(dpkgStatus), name)
-}
+// dpkgEntry finds a package's paragraph in dpkg's status file.
+func (l *look) dpkgEntry(name string) entry { return dpkgEntry(l.read("/var/lib/dpkg/status"), name) }
 
 // entry is one package's paragraph in dpkg's status file, its first lines only.
 type entry map[string]string
@@ -176,30 +134,16 @@ func (e entry) installed() bool {
 	return status != "" && status != "not-installed" && status != "config-files"
 }
 
-// dpkgParagraph finds a package's paragraph, with the empty line after it if the text has that.
-func dpkgParagraph(status []byte, name string) []byte {
+// dpkgEntry parses a package's paragraph; nil if there is none.
+func dpkgEntry(status []byte, name string) entry {
 	first := []byte("Package: " + name + "\n")
 	at := 0
 	if !bytes.HasPrefix(status, first) {
-		at = bytes.Index(status, append([]byte("\n"), first...))
-		if at < 0 {
+		if at = bytes.Index(status, append([]byte("\n"), first...)) + 1; at == 0 {
 			return nil
 		}
-		at++
 	}
-	paragraph := status[at:]
-	if end := bytes.Index(paragraph, []byte("\n\n")); end >= 0 {
-		paragraph = paragraph[:end+2]
-	}
-	return paragraph
-}
-
-// dpkgEntry parses a package's paragraph; nil if there is none.
-func dpkgEntry(status []byte, name string) entry {
-	paragraph := dpkgParagraph(status, name)
-	if paragraph == nil {
-		return nil
-	}
+	paragraph, _, _ := bytes.Cut(status[at:], []byte("\n\n"))
 	e := entry{}
 	for line := range strings.SplitSeq(string(paragraph), "\n") {
 		if key, value, ok := strings.Cut(line, ": "); ok && !strings.HasPrefix(line, " ") {
@@ -212,36 +156,11 @@ func dpkgEntry(status []byte, name string) entry {
 // upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg and ~ds marks and
 // suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything else comes back as "".
 func upstream(version string) string {
-	if epoch, rest, _ := strings.Cut(version, ":"); pattern.Only(epoch, pattern.Digits) {
-		version = rest
+	is := released().FindStringSubmatch(version)
+	if is == nil || is[2] == "" {
+		return strings.Join(is[min(1, len(is)):min(2, len(is))], "")
 	}
-	version = strings.TrimPrefix(version, "v")
-	is := number(version)
-	for n := is; n != ""; {
-		if n = number(strings.TrimPrefix(version[len(is):], ".")); n != "" {
-			is += "." + n
-		}
-	}
-	if !strings.Contains(is, ".") {
-		return ""
-	}
-	rest := without(version[len(is):], "-~.+")
-	for _, stage := range []string{"alpha", "beta", "rc"} {
-		after, found := strings.CutPrefix(rest, stage)
-		if n := number(without(after, "-.~")); found && n != "" {
-			return is + "-" + stage + "." + n
-		}
-	}
-	return is
+	return is[1] + "-" + is[2] + "." + is[3]
 }
 
-// number is the digits that a text begins with.
-func number(text string) string { return text[:len(text)-len(strings.TrimLeft(text, pattern.Digits))] }
-
-// without is a text without its first byte, where that is one of a set.
-func without(text, set string) string {
-	if text != "" && strings.IndexByte(set, text[0]) >= 0 {
-		return text[1:]
-	}
-	return text
-}
+var released = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)

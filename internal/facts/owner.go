@@ -28,11 +28,6 @@ func (l *look) owner(os OS) (owner, why string) {
 	case "eks":
 		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write the file from a template.
 		return "nodeadm", why
-	case "eks-al2":
-		// The same project's images of old copy this file over the engine's.
-		if over := "/etc/eks/containerd/containerd-config.toml"; l.has(over) {
-			return "eks-bootstrap", why + " and " + over
-		}
 	case "aks":
 		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_config.sh: ensureContainerd.
 		return "aks", why

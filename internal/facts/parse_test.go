@@ -3,16 +3,8 @@
 package facts
 
 import (
-	"bytes"
-	"fmt"
-	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/gpuadm/gpuadm/internal/host/local"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -217,30 +209,6 @@ func TestDocument(t *testing.T) {
 		"cgroupDriver": "systemd", "endpoint": "unix:///run/x.sock", "empty": "", "note": "", "missing": "", "x": "",
 	} {
 		check.Equal(t, document([]byte(yaml)).text(key), want, "%s: got", key)
-	}
-}
-
-// TestDpkgHead: a paragraph says the same whether the beginning of the file has it, all of it or a part, or only the rest has.
-func TestDpkgHead(t *testing.T) {
-	var status bytes.Buffer
-	var names []string
-	for status.Len() < dpkgHead+2000 {
-		name := fmt.Sprintf("p%d", len(names))
-		names = append(names, name)
-		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nDescription: of %d bytes\n%s\nVersion: %d\n\n", name, status.Len(), strings.Repeat(" x\n .\n", len(names)%7), len(names))
-	}
-	for _, size := range []int{status.Len(), dpkgHead + 1, dpkgHead, dpkgHead - 1} {
-		text := status.Bytes()[:size]
-		root := t.TempDir()
-		must.OK(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755))
-		must.OK(t, os.WriteFile(filepath.Join(root, dpkgStatus), text, 0o644))
-		machine, err := local.Open(root)
-		must.OK(t, err)
-		for _, name := range append(names, "missing") {
-			l := new(Cache).look(machine)
-			is, want := l.dpkgEntry(name), dpkgEntry(text, name)
-			check.That(t, maps.Equal(is, want) && l.err == nil, "%s in %d bytes: %v, want %v (%v)", name, size, is, want, l.err)
-		}
 	}
 }
 

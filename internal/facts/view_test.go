@@ -48,7 +48,7 @@ func (v files) ReadFile(name string) ([]byte, error) {
 func (v files) Stat(name string) (host.Info, error) {
 	if c, ok := v[name]; ok {
 		s, _ := c.(string)
-		return host.Info{Mode: 0o644, Size: int64(len(s))}, nil
+		return host.Info{Mode: 0o755, Size: int64(len(s))}, nil
 	}
 	if _, err := v.ReadDir(name); err == nil {
 		return host.Info{Mode: 0o755 | fs.ModeDir}, nil

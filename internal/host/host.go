@@ -156,6 +156,7 @@ type Info struct {
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Mtime  time.Time         // last change of content, as far as no program set another
 	Xattrs map[string]string // extended attributes, nil if none; Stat leaves them out
+	Device Device            // the numbers of a character device; Stat and Lstat alone
 	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
 }
 

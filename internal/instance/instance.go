@@ -22,7 +22,7 @@ import (
 type Cloud struct {
 	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
 	Why  string `json:"why,omitempty"`  // the sign seen
-	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh), gke, aks,
+	// Managed names the scripts that make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh: refused), gke, aks,
 	// aks-flex; "" for none.
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen

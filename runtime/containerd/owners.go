@@ -28,18 +28,17 @@ type owner struct {
 // depends on the owner.
 func owners() map[string]owner {
 	return map[string]owner{
-		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
-		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in
-		"rke2":          {itsNvidia, rancher},   //
-		"k0s":           {itsNvidia, onK0s},     // its folder of additions has the handler, and it starts the daemon again
-		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
-		"cos":           {itsNone, none},        //
-		"nodeadm":       {itsEntry, byNodeadm},  // nodeadm writes the file after gpuadm in a boot
-		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, gpuadm's is added once its scripts have ended
-		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
-		"bottlerocket":  {itsEntry, verifyOnly}, //
-		"talos":         {itsEntry, verifyOnly}, //
-		"other":         {itsEntry, verifyOnly}, // the spec says so
+		"":             {itsNvidia, edits},     // the file is edited, and the daemon restarted
+		"k3s":          {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in
+		"rke2":         {itsNvidia, rancher},   //
+		"k0s":          {itsNvidia, onK0s},     // its folder of additions has the handler, and it starts the daemon again
+		"gke":          {itsNone, none},        // Google's device plugin mounts the driver's files into containers
+		"cos":          {itsNone, none},        //
+		"nodeadm":      {itsEntry, byNodeadm},  // nodeadm writes the file after gpuadm in a boot
+		"aks":          {entryOfAKS, onAKS},    // its own handler is verified; where it has none, gpuadm's is added once its scripts have ended
+		"bottlerocket": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
+		"talos":        {itsEntry, verifyOnly}, //
+		"other":        {itsEntry, verifyOnly}, // the spec says so
 	}
 }
 

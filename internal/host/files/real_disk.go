@@ -78,19 +78,15 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 	err := RetryEINTR(func() error {
 		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
 	})
-	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
-		var st unix.Stat_t
-		if err := RetryEINTR(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
-			return host.Info{}, err
-		}
-		return info(&st), nil
-	}
 	if err != nil {
 		return host.Info{}, err
 	}
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
 	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
+	if i.Mode&fs.ModeCharDevice != 0 {
+		i.Device = host.Device{Major: x.Rdev_major, Minor: x.Rdev_minor}
+	}
 	switch {
 	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
 		i.Chattr = "i"
@@ -218,44 +214,28 @@ func info(st *unix.Stat_t) host.Info {
 	}
 }
 
+// kinds are the types of files, and the bits beside the permissions, as the kernel and Go write them.
+var kinds, bits = map[uint32]fs.FileMode{
+	unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+	unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
+}, map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+
 func fileMode(m uint32) fs.FileMode {
-	mode := fs.FileMode(m & 0o777)
-	switch m & unix.S_IFMT {
-	case unix.S_IFDIR:
-		mode |= fs.ModeDir
-	case unix.S_IFLNK:
-		mode |= fs.ModeSymlink
-	case unix.S_IFIFO:
-		mode |= fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		mode |= fs.ModeSocket
-	case unix.S_IFCHR:
-		mode |= fs.ModeDevice | fs.ModeCharDevice
-	case unix.S_IFBLK:
-		mode |= fs.ModeDevice
-	}
-	if m&unix.S_ISUID != 0 {
-		mode |= fs.ModeSetuid
-	}
-	if m&unix.S_ISGID != 0 {
-		mode |= fs.ModeSetgid
-	}
-	if m&unix.S_ISVTX != 0 {
-		mode |= fs.ModeSticky
+	mode := fs.FileMode(m&0o777) | kinds[m&unix.S_IFMT]
+	for theirs, ours := range bits {
+		if m&theirs != 0 {
+			mode |= ours
+		}
 	}
 	return mode
 }
 
 func UnixMode(mode fs.FileMode) uint32 {
 	m := uint32(mode.Perm())
-	if mode&fs.ModeSetuid != 0 {
-		m |= unix.S_ISUID
-	}
-	if mode&fs.ModeSetgid != 0 {
-		m |= unix.S_ISGID
-	}
-	if mode&fs.ModeSticky != 0 {
-		m |= unix.S_ISVTX
+	for theirs, ours := range bits {
+		if mode&ours != 0 {
+			m |= theirs
+		}
 	}
 	return m
 }
@@ -288,13 +268,7 @@ func (d realFolder) Device(name string) (host.Device, error) {
 	err := RetryEINTR(func() error {
 		return unix.Statx(int(d), name, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &x)
 	})
-	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
-		var st unix.Stat_t
-		if err := RetryEINTR(func() error { return unix.Fstatat(int(d), name, &st, 0) }); err != nil {
-			return host.Device{}, err
-		}
-		x.Mode, x.Rdev_major, x.Rdev_minor = uint16(st.Mode), unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev))
-	} else if err != nil {
+	if err != nil {
 		return host.Device{}, err
 	}
 	if uint32(x.Mode)&unix.S_IFMT != unix.S_IFCHR {

@@ -59,7 +59,7 @@ func Image(root string, sign *ModuleKey) (h host.Host, done func(), err error) {
 		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
 	}
 	files := files.New(disk)
-	f := &folder{Files: files, Client: web.NewClient(files), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
+	f := &folder{Files: files, Client: web.NewClient(files), root: abs, dir: named}
 	i := &image{folder: f, rooms: r, runner: commands.New(), sign: sign}
 	i.runner.Root = "/" // of the thread
 	i.runner.Start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }

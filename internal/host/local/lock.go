@@ -4,8 +4,6 @@ package local
 
 import (
 	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,23 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is the run lock of the running machine. It lies in a tmpfs and is never removed: a lock file that
+// lockFile is the run lock of the running machine. It lies in a tmpfs and is never removed, as those of root folders: a lock file that
 // comes and goes can be locked by two.
 const lockFile = "/run/gpuadm.lock"
 
 // runLock is the machine's one run lock, flock(2) on an open file. The lock belongs to the open file, not to
 // the process: children that inherit the descriptor hold it on when gpuadm is killed.
 type runLock struct {
-	mu    sync.Mutex
-	held  *os.File
-	comes bool // the file comes and goes with the lock
+	mu   sync.Mutex
+	held *os.File
 }
 
 // nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
 // out, and an image must be left without a file: gpuadm's is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
-// /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are
-// root's, or sticky (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.
+// /run, or in /tmp for a user who may not write there. A run of another user, or in a container with a /run of its own, is not seen by it.
 func nameOfLock(root files.RealDisk) (string, error) {
 	var st unix.Stat_t
 	if err := files.RetryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {
@@ -55,64 +51,22 @@ func (l *runLock) take(path string) (unlock func(), err error) {
 	if l.held != nil {
 		return nil, &host.Busy{PID: os.Getpid(), Command: command(os.Getpid())}
 	}
-	fd, err := l.open(path)
-	for ; err == errGone; fd, err = l.open(path) {
-	}
-	if busy := (*host.Busy)(nil); errors.As(err, &busy) {
-		return nil, err
-	}
+	fd, err := files.OpenAt(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, host.Failed("lock", path, err)
 	}
+	err = files.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	if err == unix.EWOULDBLOCK {
+		err = holder(fd)
+	} else if err != nil {
+		err = host.Failed("lock", path, err)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
 	l.held = os.NewFile(uintptr(fd), path)
 	return sync.OnceFunc(l.release), nil
-}
-
-// errGone says that the run which had the lock has removed its file, after we opened it and before we locked it.
-var errGone = errors.New("internal error: the lock's file is gone")
-
-// open opens the lock's file and locks it.
-func (l *runLock) open(path string) (fd int, err error) {
-	fd, err = files.OpenAt(unix.AT_FDCWD, path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
-	if err != nil && l.comes { // the kernel refuses most that others have put there: fs.protected_regular
-		return -1, cmp.Or(onlyOurs(func(st *unix.Stat_t) error { return unix.Lstat(path, st) }), err)
-	} else if err != nil {
-		return -1, err
-	}
-	if err := l.lock(fd); err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
-func (l *runLock) lock(fd int) error {
-	if l.comes {
-		if err := onlyOurs(func(st *unix.Stat_t) error { return unix.Fstat(fd, st) }); err != nil {
-			return err
-		}
-	}
-	err := files.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	if err == unix.EWOULDBLOCK {
-		return holder(fd)
-	}
-	if err != nil || !l.comes {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Nlink > 0 {
-		return err
-	}
-	return errGone
-}
-
-// onlyOurs wants a lock's file that no other user can lock or replace: in /tmp others may have put another.
-func onlyOurs(stat func(*unix.Stat_t) error) error {
-	var st unix.Stat_t
-	if stat(&st) != nil || st.Mode&^0o700 == unix.S_IFREG && int(st.Uid) == unix.Geteuid() && st.Nlink <= 1 {
-		return nil
-	}
-	return fmt.Errorf("user %d owns it, and it is not as gpuadm makes it: remove it", st.Uid)
 }
 
 // release frees the lock for all processes that inherited it: after a run that ended normally, what a package left running
@@ -120,9 +74,6 @@ func onlyOurs(stat func(*unix.Stat_t) error) error {
 func (l *runLock) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.comes { // while it is locked: afterwards another run's file may have its name
-		unix.Unlink(l.held.Name())
-	}
 	unix.Flock(int(l.held.Fd()), unix.LOCK_UN)
 	l.held.Close()
 	l.held = nil

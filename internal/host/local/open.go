@@ -35,7 +35,7 @@ func Open(root string) (host.Host, error) {
 		return newLive(disk), nil
 	}
 	files := files.New(disk)
-	return &folder{Files: files, Client: web.NewClient(files), root: abs, dir: disk, lock: runLock{comes: true}}, nil
+	return &folder{Files: files, Client: web.NewClient(files), root: abs, dir: disk}, nil
 }
 
 // folder is a machine that does not run: the files of an image or of a mounted disk.

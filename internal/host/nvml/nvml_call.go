@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -163,45 +164,22 @@ func refusal(call, address string, ret nvml.Return) error {
 	return &host.GPUError{Call: call, GPU: address, Code: nvmlCode(ret)}
 }
 
+// codes are NVML's names of its answers in the order of their numbers: nvmlReturn_t in nvml.h.
+const codes = `SUCCESS UNINITIALIZED INVALID_ARGUMENT NOT_SUPPORTED NO_PERMISSION ALREADY_INITIALIZED NOT_FOUND INSUFFICIENT_SIZE
+	INSUFFICIENT_POWER DRIVER_NOT_LOADED TIMEOUT IRQ_ISSUE LIBRARY_NOT_FOUND FUNCTION_NOT_FOUND CORRUPTED_INFOROM GPU_IS_LOST
+	RESET_REQUIRED OPERATING_SYSTEM LIB_RM_VERSION_MISMATCH IN_USE MEMORY NO_DATA VGPU_ECC_NOT_SUPPORTED INSUFFICIENT_RESOURCES
+	FREQ_NOT_SUPPORTED ARGUMENT_VERSION_MISMATCH DEPRECATED NOT_READY GPU_NOT_FOUND INVALID_STATE RESET_TYPE_NOT_SUPPORTED`
+
 // nvmlCode is NVML's name of an answer, without ERROR_. NVML's own nvmlErrorString is a sentence, and needs the library.
 func nvmlCode(ret nvml.Return) string {
-	names := map[nvml.Return]string{
-		nvml.SUCCESS:                         "SUCCESS",
-		nvml.ERROR_UNINITIALIZED:             "UNINITIALIZED",
-		nvml.ERROR_INVALID_ARGUMENT:          "INVALID_ARGUMENT",
-		nvml.ERROR_NOT_SUPPORTED:             "NOT_SUPPORTED",
-		nvml.ERROR_NO_PERMISSION:             "NO_PERMISSION",
-		nvml.ERROR_ALREADY_INITIALIZED:       "ALREADY_INITIALIZED",
-		nvml.ERROR_NOT_FOUND:                 "NOT_FOUND",
-		nvml.ERROR_INSUFFICIENT_SIZE:         "INSUFFICIENT_SIZE",
-		nvml.ERROR_INSUFFICIENT_POWER:        "INSUFFICIENT_POWER",
-		nvml.ERROR_DRIVER_NOT_LOADED:         "DRIVER_NOT_LOADED",
-		nvml.ERROR_TIMEOUT:                   "TIMEOUT",
-		nvml.ERROR_IRQ_ISSUE:                 "IRQ_ISSUE",
-		nvml.ERROR_LIBRARY_NOT_FOUND:         "LIBRARY_NOT_FOUND",
-		nvml.ERROR_FUNCTION_NOT_FOUND:        "FUNCTION_NOT_FOUND",
-		nvml.ERROR_CORRUPTED_INFOROM:         "CORRUPTED_INFOROM",
-		nvml.ERROR_GPU_IS_LOST:               "GPU_IS_LOST",
-		nvml.ERROR_RESET_REQUIRED:            "RESET_REQUIRED",
-		nvml.ERROR_OPERATING_SYSTEM:          "OPERATING_SYSTEM",
-		nvml.ERROR_LIB_RM_VERSION_MISMATCH:   "LIB_RM_VERSION_MISMATCH",
-		nvml.ERROR_IN_USE:                    "IN_USE",
-		nvml.ERROR_MEMORY:                    "MEMORY",
-		nvml.ERROR_NO_DATA:                   "NO_DATA",
-		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED:    "VGPU_ECC_NOT_SUPPORTED",
-		nvml.ERROR_INSUFFICIENT_RESOURCES:    "INSUFFICIENT_RESOURCES",
-		nvml.ERROR_FREQ_NOT_SUPPORTED:        "FREQ_NOT_SUPPORTED",
-		nvml.ERROR_ARGUMENT_VERSION_MISMATCH: "ARGUMENT_VERSION_MISMATCH",
-		nvml.ERROR_DEPRECATED:                "DEPRECATED",
-		nvml.ERROR_NOT_READY:                 "NOT_READY",
-		nvml.ERROR_GPU_NOT_FOUND:             "GPU_NOT_FOUND",
-		nvml.ERROR_INVALID_STATE:             "INVALID_STATE",
-		nvml.ERROR_UNKNOWN:                   "UNKNOWN",
+	names := strings.Fields(codes)
+	switch {
+	case ret == nvml.ERROR_UNKNOWN:
+		return "UNKNOWN"
+	case ret < 0 || int(ret) >= len(names):
+		return fmt.Sprintf("NVML error %d", int(ret))
 	}
-	if name, ok := names[ret]; ok {
-		return name
-	}
-	return fmt.Sprintf("NVML error %d", int(ret))
+	return names[ret]
 }
 
 func toggle(on bool) int {

@@ -182,7 +182,7 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 	case i.Mode&fs.ModeSocket != 0:
 		markers = append(markers, "type=socket")
 	case i.Mode&fs.ModeCharDevice != 0:
-		markers = append(markers, "type=char")
+		markers = append(markers, fmt.Sprintf("device=%d:%d", i.Device.Major, i.Device.Minor))
 	case i.Mode&fs.ModeDevice != 0:
 		markers = append(markers, "type=block")
 	default:

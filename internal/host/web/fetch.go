@@ -29,7 +29,6 @@ var (
 	errSize   = errors.New("it is larger than expected")
 	errDigest = errors.New("its SHA-256 is another one than expected")
 	errLong   = fmt.Errorf("it takes too long for its size: %v and a second for each %d KiB are enough", fetchGrace, fetchRate>>10)
-	errSlow   = fmt.Errorf("it comes at less than %d KiB a second", fetchFloor>>10)
 )
 
 const (
@@ -37,12 +36,9 @@ const (
 	fetchPause   = time.Second      // before the second try; doubled before each further one
 	fetchSilence = 30 * time.Second // without a byte: the other side has gone
 
-	// A server that sends a byte now and then would hold an apply, and a boot, for ever. A mirror that is slow for a minute is
-	// asked again; a server that is slow all the time is given up.
-	fetchFloor  = 4 << 10 // bytes a second that must come, over fetchWindow
-	fetchWindow = time.Minute
-	fetchGrace  = 5 * time.Minute // for a download of no bytes
-	fetchRate   = 64 << 10        // bytes a second over a whole download: 0.4 GiB, an installer of 2026, in two hours
+	// A server that sends a byte now and then would hold an apply, and a boot, for ever.
+	fetchGrace = 5 * time.Minute // for a download of no bytes
+	fetchRate  = 64 << 10        // bytes a second over a whole download: 0.4 GiB, an installer of 2026, in two hours
 )
 
 // A Client fetches from the network, with the settings in the machine's files.
@@ -206,13 +202,11 @@ func (c Client) client(via host.Via) (*http.Client, error) {
 	}}, nil
 }
 
-// paced reads on while bytes come fast enough. Only the time that a read takes counts: our own disk may be slow.
+// paced reads on while there is time left. Only the time that a read takes counts: our own disk may be slow.
 type paced struct {
-	in     io.Reader
-	watch  *time.Timer   // ends a read without a byte
-	left   time.Duration // of the whole download
-	waited time.Duration // in this window
-	came   int64         // bytes, in this window
+	in    io.Reader
+	watch *time.Timer   // ends a read without a byte
+	left  time.Duration // of the whole download
 }
 
 func (p *paced) Read(b []byte) (int, error) {
@@ -220,20 +214,10 @@ func (p *paced) Read(b []byte) (int, error) {
 	p.watch.Reset(fetchSilence)
 	n, err := p.in.Read(b)
 	p.watch.Stop()
-	took := time.Since(began)
-	p.left, p.waited, p.came = p.left-took, p.waited+took, p.came+int64(n)
-	switch {
-	case err != nil:
-		return n, err
-	case p.left < 0:
+	if p.left -= time.Since(began); err == nil && p.left < 0 {
 		return 0, errLong
-	case p.waited < fetchWindow:
-	case float64(p.came) < fetchFloor*p.waited.Seconds():
-		return 0, errSlow
-	default:
-		p.waited, p.came = 0, 0
 	}
-	return n, nil
+	return n, err
 }
 
 // checked reads on while size and digest are as expected. The last read fails if they are not, so that what was read
