@@ -43,7 +43,7 @@ type cost [4]int
 // Fit places the layout on a GPU in the state found, with the least disturbance: it spares instances in use if possible,
 // and then destroys as few instances as possible, by exhaustive search. Among equal solutions it takes the one
 // that leaves the most room, then the first by places, so that the same input gives the same places.
-// Errors are a *trouble.Error that says why the layout is impossible, with a picture where that helps.
+// Errors are a *trouble.Error that says why the layout is impossible.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
 		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")

@@ -56,9 +56,6 @@ func makePlans(ctx context.Context, h host.Host, d *host.Driver, plans []Plan, a
 	if !disturbs(plans) {
 		return explain(run.Run(ctx, plans...), nil)
 	}
-	if err := watched(ctx, h, plans); err != nil {
-		return err
-	}
 	if err := refuseUsers(ctx, h, d, plans, all); err != nil {
 		return err
 	}

@@ -82,7 +82,6 @@ func FuzzState(f *testing.F) {
 			t.Fatalf("%q is written %q", text, s)
 		}
 		for _, m := range models {
-			m.Picture(s)
 			want := Layout{Enabled: true, Wants: []Want{{Profile: "1g", Start: Anywhere}}}
 			if fit, err := m.Fit(s, want); err == nil {
 				if again, err := m.Fit(fit.Target, want); err != nil || again.Target.String() != fit.Target.String() {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/devices"
@@ -41,9 +40,6 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	plans := []Plan{p}
 	if !disturbs(plans) {
 		return nil, nil, nil
-	}
-	if err := watched(ctx, v, plans); err != nil {
-		return nil, nil, err
 	}
 	users, err := cache.users(ctx, v, d, plans)
 	if err != nil {
@@ -129,34 +125,6 @@ func pausedFor(plans []Plan) []string {
 		return append(modeServices(), instanceServices()...)
 	}
 	return instanceServices()
-}
-
-// watched refuses to pause a service that EKS's node monitoring agent watches: the agent reports a DCGM that it cannot reach, and EKS may
-// replace the node. Sources: docs/node-health-issues.adoc in https://github.com/aws/eks-node-monitoring-agent,
-// https://docs.aws.amazon.com/eks/latest/userguide/node-health.html.
-func watched(ctx context.Context, v host.View, plans []Plan) error {
-	const agent = "eks-node-monitoring-agent"
-	pods, _ := v.ReadDir("/var/log/pods") // without kubelet the folder is missing
-	if !slices.ContainsFunc(pods, func(name string) bool { return strings.Contains(name, "_"+agent) }) {
-		return nil
-	}
-	for _, name := range pausedFor(plans) {
-		if !strings.Contains(name, "dcgm") {
-			continue
-		}
-		u, err := v.Unit(ctx, name)
-		if err != nil {
-			return err
-		}
-		if u.Active == "active" {
-			return &trouble.Error{
-				What:    fmt.Sprintf("cannot pause %s for this change: %s runs here and watches it", name, agent),
-				Because: []string{"the agent reports DCGM as lost, and EKS may replace the node for that"},
-				Try:     []string{"switch automatic node repair off for this node, stop " + name + ", and run the same command again"},
-			}
-		}
-	}
-	return nil
 }
 
 // users lists the processes that block the plans.

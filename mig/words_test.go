@@ -96,41 +96,20 @@ func TestRefusals(t *testing.T) {
 	golden(t, "refusals.txt", out.String())
 }
 
-// TestPictures holds what a person sees, and that no line is longer than a terminal.
-func TestPictures(t *testing.T) {
+// TestOffers holds what a person sees, and that no line is longer than a terminal.
+func TestOffers(t *testing.T) {
 	var out strings.Builder
 	for _, m := range Models() {
 		if m.Name == "H200-141GB" || m.Memory != 8 {
 			out.WriteString(m.Offer() + "\n")
 		}
 	}
-	for _, c := range [][2]string{
-		{"H100-80", "on 3g.40gb@0 1g.10gb@4 1g.10gb+me@5 1g.20gb@6"},
-		{"H100-80", "on"},
-		{"H100-80", "off"},
-		{"A100-40", "off, on after a reset"},
-		{"A100-40", "on 7g.40gb@0, off after a reset"},
-		{"A100-40", "on 3g.20gb@0() 3g.20gb@4(2c,1c)"},
-		{"A100-40", "on 2g.10gb@0(1c,1c) 2g.10gb@6 1g.5gb@7"},
-		{"A100-40", "on ?65@0(1c) 1g.5gb@5"},
-		{"A30", "on 1g.6gb@0 1g.6gb+me@1 2g.12gb+me@2"},
-		{"GB300", "on 1g.35gb+me@0 1g.70gb@2 3g.139gb@4"},
-		{"RTX PRO 4500", "on 1g.16gb@0 1g.16gb-me@1"},
-		{"RTX PRO 6000", "on 1g.24gb+me.all@0 1g.24gb+gfx@3 2g.48gb-me@6(1c,1c)"},
-	} {
-		m := model(t, c[0])
-		s := state(t, c[1])
-		if len(s.Parts) > 2 {
-			s.Parts[0].Busy = true
-		}
-		fmt.Fprintf(&out, "%s: %s\n%s\n", m.Name, c[1], m.Picture(s))
-	}
 	for _, line := range strings.Split(out.String(), "\n") {
 		if utf8.RuneCountInString(line) > 80 {
 			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
 		}
 	}
-	golden(t, "pictures.txt", out.String())
+	golden(t, "offers.txt", out.String())
 }
 
 func TestFind(t *testing.T) {

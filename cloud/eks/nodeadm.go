@@ -146,25 +146,18 @@ func nodeadmMarked(ours []byte) (marked []spec.Taint) {
 
 // nodeadmText returns gpuadm's file for nodeadm; nil if nodeadm needs none.
 func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []spec.Taint, resolved method.NodeadmSpec) ([]byte, error) {
-	runtime, err := nodeadmRuntime(s, f, resolved)
-	if err != nil {
-		return nil, err
+	if name := s.Runtime.Handler; s.Has("runtime") && s.Runtime.Owner != "gpuadm" && !slices.Contains([]string{"", "auto", "nvidia"}, name) {
+		return nil, &trouble.Error{
+			What: fmt.Sprintf("cannot give containerd the handler %s: nodeadm writes its configuration at each boot, with the handler nvidia", name),
+			Try:  []string{"write handler = \"nvidia\" in [runtime]", "or add another handler in spec.containerd.config of the user data"},
+		}
 	}
 	all, theirs := nodeadmTaints(f.Files[method.NodeadmDropIn], resolved, taints)
-	if len(labels) == 0 && len(all) == theirs && runtime == "" {
+	if len(labels) == 0 && len(all) == theirs {
 		return nil, nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n", kubelet.Written, method.NodeadmAPI, method.NodeadmKind)
-	if runtime != "" {
-		b.WriteString("  containerd:\n    config: |\n")
-		for line := range strings.Lines(runtime) {
-			b.WriteString("      " + line)
-		}
-	}
-	if len(labels) > 0 || len(all) > theirs {
-		b.WriteString("  kubelet:\n")
-	}
+	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n  kubelet:\n", kubelet.Written, method.NodeadmAPI, method.NodeadmKind)
 	if len(labels) > 0 {
 		b.WriteString("    flags:\n    - " + quotedYAML("--node-labels="+strings.Join(kubelet.Pairs(labels), ",")) + "\n")
 	}
@@ -191,44 +184,6 @@ func quotedYAML(text string) string {
 		return `""` // a string can be written
 	}
 	return string(out)
-}
-
-// nodeadmRuntime returns what nodeadm must add to its own template of containerd's configuration: nothing for the handler
-// nvidia, which the template has, with CDI. nodeadm rewrites that file at each boot.
-func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved method.NodeadmSpec) (string, error) {
-	name := s.Runtime.Handler
-	if !s.Has("runtime") || s.Runtime.Owner == "gpuadm" || name == "nvidia" || name == "auto" || name == "" {
-		return "", nil
-	}
-	ours := bytes.Contains(f.Files[method.NodeadmDropIn], []byte("\n  containerd:\n"))
-	if resolved.Spec.Containerd.Config != "" && !ours {
-		return "", &trouble.Error{
-			What:    fmt.Sprintf("cannot give containerd the handler %s: the user data has a spec.containerd.config already", name),
-			Because: []string{"older versions of nodeadm drop both where there are two (internal/api/merge.go)"},
-			Try:     []string{"add the handler there, or write handler = \"nvidia\" in [runtime], which nodeadm has built in"},
-		}
-	}
-	plugin, version := "io.containerd.cri.v1.runtime", 3
-	if e, err := kubelet.EngineOf(f); err == nil && nodeadmOld(e) {
-		plugin, version = "io.containerd.grpc.v1.cri", 2
-	}
-	at := fmt.Sprintf("plugins.%q.containerd", plugin)
-	text := fmt.Sprintf("version = %d\n", version)
-	if s.Runtime.SetAsDefault {
-		text += fmt.Sprintf("[%s]\ndefault_runtime_name = %q\n", at, name)
-	}
-	return text + fmt.Sprintf("[%s.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\nbase_runtime_spec = \"/etc/containerd/base-runtime-spec.json\"\n"+
-		"[%[1]s.runtimes.%[2]s.options]\nBinaryName = \"/usr/bin/nvidia-container-runtime\"\nSystemdCgroup = true\n", at, quotedYAML(name)), nil
-}
-
-// nodeadmOld says whether nodeadm writes containerd's older format: by the file that it has written, else by the engine's version.
-func nodeadmOld(e facts.Engine) bool {
-	for _, file := range e.Files {
-		if file.Path == e.Config && file.Data != nil {
-			return !bytes.Contains(file.Data, []byte("version = 3"))
-		}
-	}
-	return strings.HasPrefix(e.Version, "1.")
 }
 
 // kubeletFlagsSay returns the flags with which another owner must start kubelet so that it registers as node.toml asks; "" for none.

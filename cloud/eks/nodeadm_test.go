@@ -47,21 +47,12 @@ func TestNodeadmOld(t *testing.T) {
 	}
 }
 
-// TestNodeadmHandler gives containerd a handler of another name through nodeadm, and not beside the user data's.
+// TestNodeadmHandler: nodeadm has the handler nvidia built in, and another one is refused.
 func TestNodeadmHandler(t *testing.T) {
-	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\nset_as_default = true\n")
-	gather := func(files map[string]string) facts.Facts {
-		f := must.Get(facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", files), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
-		return f
-	}
-	got, err := nodeadmRuntime(s, gather(nil), method.NodeadmSpec{})
-	if err != nil || !strings.Contains(got, "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name = \"gpu\"\n") ||
-		!strings.Contains(got, `.runtimes."gpu".options]`) {
-		t.Errorf("%v\n%s", err, got)
-	}
-	resolved := strings.Replace(joins.Resolved, `"config":""`, `"config":"oom_score = 1"`, 1)
-	_, err = Wants(new(node.Session), s, gather(map[string]string{method.NodeadmResolved: resolved}))
-	check.That(t, err != nil && strings.Contains(err.Error(), "spec.containerd.config already"), "%v", err)
+	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\n")
+	f := must.Get(facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", nil), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
+	_, err := Wants(new(node.Session), s, f)
+	check.That(t, err != nil && strings.Contains(err.Error(), "cannot give containerd the handler gpu"), "%v", err)
 }
 
 // FuzzNodeadmReads has nothing that others wrote break the file that we write.

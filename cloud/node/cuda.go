@@ -134,7 +134,7 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 	switch {
 	case c.NoLibrary != "":
 		return "CUDA cannot start: its library libcuda.so.1 cannot be loaded, which pods get from this machine: " + c.NoLibrary +
-			things.OrTry("install "+cudaPackage(f))
+			things.OrTry("install the package that has libcuda.so.1 of driver "+f.Driver.Version)
 	case c.Ended != "":
 		return "CUDA cannot start: the process that started it did not succeed: " + c.Ended +
 			things.OrTry("systemctl enable --now nvidia-persistenced, without which each start initialises all GPUs")
@@ -150,23 +150,4 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 		return fmt.Sprintf("CUDA does not see the MIG device %s, which the driver has", c.Shown[0])
 	}
 	return fmt.Sprintf("CUDA counts %d GPUs, the driver has %d that are not in MIG mode", c.Devices, len(c.Shown))
-}
-
-// cudaPackage names the package with libcuda.so.1. Sources: the package lists of NVIDIA's, Ubuntu's and Debian's repositories, and
-// negativo17/nvidia-driver, nvidia-driver.spec (its author makes NVIDIA's RPM packages too).
-func cudaPackage(f facts.Facts) string {
-	branch, _, _ := strings.Cut(f.Driver.Version, ".")
-	in := func(names ...string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return f.OS.ID == n || slices.Contains(f.OS.Like, n) })
-	}
-	switch {
-	case f.OS.ID == "ubuntu":
-		return fmt.Sprintf("libnvidia-compute-%s-server of Ubuntu, or libnvidia-compute-%s (from 590 on libnvidia-compute) of NVIDIA, in version %s",
-			branch, branch, f.Driver.Version)
-	case in("debian"):
-		return "the package libcuda1 in version " + f.Driver.Version
-	case in("rhel", "fedora", "amzn", "azurelinux", "mariner"):
-		return "the package nvidia-driver-cuda-libs in version " + f.Driver.Version
-	}
-	return "the package that has libcuda.so.1 of driver " + f.Driver.Version
 }

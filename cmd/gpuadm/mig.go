@@ -221,7 +221,6 @@ type fitted struct {
 	Creates  int      `json:"creates"`
 	Disturbs []string `json:"disturbs,omitempty"` // instances in use
 	Steps    []string `json:"steps,omitempty"`
-	Picture  string   `json:"picture"` // the slices, drawn
 }
 
 func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) error {
@@ -270,7 +269,6 @@ func fitOn(a mig.Assigned) (fitted, error) {
 	for _, s := range steps {
 		f.Steps = append(f.Steps, s.String())
 	}
-	f.Picture = m.Picture(fit.Target)
 	return f, nil
 }
 
@@ -288,7 +286,10 @@ func (c *common) migFitText(list []fitted) {
 		default:
 			printf(c.stdout, "GPU %d, %s: %s fits; keeps %d, destroys %d, creates %d instances\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
 		}
-		printf(c.stdout, "%s", verbatim(f.Picture))
+		printf(c.stdout, "       %s\n", f.Then)
+		if f.Places == "fractions" {
+			printf(c.stdout, "       which memory slices these are, the driver says\n")
+		}
 		if !offline {
 			for _, s := range f.Steps {
 				printf(c.stdout, "       %s\n", s)

@@ -393,18 +393,3 @@ func (n creates) CreateInstance(ctx context.Context, gpu string, profile int, at
 	*n.jobs = append(*n.jobs, "create")
 	return n.pauses.CreateInstance(ctx, gpu, profile, at)
 }
-
-// Where EKS's agent watches DCGM it is not paused: the plan says so.
-func TestNodeMonitoringAgent(t *testing.T) {
-	n := withProcesses(t, sevenBusy+dcgm)
-	for _, dir := range []string{"/var/log", "/var/log/pods", "/var/log/pods/kube-system_eks-node-monitoring-agent-x7k2p_01234567-89ab-cdef-0123-456789abcdef"} {
-		_ = n.Mkdir(dir, host.Attr{Mode: 0o755})
-	}
-	before := n.Units()
-	p := plan(t, n, engine(t, wantsMIG(`"7g.40gb" = 1`)))
-	cannot := p.Cannot()
-	check.That(t, len(cannot) == 1 && strings.Contains(cannot[0].Cannot, "cannot pause nvidia-dcgm.service for this change: eks-node-monitoring-agent"), "%+v", p.Changes)
-	_, err := engine(t, wantsMIG(`"7g.40gb" = 1`)).Apply(context.Background(), n)
-	check.That(t, err != nil, "it was applied")
-	compare(t, "units", before, n.Units())
-}
