@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"io/fs"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,4 +81,25 @@ func TestUses(t *testing.T) {
 	} {
 		check.That(t, (Kubelet{Endpoint: endpoint}).Uses(e) == want, "%q: want %v", endpoint, want)
 	}
+}
+
+// dangling is a machine where links lead nowhere: in an image root, and where the engine has stopped, it has no socket.
+type dangling struct{ files }
+
+func (dangling) Resolve(name string) (string, error) {
+	return "", &fs.PathError{Op: "find", Path: name, Err: fs.ErrNotExist}
+}
+func (dangling) Readlink(name string) (string, error) {
+	if name == "/run/cri.sock" {
+		return "containerd/containerd.sock", nil
+	}
+	return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrNotExist}
+}
+
+func TestEndpointIsADanglingLink(t *testing.T) {
+	f, err := Gather(t.Context(), dangling{files{
+		"/etc/systemd/system/kubelet.service": service1("/usr/bin/kubelet --container-runtime-endpoint=unix:///run/cri.sock"), "/usr/bin/kubelet": "x",
+		"/usr/bin/containerd": "x", "/etc/containerd/config.toml": "version = 2\n",
+	}}, Needs{})
+	check.That(t, err == nil && len(f.Engines) == 1 && f.Kubelet.Uses(f.Engines[0]), "%v: %v, endpoint %s", err, f.Engines, f.Kubelet.Endpoint)
 }

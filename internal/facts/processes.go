@@ -66,8 +66,14 @@ func (l *look) atEndpoint(ctx context.Context, f *Facts) {
 	if uses() {
 		return
 	}
-	if at, err := l.v.Resolve(socketPath(k.Endpoint)); err == nil {
+	name := socketPath(k.Endpoint)
+	if at, err := l.v.Resolve(name); err == nil {
 		k.Endpoint = "unix://" + at
+	} else if to, err := l.v.Readlink(name); err == nil { // the engine is not running, as in an image, and has made no socket
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(name), to)
+		}
+		k.Endpoint = "unix://" + to
 	}
 	if uses() {
 		return

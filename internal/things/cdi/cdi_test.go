@@ -101,6 +101,10 @@ func TestUnusableCDI(t *testing.T) {
 		notes := strings.Join(cdi.ReadOtherSpecs(n, "0.8.0").Notes(n), "\n")
 		check.That(t, (x.says == "") == (notes == "") && strings.Contains(notes, x.says), "%q: %q, want %q", x.spec, notes, x.says)
 	}
+	own := withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", strings.NewReplacer("0.5.0", "1.0.0", "example.com/net", "nvidia.com/gpu").Replace(vendor))
+	notes := cdi.ReadOtherSpecs(own, "0.8.0").Notes(own)
+	check.List(t, notes, []string{"/var/run/cdi/nvidia.yaml: it says cdiVersion 1.0.0, and the container engine here reads none after 0.8.0"}, "the toolkit's own:")
+	check.List(t, cdi.ReadOtherSpecs(own, "1.0.0").Notes(own), nil, "the toolkit's own, for a newer engine:")
 }
 
 func withSpec(t *testing.T, archive, file, text string) *simhost.Node {

@@ -190,7 +190,8 @@ type OtherSpecs struct {
 	wrong map[string]string   // by path, why an engine does not use one
 }
 
-// ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one. A missing folder has none.
+// ReadOtherSpecs reads all other specs, as an engine does that knows versions up to this one; and the toolkit's own for its version. A
+// missing folder has none.
 func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 	all := OtherSpecs{Output(v), map[string]lib.Spec{}, map[string]string{}}
 	at, err := v.Resolve(all.ours)
@@ -204,14 +205,19 @@ func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 			if ext := path.Ext(name); ext != ".yaml" && ext != ".json" {
 				continue
 			}
-			if is, err := v.Resolve(file); err == nil && is == at {
+			text, err := v.ReadFile(file)
+			if err != nil {
 				continue
 			}
-			if text, err := v.ReadFile(file); err == nil {
-				s, why := read(text, engine)
-				if all.wrong[file] = why; s.Spec != nil {
-					all.list[file] = s
+			s, why := read(text, engine)
+			if is, err := v.Resolve(file); err == nil && is == at {
+				if _, broken := read(text, ""); broken == "" && why != "" { // what is broken, the toolkit's service writes again
+					all.wrong[file] = why
 				}
+				continue
+			}
+			if all.wrong[file] = why; s.Spec != nil {
+				all.list[file] = s
 			}
 		}
 	}
