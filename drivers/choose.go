@@ -165,6 +165,8 @@ func takeOver(owner string) string {
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
 	case strings.HasPrefix(owner, facts.EKSImage):
 		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make the image from an instance without GPUs"
+	case strings.HasPrefix(owner, facts.CIQDriver):
+		return "or have CIQ's packages bring another branch: dnf install nvidia-dc-driver580 kmod-nvidia-dc-open580 --allowerasing. To take it over, remove them and reboot"
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}

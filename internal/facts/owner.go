@@ -65,7 +65,8 @@ const (
 	AKSDriver   = "AKS" // whose images can carry a driver
 	OSTree      = "the ostree image that this system is"
 	EKSImage    = "the EKS image"
-	OtherOwner  = "another owner" // nothing more is known of it
+	CIQDriver   = "CIQ's packages" // which Google's Rocky Linux images have
+	OtherOwner  = "another owner"  // nothing more is known of it
 )
 
 // eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,
@@ -133,7 +134,10 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 
 // unpackaged finds a driver that is loaded and belongs to no package: another program brought it. dpkg's lists of files are read, and rpm is
 // asked. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
-// libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go.
+// libraries in a folder of its own. CIQ's packages have other names than NVIDIA's, and Secure Boot takes their modules: Google's images of
+// Rocky Linux have them. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go; https://docs.ciq.com/scn
+// (nvidia-dc-driver580, kmod-nvidia-dc-open580); package_installed_test.go of
+// https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation.
 func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	const lists, aks, installer = "/var/lib/dpkg/info", "/usr/bin/lib64", "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(l.v)
@@ -147,8 +151,14 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 		}
 	}
 	why := "driver " + version + " is loaded, and no package has its files"
+	rpm := noPackage
+	if len(names) == 0 {
+		rpm = l.rpmOf(ctx, m)
+	}
 	switch {
-	case len(names) == 0 && !l.unknownToRPM(ctx, m):
+	case strings.HasPrefix(rpm, "nvidia-dc-"):
+		return &Owner{Name: CIQDriver, Why: rpm + " is installed"}
+	case rpm != noPackage:
 		return nil
 	case l.cloud.Managed == "aks":
 		return &Owner{Name: AKSDriver, Why: why}
@@ -156,29 +166,31 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	return &Owner{Name: OtherOwner, Why: why}
 }
 
-// unknownToRPM says that rpm knows no package of the driver's library. It is asked once a boot, and of its own file first: a database that
-// does not answer knows no package of that either. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
-func (l *look) unknownToRPM(ctx context.Context, m Modules) bool {
-	const rpm, known, unknown = "/usr/bin/rpm", "of a package", "of no package"
+const noPackage = "of no package"
+
+// rpmOf is the package that has the driver's library: rpm is asked once a boot, and of its own file first, since a database that does not
+// answer knows no package of that either. "" if rpm cannot be asked. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
+func (l *look) rpmOf(ctx context.Context, m Modules) string {
+	const rpm = "/usr/bin/rpm"
 	if len(m.Libraries) == 0 || !l.v.Runs() || !l.has(rpm) {
-		return false
+		return ""
 	}
 	file := m.Libraries[0].Path
 	info, err := l.v.Stat(file)
 	if err != nil {
-		return false
+		return ""
 	}
 	is, _ := l.cache.modules.once(view.Machine(l.v), moduleKey{file, info.Size, info.Ctime.UTC()}, func() (ModuleFile, error) {
 		if _, err := l.v.Ask(ctx, rpm, "-qf", rpm); err != nil {
 			return ModuleFile{}, err
 		}
-		_, err := l.v.Ask(ctx, rpm, "-qf", file)
+		out, err := l.v.Ask(ctx, rpm, "-qf", file)
 		if failed := (*host.CommandError)(nil); errors.As(err, &failed) && failed.Code == 1 {
-			return ModuleFile{Path: file, Version: unknown}, nil
+			return ModuleFile{Path: file, Version: noPackage}, nil
 		}
-		return ModuleFile{Path: file, Version: known}, err
+		return ModuleFile{Path: file, Version: strings.TrimSpace(string(out))}, err
 	})
-	return is.Version == unknown
+	return is.Version
 }
 
 // eksImage recognises EKS's images by their own units; NVIDIA's packages have no units of these names.
