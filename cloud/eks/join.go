@@ -163,9 +163,6 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 		if flags != "" {
 			notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
 		}
-		if !f.Kubelet.Joined && s.Join.Region == "" {
-			notes = append(notes, "with region in [join] it is tried first whether AWS can be reached from here, and whether the clock is right")
-		}
 		return notes
 	}
 	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + method.NodeadmDropIn}

@@ -4,7 +4,6 @@ package eks
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -18,8 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -203,20 +200,11 @@ func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 const HybridInit = "nodeadm init --config-source file://nodeConfig.yaml"
 
 // hybrid checks what would keep EKS's nodeadm for hybrid nodes from joining the machine. It leaves the rest to nodeadm, which
-// turns swap off, and checks the API server, the credentials and the node's name.
+// turns swap off, and checks the network, the clock, the API server, the credentials and the node's name.
 // Source: https://github.com/aws/eks-hybrid, internal/system/swap.go and internal/validation.
 func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {
 		return nil, nil
 	}
-	if err := kubelet.Starts(map[string]any{"failSwapOn": false}, s, f); err != nil {
-		return nil, err
-	}
-	if s.Join.Region == "" {
-		return nil, nil // nodeadm's configuration names the region, and may be in any folder
-	}
-	look := func(ctx context.Context, v host.View) (string, error) {
-		return "", instance.ReachEKS(ctx, v, s.Join.Region, method.Via(s))
-	}
-	return []converge.Want{things.Check("EKS can be reached for nodeadm", look, "nodeadm signs in to AWS from here")}, nil
+	return nil, kubelet.Starts(map[string]any{"failSwapOn": false}, s, f)
 }

@@ -3,39 +3,25 @@
 package kubelet
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // table is a JSON object.
 type table = map[string]any
 
-// ownConfig is a KubeletConfiguration under construction.
-type ownConfig struct {
-	base, last table // the join's keys, and the user's
-	taints     []spec.Taint
-	endpoint   string // of the engine
-}
-
-// config composes the keys that are known without a request to the engine.
-func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, error) {
-	c := ownConfig{taints: k.Taints, endpoint: endpoint(e)}
+// config returns the whole KubeletConfiguration: gpuadm's keys, then the join's, then those of the user's file.
+func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 	base := table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
@@ -46,19 +32,33 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (ownConfig, erro
 		},
 		"authorization":            table{"mode": "Webhook"},
 		"cgroupDriver":             cgroupDriver(e),
-		"containerRuntimeEndpoint": c.endpoint,
+		"containerRuntimeEndpoint": endpoint(e),
 	}
 	// In a pod loopback is the pod's own:
 	// https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
 	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
 		base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
 	}
-	c.base = merge(base, k.Config)
-	var err error
+	var last table
 	if name := s.Join.KubeletConfig; name != "" {
-		c.last, err = readKubeletConfig(name, f.Files[name])
+		var err error
+		if last, err = readKubeletConfig(name, f.Files[name]); err != nil {
+			return nil, err
+		}
 	}
-	return c, err
+	return withTaints(merge(base, k.Config), last, k.Taints), nil
+}
+
+// withTaints puts the user's keys over the others, and adds the taints to both: a later list replaces an earlier one, and a lost taint would
+// let pods in too early.
+func withTaints(base, last table, taints []spec.Taint) table {
+	for _, over := range []table{nil, last} {
+		base = merge(base, over)
+		if list := taintList(taints, listOf(base["registerWithTaints"])); len(list) > 0 {
+			base["registerWithTaints"] = list
+		}
+	}
+	return base
 }
 
 // readKubeletConfig reads the user's file, YAML or JSON.
@@ -81,23 +81,6 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
 	}
 	return t, nil
-}
-
-// merged returns the whole config, with the cgroup driver that the engine reports, if it reports one.
-func (c ownConfig) merged(driver string) table {
-	all := maps.Clone(c.base)
-	if driver != "" {
-		all["cgroupDriver"] = driver
-	}
-	if list := taintList(c.taints, nil); len(list) > 0 {
-		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
-	}
-	all = merge(all, c.last)
-	// A later list replaces an earlier one. A lost taint would let pods in too early.
-	if list := taintList(c.taints, listOf(all["registerWithTaints"])); len(list) > 0 {
-		all["registerWithTaints"] = list
-	}
-	return all
 }
 
 // merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all else replaces.
@@ -144,39 +127,6 @@ func listOf(value any) []any {
 	return list
 }
 
-// configFile is kubelet's configuration. Only Look knows its desired bytes: it asks the engine for its cgroup driver.
-type configFile struct {
-	*things.FileThing
-	config ownConfig
-
-	mu   sync.Mutex
-	data []byte // as of the last look
-}
-
-// want wants the config file.
-func (c ownConfig) want() converge.Want {
-	file := &configFile{FileThing: things.NewFile(ConfigFile, nil), config: c}
-	w := things.Edited(file.FileThing, func([]byte) ([]byte, error) {
-		file.mu.Lock()
-		defer file.mu.Unlock()
-		return bytes.Clone(file.data), nil
-	}, "kubelet's configuration")
-	w.Thing = file
-	return w
-}
-
-// Look reads the file, and determines its desired bytes.
-func (f *configFile) Look(ctx context.Context, v host.View) (converge.State, error) {
-	text, err := yaml.Marshal(f.config.merged(askedDriver(ctx, v, f.config.endpoint)))
-	if err != nil {
-		return "", fmt.Errorf("internal error: %w", err)
-	}
-	f.mu.Lock()
-	f.data = append([]byte(Written), text...)
-	f.mu.Unlock()
-	return f.FileThing.Look(ctx, v)
-}
-
 // Reserved returns the resources of the machine that are reserved from pods, for a number of pods. CPU by the steps that GKE
 // and EKS share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest. Memory as in EKS, 11 MiB
 // for each pod and 255 MiB. nil if the machine is not known.
@@ -190,35 +140,8 @@ func Reserved(f facts.Facts, pods int) table {
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", 11*pods+255), "ephemeral-storage": "1Gi"}
 }
 
-// askedDriver returns the cgroup driver that a running engine reports, "" if it reports none: containerd does from 2.0 on.
-// Kubelets from 1.34 on make the same request. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api,
-// api.proto: SYSTEMD is 0, which is not Written, and CGROUPFS is 1.
-func askedDriver(ctx context.Context, v host.View, endpoint string) string {
-	answer, err := v.Call(ctx, strings.TrimPrefix(endpoint, "unix://"), "/runtime.v1.RuntimeService/RuntimeConfig", nil)
-	if err != nil {
-		return ""
-	}
-	driver := ""
-	err = host.ProtoFields(answer, func(n int, linux []byte) error {
-		if n != 1 {
-			return nil
-		}
-		driver = "systemd"
-		return host.ProtoAll(linux, func(field int, _ []byte, value uint64) error {
-			if field == 1 && value != 0 {
-				driver = "cgroupfs"
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return ""
-	}
-	return driver
-}
-
-// cgroupDriver returns the cgroup driver in the engine's configuration, which is known without a request. Kubelet must use the
-// same.
+// cgroupDriver returns the cgroup driver in the engine's configuration. Kubelet must use the same; kubelets from 1.34 on ask the engine
+// itself: https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers.
 func cgroupDriver(e facts.Engine) string {
 	if e.Name == "crio" {
 		for _, f := range e.Files {

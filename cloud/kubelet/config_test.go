@@ -3,14 +3,12 @@
 package kubelet
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -93,43 +91,11 @@ func FuzzReadKubeletConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c := ownConfig{base: table{}, last: last, taints: []spec.Taint{{Key: "k", Effect: "NoSchedule"}}}
-		if list := listOf(c.merged("")["registerWithTaints"]); len(list) == 0 {
-			t.Errorf("the taint was lost: %v", c.merged(""))
+		c := withTaints(nil, last, []spec.Taint{{Key: "k", Effect: "NoSchedule"}})
+		if list := listOf(c["registerWithTaints"]); len(list) == 0 {
+			t.Errorf("the taint was lost: %v", c)
 		}
 	})
-}
-
-// askedView is an engine that answers one question.
-type askedView struct {
-	host.View
-	answer []byte
-	err    error
-}
-
-func (a askedView) Call(_ context.Context, socket, method string, _ []byte) ([]byte, error) {
-	if socket != "/run/containerd/containerd.sock" || method != "/runtime.v1.RuntimeService/RuntimeConfig" {
-		return nil, host.Later{Until: "another question"}
-	}
-	return a.answer, a.err
-}
-
-// What the engine says itself is surer than its files.
-func TestCgroupDriverAsked(t *testing.T) {
-	for want, v := range map[string]askedView{
-		"systemd":  {answer: []byte{0x0a, 0x00}},
-		"cgroupfs": {answer: []byte{0x0a, 0x02, 0x08, 0x01}},
-		"":         {err: host.Later{Until: "never"}},
-	} {
-		check.Equal(t, askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"), want, "got")
-	}
-	for _, torn := range [][]byte{nil, {0x0a}, {0x0a, 0x7f}, {0x12, 0x00}} {
-		got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock")
-		check.That(t, got == "", "% x: %q", torn, got)
-	}
-	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
-	driver := c.merged("cgroupfs")["cgroupDriver"]
-	check.That(t, driver == "cgroupfs", "the configuration says %v", driver)
 }
 
 func TestStartsOnCgroup1(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-version"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -65,39 +66,43 @@ func (k Own) Wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Starts(config.merged(""), s, f); err != nil {
+	if err := Starts(config, s, f); err != nil {
 		return nil, err
 	}
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
 	wants := things.Folders(path.Dir(ConfigFile), "holds kubelet's configuration")
-	wants = append(wants, config.want())
-	unit, text, err := k.unit(f, e)
+	wants = append(wants, things.Exact(ConfigFile, append([]byte(Written), text...), 0o644, "kubelet's configuration"))
+	unit, runs, err := k.unit(f, e)
 	if err != nil {
 		return nil, err
 	}
 	wants = append(wants, things.Folders(path.Dir(unit), "holds kubelet's unit")...)
-	wants = append(wants, things.Exact(unit, []byte(text), 0o644, "runs kubelet as a node of this cluster"))
-	return append(wants, runs(f)...), nil
+	wants = append(wants, things.Exact(unit, []byte(runs), 0o644, "runs kubelet as a node of this cluster"))
+	return append(wants, running(f)...), nil
 }
 
-// runs wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
-func runs(f facts.Facts) []converge.Want {
-	running := things.Running(Unit, "kubelet is the node")
+// running wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
+func running(f facts.Facts) []converge.Want {
+	up := things.Running(Unit, "kubelet is the node")
 	if f.Booting {
-		running = things.Enabled(Unit, "kubelet is the node")
+		up = things.Enabled(Unit, "kubelet is the node")
 	}
-	to := running.To
-	running.To = func(found converge.State) (converge.State, error) {
+	to := up.To
+	up.To = func(found converge.State) (converge.State, error) {
 		if found == "" { // the same stage makes its file earlier
 			found = things.UnitState("disabled", "inactive")
 		}
 		return to(found)
 	}
 	if now := f.Kubelet.Active; now == "" || now == "inactive" {
-		return []converge.Want{running} // it reads its files when it starts
+		return []converge.Want{up} // it reads its files when it starts
 	}
 	fresh := Fresh(facts.Kubelet{Unit: Unit}, []string{ConfigFile}, "kubelet reads its configuration when it starts")
 	fresh.Thing = NewRestart(Unit, []string{ConfigFile}) // without validation: gpuadm writes the whole file
-	return []converge.Want{running, fresh}
+	return []converge.Want{up, fresh}
 }
 
 // EngineOf returns the container engine that kubelet will use: containerd, which [runtime] configures, if both are installed.

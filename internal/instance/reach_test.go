@@ -54,38 +54,6 @@ func TestDomainIsTheSDKs(t *testing.T) {
 	}
 }
 
-// TestReachEKSOfEachPartition asks where each of AWS's partitions has EKS. Source: the endpoint rules of AWS's SDK.
-func TestReachEKSOfEachPartition(t *testing.T) {
-	for region, at := range map[string]string{
-		"us-west-2":      "eks.us-west-2.amazonaws.com",
-		"cn-north-1":     "eks.cn-north-1.amazonaws.com.cn",
-		"us-gov-west-1":  "eks.us-gov-west-1.amazonaws.com",
-		"us-iso-east-1":  "eks.us-iso-east-1.c2s.ic.gov",
-		"us-isob-east-1": "eks.us-isob-east-1.sc2s.sgov.gov",
-		"eu-isoe-west-1": "eks.eu-isoe-west-1.cloud.adc-e.uk",
-		"us-isof-east-1": "eks.us-isof-east-1.csp.hci.ic.gov",
-		"eusc-de-east-1": "eks.eusc-de-east-1.amazonaws.eu",
-		"zz-new-9":       "eks.zz-new-9.amazonaws.com", // one that this SDK does not know yet
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := must.Get(simhost.New(nil))(t)
-			now := n.Now()
-			n.Serve(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				check.That(t, r.URL.Path == "/clusters", "%s: %s", region, r.URL)
-				w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
-				w.WriteHeader(http.StatusForbidden)
-			}))
-			err := instance.ReachEKS(t.Context(), n, region, host.Via{})
-			check.That(t, err == nil, "%s: %v", region, err)
-		})
-	}
-	for _, region := range []string{"evil.example/", "a b"} {
-		n := must.Get(simhost.New(nil))(t)
-		err := instance.ReachEKS(t.Context(), n, region, host.Via{})
-		check.That(t, err != nil && strings.Contains(err.Error(), "no region of AWS"), "%q: %v", region, err)
-	}
-}
-
 // TestLive asks through a real machine's door, over a real network. The address comes in by the SDK's own variable. A
 // proxy that is set for the process is not gone through.
 func TestLive(t *testing.T) {

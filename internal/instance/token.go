@@ -7,9 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -94,50 +91,4 @@ func awsDomain(region string) string {
 		}
 	}
 	return "amazonaws.com"
-}
-
-// ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
-// It sends no credentials: a refusal by AWS is a sufficient answer. Errors are *trouble.Error.
-func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {
-	if !isRegion(region) {
-		return &trouble.Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}}
-	}
-	at := "eks." + region + "." + awsDomain(region)
-	d, err := open(v, host.Web{Via: via}, apiMost)
-	if err != nil {
-		return err
-	}
-	err = tries(ctx, func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/clusters", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := d.client().Do(r)
-		if err == nil {
-			answer.Body.Close()
-		}
-		return err
-	}, func(error) bool { return false })
-	if err == nil {
-		if wrong := wrongClock(d.outcome().clockOff, "AWS's"); wrong != nil {
-			return wrong
-		}
-		return nil
-	}
-	e := &trouble.Error{
-		What:    fmt.Sprintf("cannot reach EKS in %s: %s does not answer", region, at),
-		Because: []string{"a hybrid node asks AWS for its credentials whenever it signs in to the cluster"},
-		Try:     []string{"[proxy] https = \"http://PROXY:PORT\", and the same in nodeadm's environment", "curl -v https://" + at + "/clusters    shows where it ends; 403 is right"},
-		Passing: true, Err: err,
-	}
-	if name := (*net.DNSError)(nil); errors.As(err, &name) || strings.Contains(err.Error(), "no such host") {
-		e.What = fmt.Sprintf("cannot reach EKS in %s: the name %s is not known", region, at)
-		e.Try = append([]string{"[join] region = \"…\", if there is no region " + region, "getent hosts " + at}, e.Try...)
-	}
-	if strings.Contains(err.Error(), "x509:") {
-		e.What = fmt.Sprintf("cannot reach EKS in %s: the certificate of %s is not trusted", region, at)
-		e.Because = []string{"a proxy that looks into connections shows its own, or the clock is off"}
-		e.Try = []string{"[proxy] ca_file = \"/etc/…\", and the same among the machine's own certificates: nodeadm and the AWS CLI need it too", "timedatectl    shows whether the clock is right"}
-	}
-	return e
 }

@@ -227,7 +227,7 @@ func TestSlices(t *testing.T) {
 	if got, err := c.Slices(t.Context(), "gpu-1"); got != nil || err != nil {
 		t.Errorf("no such API, and got %v, %v", got, err)
 	}
-	sim.AddSlice("v1beta1", nil)
+	sim.AddSlice("v1", nil)
 	if got, err := c.Slices(t.Context(), "gpu-1"); got == nil || len(got) != 0 || err != nil {
 		t.Errorf("no slices, and got %v, %v", got, err)
 	}

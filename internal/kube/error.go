@@ -5,7 +5,6 @@ package kube
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,7 +132,6 @@ type plugin struct {
 // credential is a plugin's answer.
 type credential struct {
 	token   string
-	cert    *tls.Certificate
 	expires time.Time // zero: valid until this process ends
 }
 
@@ -247,10 +245,8 @@ func (p *plugin) read(out []byte) (*credential, error) {
 	var answer struct {
 		APIVersion, Kind string
 		Status           struct {
-			Token                 string
-			ClientCertificateData string
-			ClientKeyData         string
-			ExpirationTimestamp   *time.Time
+			Token               string
+			ExpirationTimestamp *time.Time
 		}
 	}
 	s := &answer.Status
@@ -259,19 +255,12 @@ func (p *plugin) read(out []byte) (*credential, error) {
 		return nil, fmt.Errorf("%s answered, but not with an ExecCredential", p.argv[0])
 	case answer.APIVersion != p.version:
 		return nil, fmt.Errorf("%s answered with another version than %s", p.argv[0], p.version)
-	case s.Token == "" && s.ClientCertificateData == "":
-		return nil, fmt.Errorf("%s answered without credentials", p.argv[0])
+	case s.Token == "": // a plugin may give a certificate in its place; those of the clouds give tokens
+		return nil, fmt.Errorf("%s answered without a token", p.argv[0])
 	}
 	got := &credential{token: s.Token}
 	if s.ExpirationTimestamp != nil {
 		got.expires = *s.ExpirationTimestamp
-	}
-	if s.ClientCertificateData != "" || s.ClientKeyData != "" {
-		cert, err := keyPair([]byte(s.ClientCertificateData), []byte(s.ClientKeyData))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.argv[0], err)
-		}
-		got.cert = cert
 	}
 	return got, nil
 }

@@ -186,7 +186,7 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return is.GitVersion, err
 }
 
-// slice has the fields of a ResourceSlice that gpuadm reads. The API versions differ only in the description of devices.
+// slice has the fields of a ResourceSlice that gpuadm reads.
 type slice struct {
 	Spec struct {
 		Driver string
@@ -200,19 +200,16 @@ type slice struct {
 }
 
 // Slices counts the devices that DRA drivers offer on a node: driver name to devices of complete pools, 0 for a driver whose
-// pools are not complete yet. nil if the server has no such API. (v1 is in Kubernetes 1.34 and later, the others from 1.32.)
+// pools are not complete yet. nil if the server has no such API, which is in Kubernetes 1.34 and newer; NVIDIA's driver needs 1.34.2.
 func (c *Client) Slices(ctx context.Context, node string) (devices map[string]int, err error) {
-	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
-		var list struct{ Items []slice }
-		r := call{what: "the ResourceSlices of node " + node, right: "list resourceslices.resource.k8s.io", into: &list, path: "/apis/resource.k8s.io/" + version + "/resourceslices"}
-		if err := c.do(ctx, ofNode(r, node)); errors.Is(err, Missing) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		return count(list.Items), nil
+	var list struct{ Items []slice }
+	r := call{what: "the ResourceSlices of node " + node, right: "list resourceslices.resource.k8s.io", into: &list, path: "/apis/resource.k8s.io/v1/resourceslices"}
+	if err := c.do(ctx, ofNode(r, node)); errors.Is(err, Missing) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
 	}
-	return nil, nil
+	return count(list.Items), nil
 }
 
 // count counts the devices of complete pools: pools with all slices of the newest generation.

@@ -49,11 +49,6 @@ func (l *login) show(ctx context.Context) (token string, err *fault) {
 		if err != nil {
 			return "", err
 		}
-		if got.cert != nil {
-			if err := l.valid(got.cert.Leaf, "the client certificate that "+l.exec.argv[0]+" gave"); err != nil {
-				return "", err
-			}
-		}
 		token = got.token
 	case l.tokenFile != "":
 		text, err := small(l.view, l.tokenFile)
@@ -85,20 +80,14 @@ func (l *login) show(ctx context.Context) (token string, err *fault) {
 
 // certificate is host.Web's Cert, called at each handshake.
 func (l *login) certificate() (*tls.Certificate, error) {
-	l.mu.Lock()
-	got := l.got
-	l.mu.Unlock()
-	switch {
-	case l.certFile != "":
-		cert, bad := l.pair()
-		if bad != nil {
-			return nil, bad.cause
-		}
-		return cert, nil
-	case got != nil && got.cert != nil:
-		return got.cert, nil
+	if l.certFile == "" {
+		return &tls.Certificate{}, nil // none: crypto/tls wants an empty one
 	}
-	return &tls.Certificate{}, nil // none: crypto/tls wants an empty one
+	cert, bad := l.pair()
+	if bad != nil {
+		return nil, bad.cause
+	}
+	return cert, nil
 }
 
 // pair reads certificate and key.
@@ -168,7 +157,7 @@ func (l *login) valid(cert *x509.Certificate, what string) *fault {
 	e := &fault{why: Expired, because: []string{clock}, cause: fmt.Errorf(
 		"%s has run out on %s, %s ago", what, cert.NotAfter.UTC().Format(form), span(now.Sub(cert.NotAfter)))}
 	name, isNode := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
-	if !isNode || l.exec != nil {
+	if !isNode {
 		return e
 	}
 	// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
