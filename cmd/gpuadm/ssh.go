@@ -182,7 +182,8 @@ func (a *sshAnswers) ended(r remote.Result) {
 		m.Exit = exitCannot
 	}
 	if a.output != "json" && m.Error != "" {
-		a.tell(r.Host, "gpuadm: "+m.Error, true)
+		about := map[bool]string{false: r.Host + ": "}[a.many] // of many, each line begins with its machine
+		a.tell(r.Host, "gpuadm: "+about+m.Error, true)
 		for _, b := range m.Because {
 			a.tell(r.Host, "  because  "+b, true)
 		}

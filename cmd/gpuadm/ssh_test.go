@@ -117,7 +117,7 @@ func TestSSHCut(t *testing.T) {
 	must.OK(t, os.WriteFile(spec, []byte("format = 1\n"), 0o600))
 	for verb, want := range map[string]int{"apply": exitAgain, "plan": exitCannot} {
 		code, out, bad, _ := runSSH(t, "ssh", "cut", "--", verb, "-f", spec)
-		check.That(t, code == want && out == "half\n" && strings.Contains(bad, "the run goes on there") == (verb == "apply"), "%s: exit %d: %s%s", verb, code, out, bad)
+		check.That(t, code == want && out == "half\n" && strings.Contains(bad, "gpuadm: cut: ") && strings.Contains(bad, "the run goes on there") == (verb == "apply"), "%s: exit %d: %s%s", verb, code, out, bad)
 	}
 }
 

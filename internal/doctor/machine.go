@@ -264,7 +264,11 @@ func (m *Machine) daemons() (units []string) {
 
 // drainFirst puts the drain of the Node before commands that end what runs on a GPU.
 func (m *Machine) drainFirst(causes []Cause) {
-	k := m.Facts().Kubelet
+	k, r := m.Facts().Kubelet, registration{}
+	if k.Joined {
+		r, _ = m.Registration()
+	}
+	name := cmp.Or(r.name, k.NodeName)
 	for i, c := range causes {
 		resets := slices.ContainsFunc(c.Commands, func(command string) bool { return strings.Contains(command, "--gpu-reset") })
 		interrupts := resets || slices.ContainsFunc(c.Commands, func(command string) bool {
@@ -274,13 +278,15 @@ func (m *Machine) drainFirst(causes []Cause) {
 			for _, unit := range m.daemons() {
 				c.Commands = slices.Concat([]string{"sudo systemctl stop " + unit}, c.Commands, []string{"sudo systemctl start " + unit})
 			}
+			// A drain leaves the pods of DaemonSets, and the device plugin holds the GPUs, too. It tolerates no NoExecute: see repelling.
+			if space, pod, there := strings.Cut(r.pluginPod(), "/"); there && m.ownDriver() {
+				taint := "kubectl taint node " + name + " gpu-reset"
+				gone := "kubectl -n " + space + " wait --for=delete pod/" + pod + " --timeout=2m"
+				c.Commands = slices.Concat([]string{taint + "=:NoExecute", gone}, c.Commands, []string{taint + "-"})
+			}
 			causes[i].Commands = c.Commands
 		}
 		if k.Joined && interrupts {
-			name := k.NodeName
-			if r, ok := m.Registration(); ok {
-				name = r.name
-			}
 			causes[i].Commands = append([]string{"kubectl drain " + name + " --ignore-daemonsets --delete-emptydir-data"}, c.Commands...)
 		}
 	}

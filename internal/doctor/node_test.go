@@ -4,6 +4,8 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"slices"
@@ -143,6 +145,48 @@ func TestDrips(t *testing.T) {
 	n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
 	r := examine(t, dripping{n})
 	check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
+}
+
+// TestBeforeReset: the pods, the device plugin and the driver's daemons are off the GPU before it is reset, and come again.
+func TestBeforeReset(t *testing.T) {
+	n, w := joined(t, func(r *incident.Machine) {
+		r.GPU(0, `recovery = "reset"`)
+		r.Put("proc/950/comm", "nvidia-persiste\n")
+		r.Put("proc/950/cgroup", "0::/system.slice/nvidia-persistenced.service\n")
+		r.Put("proc/950/fd/3 link=/dev/nvidiactl", "")
+		r.Put("dev/nvidiactl device=195:255 mode=0666", "")
+		r.Put("proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n\nBlock devices:\n")
+	})
+	w.Server.AddPod(incident.Pod("nvidia-device-plugin-daemonset-abcde"))
+	r := examine(t, n)
+	must.That(t, codes(r) == "GPU-011", "%v", r.Causes)
+	check.List(t, r.Causes[0].Commands, []string{
+		"kubectl drain gpu-1.internal --ignore-daemonsets --delete-emptydir-data", "kubectl taint node gpu-1.internal gpu-reset=:NoExecute",
+		"kubectl -n kube-system wait --for=delete pod/nvidia-device-plugin-daemonset-abcde --timeout=2m", "sudo systemctl stop nvidia-persistenced.service",
+		"sudo nvidia-smi --gpu-reset -i 0000:18:00.0", "sudo systemctl start nvidia-persistenced.service", "kubectl taint node gpu-1.internal gpu-reset-",
+	}, "the fix:")
+}
+
+// untimely is a machine whose API server shows a certificate that does not hold by this machine's clock.
+type untimely struct {
+	host.View
+	cert *x509.Certificate
+}
+
+func (u untimely) AskWeb(host.Web) (http.RoundTripper, error) { return u, nil }
+
+func (u untimely) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Cert: u.cert, Reason: x509.Expired}}
+}
+
+// TestClockByCertificate: the clock is behind a server's certificate that is new (https://github.com/k0sproject/k0s/issues/3732), or ahead
+// of one that is good still.
+func TestClockByCertificate(t *testing.T) {
+	for code, from := range map[string]time.Duration{"SYS-003": 10 * time.Hour, "SYS-007": -10 * time.Hour} {
+		n, _ := joined(t, nil)
+		r := examine(t, untimely{n, &x509.Certificate{NotBefore: n.Now().Add(from), NotAfter: n.Now().Add(from + time.Hour)}})
+		check.That(t, codes(r) == code && strings.Contains(r.Causes[0].Found[0].What, "the API server's certificate does not hold"), "%s: %v %v", code, r.Causes, r.Unread)
+	}
 }
 
 // TestNestedPlugin: the plugins of a kubelet in a container are not the machine's.

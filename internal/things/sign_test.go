@@ -56,6 +56,12 @@ func TestSigner(t *testing.T) {
 	if out, err := run("gpgv", "--keyring", ring, put("clear", bytes.Replace(clear, []byte("abc"), []byte("abd"), 1))); err == nil {
 		t.Errorf("a changed text is accepted: %s", out)
 	}
+	_, secret, err = NewSigner()
+	must.OK(t, err)
+	forged := must.Get(must.Get(ReadSigner(secret))(t).Clearsign(text, time.Now()))(t)
+	if out, err := run("gpgv", "--keyring", ring, put("clear", forged)); err == nil {
+		t.Errorf("the signature of another key is accepted: %s", out)
+	}
 	detached := must.Get(s.Detached(text, time.Now()))(t)
 	file, signature := put("file", text), put("file.asc", detached)
 	if out, err := run("gpgv", "--keyring", ring, signature, file); err != nil {

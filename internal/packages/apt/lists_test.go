@@ -127,6 +127,23 @@ func TestDistrustedLists(t *testing.T) {
 	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
 	m.touchSource()
 	refused("tampered later", "is not accepted", "BADSIG ")
+
+	// The signature of a key that has expired, and of one that was revoked since, is right and counts for nothing.
+	trusts := func() {
+		m.repo.gpg("--output", m.repo.key, "--export")
+		m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(must.Get(os.ReadFile(m.repo.key))(t)))
+	}
+	const then = "--faked-system-time=20240101T000000!"
+	m.repo.gpg(then, "--quick-gen-key", "old <old@example.invalid>", "ed25519", "sign", "1d")
+	m.repo.gpg(then, "--local-user", "old", "--output", release, "--clearsign", m.repo.home+"/Release")
+	trusts()
+	refused("expired key", "is not accepted", "EXPKEYSIG ", "fingerprint")
+	put(t, release, string(good), 0o644)
+	revoke := m.repo.home + "/openpgp-revocs.d/" + m.fingerprint() + ".rev"
+	put(t, revoke, strings.Replace(string(must.Get(os.ReadFile(revoke))(t)), "\n:--", "\n--", 1), 0o600) // gpg makes it so that no import takes it
+	m.repo.gpg("--import", revoke)
+	trusts()
+	refused("revoked key", "is not accepted", "REVKEYSIG ", "fingerprint")
 }
 
 func TestUnsettledLists(t *testing.T) {

@@ -103,7 +103,7 @@ type blindFault struct {
 	broken, whole func(n gpuHost)
 }
 
-// TestLabKubeBlind breaks one node in ten ways that people report often.
+// TestLabKubeBlind breaks one node in eleven ways that people report often.
 func TestLabKubeBlind(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -180,6 +180,17 @@ func (n gpuHost) kubeletSays(text string) {
 		}
 		if is := n.Property("kubelet.service", "ActiveState"); is != "activating" { // systemd waits before it starts kubelet again
 			return is
+		}
+		return ""
+	})
+}
+
+// says waits until the Node has a condition with a status.
+func (n gpuHost) says(kind, status string) {
+	n.t.Helper()
+	n.Until("the Node says "+kind+"="+status, func() string {
+		if is := kube.Condition(n.Object(), kind); is["status"] != status {
+			return fmt.Sprint(is)
 		}
 		return ""
 	})
@@ -345,13 +356,9 @@ func blindFaults() []blindFault {
 		}},
 		{"9 no CNI", "KUB-013", func(n gpuHost) {
 			n.Must("mv", cni, "/etc/cni/whole")
-			n.Until("the node is not ready", func() string {
-				if is := kube.Condition(n.Object(), "Ready"); is["status"] == "True" {
-					return fmt.Sprint(is)
-				}
-				return ""
-			})
+			n.says("Ready", "False")
 		}, func(n gpuHost) {
+			n.gpuadm(3, []string{"doctor", "-v"}, "has the condition Ready=False")
 			n.Must("mv", "/etc/cni/whole", cni)
 			n.Must("systemctl", "restart", "containerd.service") // containerd 1.6 does not see the file come again: containerd#8419
 			n.whole()
@@ -364,6 +371,17 @@ func blindFaults() []blindFault {
 			n.SetGPUs("", 2)
 			n.kernelSays("")
 			loaded(n)
+		}},
+		// A soft threshold: the condition is there at once, and kubelet removes no image and evicts no pod for an hour. Source: synchronize
+		// in pkg/kubelet/eviction/eviction_manager.go of Kubernetes; https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
+		{"11 disk pressure", "KUB-016", func(n gpuHost) {
+			n.edit("$ a evictionSoft: {nodefs.available: 99.9%}\\nevictionSoftGracePeriod: {nodefs.available: 1h}", blindKubelet)
+			n.Must("systemctl", "restart", "kubelet.service")
+			n.says("DiskPressure", "True")
+		}, func(n gpuHost) {
+			n.unedit(blindKubelet)
+			n.whole()
+			n.says("DiskPressure", "False")
 		}},
 	}
 }
