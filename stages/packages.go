@@ -174,12 +174,6 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, wants)
 			return sections(wants, s), nil
 		},
-		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
-			if !s.Has("driver") && !s.Has("toolkit") {
-				return nil
-			}
-			return database.Leftovers(v)
-		},
 	}
 }
 
@@ -205,9 +199,6 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
 			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
 			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks).Sparing(w.asFound, w.ifThere)
-			if len(w.headers) > 0 {
-				wants = append(wants, packages.Headers(set, w.repos, w.needed(), "modules are built with the headers of exactly their kernel"))
-			}
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {
@@ -223,13 +214,6 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			return sections(slices.Concat(d.LeftAlone(s, f), wants, runfile), s), nil
 		},
 	}
-}
-
-// needed are the headers without which the transaction must not begin.
-func (w wanted) needed() map[string]string {
-	of := maps.Clone(w.headers)
-	maps.DeleteFunc(of, func(_, name string) bool { return slices.Contains(w.asFound, name) || slices.Contains(w.ifThere, name) })
-	return of
 }
 
 // sectioned marks the wants that only the toolkit's repository needs as section toolkit's. A repository's ID is its section's name.

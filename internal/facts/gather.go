@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"reflect"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -112,8 +114,11 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		}
 	}
 	c.askCloud(ctx, l, f, needs)
-	for _, name := range l.files(needs.Files) {
+	names := l.files(needs.Files)
+	for i := 0; i < len(names); i++ {
+		name := names[i]
 		if data := l.read(name); data != nil {
+			names = append(names, l.mirrorLists(name, data)...)
 			if f.Files == nil {
 				f.Files, f.Private = map[string][]byte{}, map[string]bool{}
 			}
@@ -156,6 +161,21 @@ func (l *look) files(names []string) (all []string) {
 		}
 	}
 	return all
+}
+
+var mirrorList = pattern.Of(`(?m)^(?:mirrorlist|metalink)\s*=\s*file:/*(/\S+)`)
+
+// mirrorLists are the files of this machine that a file of dnf's repositories names as lists of mirrors: dnf.conf(5).
+func (l *look) mirrorLists(name string, data []byte) (files []string) {
+	if path.Ext(name) != ".repo" {
+		return nil
+	}
+	for _, m := range mirrorList().FindAllSubmatch(data, -1) {
+		if i, err := l.v.Stat(string(m[1])); err == nil && i.Mode.IsRegular() {
+			files = append(files, string(m[1]))
+		}
+	}
+	return files
 }
 
 // fail keeps the first error; later ones are mostly its echo.

@@ -10,7 +10,6 @@ package packages
 
 import (
 	"context"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -38,9 +37,6 @@ type Packager interface {
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
 	// Available returns a Solver for the versions that repositories and Store have.
 	Available() Solver
-	// Known returns the offers of packages in the lists on disk, and when the youngest was read; the zero time if a list of a
-	// configured repository is missing. ours are files about repositories to leave out.
-	Known(ctx context.Context, v host.View, names, ours []string) (map[string][]Offer, time.Time, error)
 	// Transact makes the changes, dependencies included, in one transaction, then sets holds and marks. First it fetches the
 	// installed versions that get replaced to Store, for a rollback.
 	Transact(ctx context.Context, h host.Host, changes []converge.Change) error
@@ -70,8 +66,6 @@ type Packager interface {
 	FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error)
 	// Describe describes those of the packages that are installed, by name.
 	Describe(ctx context.Context, v host.View, names []string) (map[string]Description, error)
-	// Leftovers names entries in the packager's configuration that earlier instructions for drivers have left.
-	Leftovers(v host.View) []string
 }
 
 // A Request is the input of Resolve.

@@ -99,16 +99,6 @@ func (r *Reading) Upgrades(packager string, names []string, needrestart bool) []
 	return nil
 }
 
-// Leftovers names entries in the configuration of packagers that earlier instructions for drivers and toolkits have left, and
-// that may conflict. gpuadm does not touch them: other software may depend on them.
-func (r *Reading) Leftovers(v host.View) (found []string) {
-	for _, p := range r.packagers {
-		found = append(found, p.Leftovers(v)...)
-	}
-	slices.Sort(found)
-	return slices.Compact(found)
-}
-
 const Header = "# Written by gpuadm at each apply.\n"
 
 func Records(pins []Pin) (text string) {
@@ -124,30 +114,6 @@ func glob(version string) string {
 		return version
 	}
 	return version + "-*"
-}
-
-// A Place is a URL of packages and the file that names it.
-type Place struct{ File, URL string }
-
-// LeftAt names the leftovers of earlier instructions for NVIDIA's packages among places; twice says what goes wrong if two
-// files name the same URL.
-func LeftAt(places []Place, twice string) (found []string) {
-	by := map[string][]string{} // URL → files
-	for _, p := range places {
-		url := strings.TrimSuffix(p.URL, "/")
-		if strings.Contains(url, "nvidia.github.io/nvidia-docker") {
-			found = append(found, p.File+": nvidia-docker's repository is no longer kept; its packages hide the toolkit's")
-		}
-		if (strings.Contains(url, "download.nvidia.c") || strings.Contains(url, "nvidia.github.io/")) && !slices.Contains(by[url], p.File) {
-			by[url] = append(by[url], p.File)
-		}
-	}
-	for url, files := range by {
-		if len(files) > 1 {
-			found = append(found, fmt.Sprintf("%s: each names %s; %s", strings.Join(files, ", "), url, twice))
-		}
-	}
-	return found
 }
 
 // FormSource is the form of gpuadm's files about sources.
@@ -209,6 +175,18 @@ const (
 
 // Disabled returns a line as a comment.
 func Disabled(line string) string { return disabledMark + " " + line }
+
+// DisabledAll returns an entry as comments.
+func DisabledAll(entry string) string {
+	var out strings.Builder
+	for line := range strings.Lines(entry) {
+		if t := strings.TrimSpace(line); t != "" && t[0] != '#' {
+			line = Disabled(line)
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
 
 // Instead returns a line that replaces another, or none.
 func Instead(line, of string) string {

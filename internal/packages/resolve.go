@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -299,8 +300,9 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	if len(lack) > 0 {
 		t.What = fmt.Sprintf("cannot install %s: no %s has that version of %s", what, words.Source, strings.Join(lack, ", "))
 	}
-	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
-		t.What = fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, group)
+	if m := headersOf().FindStringSubmatch(group); m != nil {
+		kernel := m[1]
+		t.What = fmt.Sprintf("cannot build modules for kernel %s: no %s has its headers, %s", kernel, words.Source, group)
 		t.Try = append(t.Try, WithoutHeaders(v, kernel))
 		if with := kmod.WithHeaders(v); len(with) > 0 {
 			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
@@ -312,6 +314,9 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	t.Try = append(t.Try, words.Refresh+", if the repository has changed since")
 	return t
 }
+
+// headersOf matches the package of a kernel's headers: Debian's and Ubuntu's, those of Fedora, RHEL, Amazon (kernel6.12-devel) and Oracle.
+var headersOf = pattern.Of(`^(?:linux-headers|kernel[a-z0-9.-]*-devel)-(\d.*)$`)
 
 // Removes says whether all changes are removals: those need no repository.
 func Removes(changes []converge.Change) bool {

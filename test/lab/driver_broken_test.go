@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -88,7 +89,7 @@ func TestLabDriverFails(t *testing.T) {
 	n.same(first)
 }
 
-// TestLabDriverKilled: dpkg, gpuadm, or all of the machine end in the midst of an installation.
+// TestLabDriverKilled: dpkg, gpuadm, apt, the hook between them, or all of the machine end in the midst of an installation.
 func TestLabDriverKilled(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
@@ -121,6 +122,32 @@ func TestLabDriverKilled(t *testing.T) {
 	n.Must("sh", "-c", "while pgrep --exact apt-get; do sleep 0.1; done")
 	n.wants(0, n.spec("580.95.05", ""))
 	n.has("580.95.05")
+
+	// Before dpkg starts: the hook by which apt asks gpuadm is killed, apt is, gpuadm is.
+	const hook, waits = "/usr/local/bin/before", "touch /run/there; while [ -e /run/there ]; do sleep 0.1; done\n"
+	n.Put("/etc/apt/apt.conf.d/00before", "DPkg::Pre-Install-Pkgs { \""+hook+"\"; };\n", 0o644)
+	before = n.snapshot()
+	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n(while ! pkill -9 -x 4; do :; done) >/dev/null 2>&1 &\n", 0o755) // apt runs gpuadm as its descriptor 4
+	says(t, n.wants(1, n.spec("570.172.08", "")), "undone")
+	n.same(before, "/etc/apt", "/usr/local")
+	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n"+waits, 0o755)
+	begun := func() {
+		must.That(t, lab.Until(time.Minute, func() bool { return n.Exec("test", "-e", "/run/there").Exit == 0 }), "apt runs no hook")
+	}
+	task = n.Go("gpuadm", "apply", "sources", "packages")
+	begun()
+	n.KillInside("apt-get")
+	n.Must("rm", "/run/there")
+	r = task.Wait()
+	check.That(t, r.Exit == 1, "apt was killed: %s", r)
+	n.same(before, "/etc/apt", "/usr/local")
+	n.Must("systemd-run", "--unit=second", "--property=KillMode=process", "gpuadm", "apply", "sources", "packages")
+	begun()
+	n.KillMain("second.service")
+	n.Must("rm", "/run/there", "/etc/apt/apt.conf.d/00before", hook)
+	n.Must("sh", "-c", "while pgrep --exact apt-get; do sleep 0.1; done")
+	n.wants(0, n.spec("570.172.08", ""))
+	n.has("570.172.08")
 
 	there, _ = repos.Waits(n.Host, "before", "libnvidia-ml1")
 	n.Put(specFile, n.spec("580.65.06", ""), 0o644)

@@ -3,6 +3,7 @@
 package lab_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -76,29 +77,47 @@ func TestLabSourceOfDistribution(t *testing.T) {
 	}
 }
 
-// TestLabSourceMovesDnf is TestLabSourceMoves for dnf.
-func TestLabSourceMovesDnf(t *testing.T) {
+// TestLabDnfPairs: the driver as one spec asks for it, then as another does, which may change the source or fail; undo of that, undo of all.
+func TestLabDnfPairs(t *testing.T) {
 	t.Parallel()
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	first, tree := d.RpmState(), d.TreeOutsideCaches()
 	at := func(variant repos.Variant) string { return "file://" + lab.RepoDir + "/" + string(variant) + below }
-	d.at(repos.Gone, at(repos.Good), "both")
-	d.apply(0)
-	was := d.RpmState()
-	d.at("580.178.04", at(repos.Vanished), "both")
-	d.apply(0)
-	d.installed("580.178.04")
-	d.gpuadm(0, nil, "undo")
-	for _, diff := range differ(d.RpmState(), was) {
-		t.Errorf("after undo, %s", diff)
+	specs := []struct {
+		version, url string
+		fails        bool
+	}{
+		{repos.Gone, at(repos.Good), false},
+		{"580.178.04", at(repos.Vanished), false},
+		{"595.71.05", repos.Mirror + below, false},
+		{"570.172.08", at(repos.Good), false},
+		{repos.BadDriver, repos.Mirror + below, true}, // its script fails
 	}
-	d.apply(0)
-	d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
-	d.Must("rm", "-rf", "/etc/gpuadm")
-	d.gpuadm(0, nil, "undo", "--to", "all")
-	d.Must("rm", "-rf", "/var/lib/gpuadm")
-	d.same(first, tree)
+	for i := range len(specs) * len(specs) {
+		a, b := specs[i/len(specs)], specs[i%len(specs)]
+		if a.fails || a == b || os.Getenv("LAB_ALL") == "" && i%6 != 1 {
+			continue
+		}
+		d.at(a.version, a.url, "both")
+		d.apply(0)
+		was := d.RpmState()
+		if d.at(b.version, b.url, "both"); b.fails {
+			d.apply(1, "undone")
+		} else {
+			d.apply(0)
+			d.onlyOf(b.version)
+			d.Must("sh", "-c", "rm -rf /var/cache/dnf/*")
+			d.gpuadm(0, nil, "undo")
+		}
+		for _, diff := range differ(d.RpmState(), was) {
+			t.Errorf("%v, then %v, undone: %s", a, b, diff)
+		}
+		d.Must("rm", "-rf", "/etc/gpuadm")
+		d.gpuadm(0, nil, "undo", "--to", "all")
+		d.Must("rm", "-rf", "/var/lib/gpuadm")
+		d.same(first, tree)
+	}
 }
 
 // TestLabDeclared: the repositories are declared already, as NVIDIA's cuda-keyring and the container toolkit's page do. gpuadm's own
@@ -139,17 +158,20 @@ func TestLabDeclared(t *testing.T) {
 	check.That(t, after == before, "apt reads of the image after undo:\n%s, and read before:\n%s", after, before)
 }
 
-// TestLabDeclaredDnf is the same for dnf.
+// TestLabDeclaredDnf is the same for dnf: also of a list of mirrors, and of an entry with the id of gpuadm's, which dnf would read instead.
 func TestLabDeclaredDnf(t *testing.T) {
 	t.Parallel()
 	d := newDnfDriver(t)
 	d.Put("/etc/yum.repos.d/cuda-rhel9.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
+	d.Put("/srv/mirrors", repos.Mirror+"/compute/cuda/repos/rhel9/x86_64\n", 0o644)
+	d.Put("/etc/yum.repos.d/by-mirrors.repo", "[by-mirrors]\nname=x\nmirrorlist=file:///srv/mirrors\n", 0o644)
+	d.Put("/etc/yum.repos.d/another.repo", "[gpuadm-driver]\nname=x\nbaseurl=file:///srv/none\nenabled=0\n", 0o644)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("580.65.06")
-	d.apply(0, "file /etc/yum.repos.d/cuda-rhel9.repo")
+	d.apply(0, "file /etc/yum.repos.d/cuda-rhel9.repo", "file /etc/yum.repos.d/by-mirrors.repo", "file /etc/yum.repos.d/another.repo")
 	d.installed("580.65.06")
 	out := d.Must("dnf", "repolist")
-	check.That(t, !strings.Contains(out, "cuda-rhel9"), "both are enabled: %s", out)
+	check.That(t, !strings.Contains(out, "cuda-rhel9") && !strings.Contains(out, "by-mirrors"), "both are enabled: %s", out)
 	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	d.Must("rm", "-rf", "/var/lib/gpuadm")

@@ -23,7 +23,8 @@ import (
 
 // apt implements packages.Packager with dpkg and apt.
 type apt struct {
-	wait time.Duration // for a lock that another apt holds
+	wait  time.Duration // for a lock that another apt holds
+	needs *needs        // of what apt was last asked about; nil where none are judged
 }
 
 // New returns the packager for apt.
@@ -34,7 +35,8 @@ func (apt) Database() string { return "dpkg" }
 func (apt) Files() []string  { return []string{packages.DpkgStatus, dpkgUpdates, aptExtStates} }
 
 func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State, error) {
-	return readStates(v)
+	d, err := readDpkg(v)
+	return d.packages, err
 }
 
 func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"slices"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
@@ -73,47 +71,6 @@ func (d *dpkg) beside(v host.View) error {
 	return nil
 }
 
-// readStates reads the states of all packages, and none of the details. The status file has 1 to 2 MB on most machines: an
-// apply that has nothing to do should not hold it in memory.
-func readStates(v host.View) (map[string]packages.State, error) {
-	list, _ := v.ReadFile(dpkgArch)
-	info, err := v.Stat(packages.DpkgStatus)
-	if first := bytes.Fields(list); err == nil && len(first) > 0 {
-		d := dpkg{packages: make(map[string]packages.State, info.Size/each), native: string(first[0])}
-		if d.pieces(v, info) {
-			return d.packages, d.beside(v)
-		}
-	}
-	d, err := readDpkg(v)
-	return d.packages, err
-}
-
-// pieces adds the status file piece by piece, each up to the end of its last paragraph. It returns false where the file has to
-// be read whole: dpkg has replaced it meanwhile, or a paragraph is longer than a piece.
-func (d *dpkg) pieces(v host.View, of host.Info) bool {
-	piece := make([]byte, 32<<10)
-	held := 0 // bytes of a paragraph whose end is in the next piece
-	for off := int64(0); off < of.Size; {
-		n, err := v.ReadAt(packages.DpkgStatus, piece[held:], off)
-		if n == 0 || err != nil && err != io.EOF {
-			return false
-		}
-		off += int64(n)
-		text := piece[:held+n]
-		end := len(text)
-		if off < of.Size {
-			end = bytes.LastIndex(text, []byte("\n\n")) + 2
-		}
-		if end < 2 {
-			return false
-		}
-		d.add(text[:end])
-		held = copy(piece, text[end:])
-	}
-	is, err := view.Machine(v).Stat(packages.DpkgStatus) // a snapshot would repeat its first answer
-	return err == nil && is.Size == of.Size && is.Ctime.Equal(of.Ctime)
-}
-
 // updatesLeft lists the files that an interrupted dpkg has left; beside them dpkg writes tmp.i, which does not count yet.
 func updatesLeft(v host.View) ([]string, error) {
 	names, err := v.ReadDir(dpkgUpdates)
@@ -147,8 +104,7 @@ func nativeArch(v host.View, status []byte) string {
 type entry struct {
 	name, arch, version, status, auto []byte
 
-	size      []byte // KiB when installed
-	essential bool   // or protected: it may not be removed
+	essential bool // or protected: it may not be removed
 	conffiles bool
 
 	download, sha256 []byte // of its file: bytes, digest
@@ -180,8 +136,6 @@ func entryOf(paragraph []byte) (e entry) {
 			e.auto = value
 		case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
 			e.essential = e.essential || string(value) == "yes"
-		case "Installed-Size":
-			e.size = value
 		case "Conffiles":
 			e.conffiles = true
 		case "Size":

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
-	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -41,54 +40,6 @@ func TestDpkgDatabase(t *testing.T) {
 		"dpkg": "1.21.22", "libfoo:i386": "1.0-1 held auto", "gone": "2 config-files", "never": "- held", "half": "3 half-installed", "fresh": "4 unpacked",
 	}
 	check.That(t, reflect.DeepEqual(got, want) && d.interrupted && d.native == "amd64" && d.details("dpkg").essential, "%v, %+v", got, d)
-}
-
-// TestReadStates: read in pieces, the states are those of the whole file, wherever its paragraphs end; also where it is replaced
-// meanwhile, where a paragraph is longer than a piece, and where no list of architectures is there.
-func TestReadStates(t *testing.T) {
-	t.Parallel()
-	real := realDatabase(300)
-	long := "Package: long\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\nDescription: x\n" + strings.Repeat(" more of it\n", 4000) + "\n"
-	texts := []string{real[packages.DpkgStatus], strings.TrimRight(real[packages.DpkgStatus], "\n"), real[packages.DpkgStatus] + long, long + real[packages.DpkgStatus], "", "\n\n\n", "x"}
-	for shift := range 70 {
-		texts = append(texts, "Package: p\nDescription: "+strings.Repeat("y", 997*shift)+"\n\n"+strings.Repeat(strings.Join(odd(), "\n\n"), 20))
-	}
-	for i, text := range texts {
-		dir := t.TempDir()
-		put(t, dir+packages.DpkgStatus, text, 0o644)
-		put(t, dir+aptExtStates, real[aptExtStates], 0o644)
-		if i%3 > 0 {
-			put(t, dir+dpkgArch, "amd64\ni386\n", 0o644)
-		}
-		h := must.Get(local.Open(dir))(t)
-		want := must.Get(readDpkg(h))(t)
-		if got, err := readStates(view.Snapshot(h)); err != nil || !reflect.DeepEqual(got, want.packages) {
-			t.Errorf("text %d: %d states, not %d (%v)", i, len(got), len(want.packages), err)
-		}
-		if i != 1 {
-			continue
-		}
-		v := &replaced{View: h, then: func() { put(t, dir+packages.DpkgStatus, strings.ReplaceAll(text, "Version: 3", "Version: 4"), 0o644) }}
-		got, err := readStates(v)
-		for name, is := range got {
-			check.That(t, strings.HasPrefix(is.Version, "4.0"), "replaced meanwhile, %s is %+v", name, is)
-		}
-		check.That(t, err == nil && len(got) == len(want.packages), "replaced meanwhile: %d states, not %d (%v)", len(got), len(want.packages), err)
-	}
-}
-
-// replaced is a machine whose status file is replaced while it is read.
-type replaced struct {
-	host.View
-	reads int
-	then  func()
-}
-
-func (r *replaced) ReadAt(name string, p []byte, off int64) (int, error) {
-	if r.reads++; r.reads == 2 {
-		r.then()
-	}
-	return r.View.ReadAt(name, p, off)
 }
 
 func FuzzDpkg(f *testing.F) {
@@ -214,7 +165,7 @@ func asPlain(t *testing.T, d dpkg, text string) {
 			}
 		}
 		states[key(f)] = dpkgState(last(f, "Version"), []byte(" "+last(f, "Status"))) // without its short way
-		details[key(f)] = fmt.Sprint(last(f, "Architecture"), essential, conffiles, last(f, "Installed-Size"))
+		details[key(f)] = fmt.Sprint(last(f, "Architecture"), essential, conffiles)
 	}
 	for _, f := range plain(text) {
 		if s := states[key(f)]; last(f, "Auto-Installed") == "1" && s.Installed() {
@@ -230,7 +181,7 @@ func asPlain(t *testing.T, d dpkg, text string) {
 			continue
 		}
 		e := d.details(name)
-		check.Equal(t, fmt.Sprint(string(e.arch), e.essential, e.conffiles, string(e.size)), details[name], "%q: %q has", text, name)
+		check.Equal(t, fmt.Sprint(string(e.arch), e.essential, e.conffiles), details[name], "%q: %q has", text, name)
 	}
 	arch := ""
 	for _, f := range plain(text) {

@@ -113,7 +113,7 @@ func (r *repo) branches() {
 // installs are the commands that changed packages.
 func (m *machine) installs() []string {
 	return slices.DeleteFunc(m.packagers(), func(c string) bool {
-		return !strings.Contains(c, "apt-get") || strings.Contains(c, " -s ") || strings.Contains(c, "download") || strings.Contains(c, " update")
+		return !strings.Contains(c, "apt-get") || strings.Contains(c, "--print-uris") || strings.Contains(c, "download") || strings.Contains(c, " update")
 	})
 }
 

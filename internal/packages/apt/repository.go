@@ -265,44 +265,6 @@ func release(v host.View, s source) (string, time.Time) {
 	return "", time.Time{}
 }
 
-// Known queries the lists on disk, and says when apt read the youngest: the zero time if the list of a configured source is
-// missing. It leaves out the files in ours.
-func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[string][]packages.Offer, time.Time, error) {
-	var youngest time.Time
-	for _, s := range allSources(v) {
-		if slices.Contains(ours, s.file) {
-			continue
-		}
-		read := readAt(v, s)
-		if i, err := v.Stat(s.file); read.IsZero() || err != nil || i.Ctime.After(read) {
-			return nil, time.Time{}, err
-		}
-		if read.After(youngest) {
-			youngest = read
-		}
-	}
-	if youngest.IsZero() {
-		return nil, youngest, nil
-	}
-	offers, err := a.Offers(ctx, v, names)
-	return offers, youngest, err
-}
-
-// readAt says when apt read a source's list. An unsigned source that is marked as trusted has no Release file.
-func readAt(v host.View, s source) time.Time {
-	if _, read := release(v, s); !read.IsZero() {
-		return read
-	}
-	for _, name := range packages.ListOf(v, aptLists) {
-		if strings.HasPrefix(name, s.list()) {
-			if i, err := v.Lstat(aptLists + "/" + name); err == nil { // of file: URIs it may be a link
-				return i.Ctime
-			}
-		}
-	}
-	return time.Time{}
-}
-
 // Update has apt read its lists. First it reads all, which include the distribution's lists that gpuadm's packages depend on.
 // If that fails, it reads each of gpuadm's own files alone, and every one must succeed: a source that another tool broke does
 // not stop gpuadm. Resolve then names a missing package.

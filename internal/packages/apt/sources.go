@@ -185,27 +185,6 @@ func architecture(v host.View) string {
 	return nativeArch(v, status)
 }
 
-// Leftovers names entries in apt's configuration that earlier instructions for NVIDIA's packages have left.
-func (apt) Leftovers(v host.View) (found []string) {
-	var places []packages.Place
-	for _, s := range allSources(v) {
-		if strings.Contains(s.uri, "nvidia.github.io/") && !strings.Contains(s.uri, "/nvidia-docker") && len(s.signedBy) == 0 {
-			found = append(found, fmt.Sprintf("%s: %s is trusted by every key that apt knows; it should say signed-by", s.file, s.uri))
-		}
-		places = append(places, packages.Place{File: s.file, URL: strings.TrimSuffix(strings.TrimSuffix(s.uri, "/")+" "+s.suite, " /")})
-	}
-	found = append(found, packages.LeftAt(places, "with different keys apt refuses to read any list")...)
-	if i, err := v.Stat("/etc/apt/trusted.gpg"); err == nil && i.Size > 0 {
-		found = append(found, "/etc/apt/trusted.gpg: keys that apt-key added are trusted for every repository")
-	}
-	for _, n := range packages.ListOf(v, "/etc/apt/trusted.gpg.d") {
-		if low := strings.ToLower(n); strings.Contains(low, "nvidia") || strings.Contains(low, "cuda") {
-			found = append(found, "/etc/apt/trusted.gpg.d/"+n+": its key is trusted for every repository")
-		}
-	}
-	return found
-}
-
 // Disable comments out lines, or paragraphs of deb822, whose URI and suite are one of the repositories; from a paragraph that
 // also has other sources it removes the URI or the suite.
 func (apt) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
@@ -255,14 +234,7 @@ func without(paragraph string, parse func(string) []source, ours func(source) bo
 			return replaceField(paragraph, field, strings.Join(rest, " "))
 		}
 	}
-	var out strings.Builder
-	for line := range strings.Lines(paragraph) {
-		if t := strings.TrimSpace(line); t != "" && t[0] != '#' {
-			line = packages.Disabled(line)
-		}
-		out.WriteString(line)
-	}
-	return out.String()
+	return packages.DisabledAll(paragraph)
 }
 
 // replaceField gives a field of a paragraph another value, in the place of its last line.

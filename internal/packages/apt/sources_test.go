@@ -158,30 +158,43 @@ func FuzzPolicy(f *testing.F) {
 // many is how often what is hostile once is there in a seed: what grows with the square of the input shows.
 const many = 20_000
 
-const simulation = `NOTE: This is only a simulation!
-Reading package lists...
-Remv nvidia-kernel-open [580.1-1] [nvidia-driver:amd64 ]
-Inst libc6 [2.36-9+deb12u8] (2.36-9+deb12u13 Debian:12.12/oldstable, Debian-Security:12/oldstable-security [amd64]) []
-Inst libfoo:i386 (1.0-1 test:127.0.0.1 [i386])
-Inst huge (1 test:127.0.0.1 [amd64])
-Inst local [1.0] (0.9 local-deb [amd64])
-Purg gone [2]
-Conf libc6 (2.36-9+deb12u13 Debian:12.12/oldstable [amd64])
+// simulation is what apt 2.6.1 and apt 3.0.3 print, but for the names.
+const simulation = `Reading package lists...
+The following additional packages will be installed:
+   libc6 (2.36-9+deb12u13)
+The following packages will be REMOVED:
+   gone* (2)
+   nvidia-kernel-open
+The following held packages will be changed:
+   held (1 => 2)
+The following NEW packages will be installed:
+   huge (1)
+   libfoo:i386 (1.0-1)
+The following packages will be upgraded:
+   libc6 (2.36-9+deb12u8 => 2.36-9+deb12u13)
+The following packages will be DOWNGRADED:
+   local (1.0 => 0.9)
+1 upgraded, 2 newly installed, 1 downgraded, 2 to remove and 0 not upgraded.
+Need to get 51.2 kB/4136 kB of archives.
+After this operation, 12.3 MB of additional disk space will be used.
+'file:/srv/huge_1_amd64.deb' huge_1_amd64.deb 51200 SHA256:0
 `
 
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	want := []packages.Move{{Name: "nvidia-kernel-open", Version: ""}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "huge", Version: "1"}, {Name: "local", Version: "0.9"}, {Name: "gone", Version: ""}}
-	check.List(t, parseSimulation(simulation, "amd64"), want, "got")
+	want := []packages.Move{{Name: "gone"}, {Name: "nvidia-kernel-open"}, {Name: "huge", Version: "1"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "local", Version: "0.9"}}
+	check.List(t, parseSimulation(simulation), want, "got")
+	check.Equal(t, needsOf(simulation), needs{12_300_000, 51_200}, "needs")
+	check.Equal(t, needsOf("Need to get 0 B of archives.\nAfter this operation, 99 B disk space will be freed.\n"), needs{}, "needs")
 }
 
 func FuzzSimulation(f *testing.F) {
 	f.Add(simulation)
-	f.Add(strings.Repeat("Inst a (1 b)\n", many))
+	f.Add("The following NEW packages will be installed:\n" + strings.Repeat("   a (1)\n", many))
 	f.Fuzz(func(t *testing.T, out string) {
 		alloc.Most(t, 400, len(out), func() {
-			for _, m := range parseSimulation(out, "amd64") {
-				if m.Name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
+			for _, m := range parseSimulation(out) {
+				if m.Name == "" {
 					t.Errorf("a move of nothing: %+v", m)
 				}
 			}

@@ -63,8 +63,8 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
 	versions := map[string]string{}
 	for _, c := range packages.Due(changes) {
-		if after := packages.Parse(c.After); after.Installed() {
-			versions[c.Name] = after.Version
+		if after := packages.Parse(c.After); after.Installed() && stored(h, c.Name, after.Version) != "" {
+			versions[c.Name] = after.Version // a source's file goes before the stored one
 		}
 	}
 	get, err := a.hooked(changes)
@@ -79,10 +79,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if err != nil {
 		return err
 	}
-	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: solver{a, d}}
-	if err := r.Check(ctx, h); err != nil {
-		return err
-	}
+	r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: solver{apt: a, d: d}}
 	if err := r.Unkept(ctx, h, a.Keep(ctx, h, r.Replaced())); err != nil {
 		return err
 	}
@@ -156,7 +153,11 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		if len(marks[verb]) == 0 {
 			continue
 		}
-		if err := a.again(ctx, h, slices.Concat([]string{"apt-mark"}, unpinned(), []string{verb, "--"}, marks[verb])...); err != nil {
+		options := unpinned()
+		if verb == "auto" || verb == "manual" { // of installed packages: no source need be read
+			options = []string{"-o", "Dir::Etc::SourceList=/dev/null", "-o", "Dir::Etc::SourceParts=/dev/null", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
+		}
+		if err := a.again(ctx, h, slices.Concat([]string{"apt-mark"}, options, []string{verb, "--"}, marks[verb])...); err != nil {
 			return err
 		}
 	}
@@ -186,7 +187,7 @@ func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	return append([]string{
 		hookPlan + "=" + string(text), "apt-get",
 		"-o", "DPkg::Pre-Install-Pkgs::=" + host.Self + " " + HookVerb, "-o", "DPkg::Tools::Options::" + host.Self + "::Version=3",
-	}, a.options()...), err
+	}, append(unpinned(), a.options()...)...), err
 }
 
 // refusal is the hook's line on apt's output, which gives gpuadm the reason of its failure.

@@ -42,19 +42,6 @@ func TestParseRepos(t *testing.T) {
 	}
 }
 
-func TestDnfLeftovers(t *testing.T) {
-	dir := t.TempDir()
-	const cuda = "[%s]\nbaseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/\n"
-	write(t, dir+dnfRepos+"/cuda-rhel9.repo", strings.ReplaceAll(cuda, "%s", "cuda"))
-	write(t, dir+dnfRepos+"/gpuadm-driver.repo", strings.ReplaceAll(cuda, "%s", "gpuadm-driver"))
-	write(t, dir+dnfRepos+"/old.repo", "[old]\nbaseurl=https://nvidia.github.io/nvidia-docker/centos7/x86_64\n")
-	h := must.Get(local.Open(dir))(t)
-	found := packages.NewReading(New()).Leftovers(h)
-	if len(found) != 2 || !strings.Contains(found[0], "cuda-rhel9.repo, /etc/yum.repos.d/gpuadm-driver.repo: each names") || !strings.Contains(found[1], "old.repo: nvidia-docker") {
-		t.Errorf("found %q", found)
-	}
-}
-
 func write(t *testing.T, name, text string) {
 	t.Helper()
 	must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))

@@ -164,42 +164,17 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 
 const dnfRepos = "/etc/yum.repos.d"
 
-// Leftovers names entries in dnf's configuration that earlier instructions have left.
-func (dnf) Leftovers(v host.View) []string {
-	var places []packages.Place
-	repos, _ := reposIn(v, repoFiles(v, "", ".repo"))
-	for _, r := range repos {
-		places = append(places, packages.Place{File: r.file, URL: r.url()})
-	}
-	return packages.LeftAt(places, "a key or a lock of one does not apply to the other")
-}
-
-// Known queries dnf's caches, and downloads nothing.
-func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[string][]packages.Offer, time.Time, error) {
-	var youngest time.Time
-	for _, dir := range packages.ListOf(v, dnfCache) {
-		if i, err := v.Stat(dnfCache + "/" + dir + "/repodata/repomd.xml"); err == nil && i.Ctime.After(youngest) {
-			youngest = i.Ctime
-		}
-	}
-	if youngest.IsZero() {
-		return nil, youngest, nil
-	}
-	cached := a
-	cached.more = append(slices.Clone(a.more), "--cacheonly")
-	offers, err := cached.Offers(ctx, v, names)
-	if err != nil {
-		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
-	}
-	return offers, youngest, nil
-}
-
-// Disable sets enabled=0 in each section that names the URL of one of the repositories.
+// Disable sets enabled=0 in each section that names the URL of one of the repositories. A section with the id of gpuadm's own becomes a
+// comment: of two such sections dnf reads the first alone, even if that is disabled (RepoDict.add in dnf/repodict.py).
 func (dnf) Disable(file string, data []byte, repos []packages.Repository, sys packages.System) []byte {
 	var out strings.Builder
 	section := ""
 	end := func() {
-		if slices.ContainsFunc(enabled(file, []byte(section)), func(r repository) bool {
+		if slices.ContainsFunc(parseRepos(file, []byte(section)), func(r repository) bool {
+			return slices.ContainsFunc(repos, func(o packages.Repository) bool { return r.id == dnfID(o) })
+		}) {
+			section = packages.DisabledAll(section)
+		} else if slices.ContainsFunc(enabled(file, []byte(section)), func(r repository) bool {
 			return slices.ContainsFunc(repos, func(o packages.Repository) bool { return r.names(o.URL, sys) })
 		}) {
 			section = disabled(section)
@@ -247,14 +222,17 @@ func (r repository) names(url string, sys packages.System) bool {
 		})
 		return strings.TrimRight(strings.Replace(u, "file:///", "file:/", 1), "/")
 	}
+	is := plain(url, major)
+	same := func(u string) bool { return plain(u, major) == is || plain(u, sys.Version) == is }
 	for _, key := range []string{"baseurl", "mirrorlist", "metalink"} {
-		for _, u := range strings.FieldsFunc(r.values[key], func(c rune) bool { return c == ' ' || c == ',' }) {
-			if is := plain(url, major); plain(u, major) == is || plain(u, sys.Version) == is {
-				return true
-			}
+		if slices.ContainsFunc(strings.FieldsFunc(r.values[key], func(c rune) bool { return c == ' ' || c == ',' }), same) {
+			return true
 		}
 	}
-	return false
+	list := sys.Files[strings.TrimPrefix(cmp.Or(r.values["metalink"], r.values["mirrorlist"]), "file://")]
+	return slices.ContainsFunc(strings.FieldsFunc(string(list), func(c rune) bool { return strings.ContainsRune(" \t\n<>", c) }), func(u string) bool {
+		return same(strings.TrimSuffix(u, "/repodata/repomd.xml"))
+	})
 }
 
 // driverModule is dnf's module with NVIDIA's driver packages for RHEL 8 and 9: dnf hides them until one of its streams is

@@ -22,9 +22,8 @@ type solution struct {
 }
 
 func aptGet(m *machine, args []string) error {
-	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-y" || a == "-q" || a == "--" || strings.HasPrefix(a, "--") })
-	simulate := slices.Contains(args, "-s")
-	args = slices.DeleteFunc(args, func(a string) bool { return a == "-s" })
+	asks := slices.Contains(args, "--print-uris")
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-y" || a == "-q" || a == "-V" || strings.HasPrefix(a, "--") })
 	if args[0] == "update" {
 		return m.update()
 	}
@@ -60,7 +59,7 @@ func aptGet(m *machine, args []string) error {
 	if err := s.solve(); err != nil {
 		return err
 	}
-	if simulate {
+	if asks {
 		s.print()
 		return nil
 	}
@@ -249,14 +248,14 @@ func (s *solution) unmet(name, why string) error {
 
 func (s *solution) print() {
 	for _, name := range slices.Sorted(maps.Keys(s.remove)) {
-		fmt.Fprintf(&s.m.out, "Remv %s [%s]\n", name, s.d.installed(name))
+		fmt.Fprintf(&s.m.out, "The following packages will be REMOVED:\n   %s (%s)\n", name, s.d.installed(name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.install)) {
-		old := ""
 		if is := s.d.installed(name); is != "" {
-			old = " [" + is + "]"
+			fmt.Fprintf(&s.m.out, "The following packages will be upgraded:\n   %s (%s => %s)\n", name, is, s.install[name].Version)
+		} else {
+			fmt.Fprintf(&s.m.out, "The following NEW packages will be installed:\n   %s (%s)\n", name, s.install[name].Version)
 		}
-		fmt.Fprintf(&s.m.out, "Inst %s%s (%s simulated [amd64])\n", name, old, s.install[name].Version)
 	}
 }
 

@@ -192,7 +192,7 @@ func looks(argv []string) bool {
 	if argv[0] == "env" {
 		argv, _ = inside(argv)
 	}
-	return path.Base(argv[0]) == "apt-cache" || slices.Contains(argv, "-s") || slices.Contains(argv, "status")
+	return path.Base(argv[0]) == "apt-cache" || slices.Contains(argv, "--print-uris") || slices.Contains(argv, "status")
 }
 
 type program = func(m *machine, args []string) error
