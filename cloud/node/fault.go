@@ -9,6 +9,7 @@ const (
 	anotherMachine   trouble.Code = "another-machine"
 	changedMeanwhile trouble.Code = "changed-meanwhile"
 	fabricForming    trouble.Code = "fabric-forming"
+	noLicence        trouble.Code = "no-licence"
 	foreignKey       trouble.Code = "foreign-key"
 	managerFollows   trouble.Code = "mig-manager-follows"
 	noAccount        trouble.Code = "no-account" // that may change a taint, or a label of Kubernetes' own

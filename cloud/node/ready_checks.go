@@ -69,7 +69,7 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 func unlicensed(s spec.Spec, f facts.Facts) error {
 	for _, g := range f.Driver.GPUs {
 		if why := g.Unlicensed(); why != "" && (f.VGPU != nil || s.Has("driver.grid")) {
-			return trouble.Wait{For: fmt.Sprintf("GPU %s %s", g.Address, why), Try: []string{"journalctl -u nvidia-gridd, which says why"}}
+			return trouble.Wait{For: fmt.Sprintf("GPU %s %s", g.Address, why), Try: []string{"journalctl -u nvidia-gridd, which says why"}, Err: noLicence}
 		}
 	}
 	return nil

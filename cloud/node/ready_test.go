@@ -45,6 +45,22 @@ func TestReadyFaults(t *testing.T) {
 	}
 }
 
+// TestUnlicensed: a vGPU guest whose licence is missing or has expired is not ready, and its Node says so, until it is granted.
+func TestUnlicensed(t *testing.T) {
+	for state, words := range map[string]string{"unlicensed": "has no vGPU licence", "expired": "has a vGPU licence that has expired"} {
+		a := apiFixture(t, apiSpec)
+		a.facts.VGPU = &facts.VGPU{Version: "580.95.05", Branch: "r580_00"}
+		a.facts.Driver.GPUs[0].Licence, a.facts.Driver.GPUs[1].Licence = "licensed", state
+		a.faulted(state, noLicence)
+		must.OK(t, a.report(Outcome{Stage: "services", Err: trouble.Wait{For: "any"}}))
+		check.Equal(t, a.condition(), "False "+waitingReason+" not yet: GPU 0000:18:00.0 "+words, "%s:", state)
+		a.facts.Driver.GPUs[1].Licence = "licensed"
+		a.Advance(time.Minute)
+		a.apply()
+		a.converged(a.mark())
+	}
+}
+
 func offers(a *apiNode, boot, name, count string) {
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 		status := n["status"].(kubesim.Object)

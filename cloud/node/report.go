@@ -96,7 +96,8 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 }
 
 // told returns the condition's reason and message; "" if the outcome says nothing about the GPUs. A short outage of the API server
-// says nothing about them; a cluster that cannot allocate them does, and so does a change that waits for processes on them.
+// says nothing about them; a licence that is missing does, a cluster that cannot allocate them, and a change that waits for
+// processes on them.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
@@ -111,7 +112,7 @@ func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outco
 	case r.facts.Driver == nil:
 		return "", ""
 	}
-	if err := r.offered(ctx, v, n); errors.As(err, new(trouble.Wait)) {
+	if err := cmp.Or(unlicensed(r.spec, r.facts), r.offered(ctx, v, n)); errors.As(err, new(trouble.Wait)) {
 		return waitingReason, firstLine(err)
 	}
 	return "", ""
