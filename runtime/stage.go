@@ -183,6 +183,8 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 		list = append(list, docker.Notes(e, f.Kubelet, engine.PlainHandler(s.Runtime))...)
 	case e.Name == "containerd":
 		list = append(list, containerd.Notes(s, f, e)...)
+	case e.Name == "crio":
+		list = append(list, crio.Configured(e).Unread...)
 	}
 	return append(list, whyChosen(s.Runtime, f, e)...)
 }

@@ -59,3 +59,15 @@ func TestSeveralEngines(t *testing.T) {
 	f := facts.Facts{Engines: engines[:1]}
 	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
 }
+
+// TestForgottenRuntime: the drop-in of nvidia-ctk makes CRI-O before 1.26 forget runc, and the plan says so, also where it changes nothing
+// of that. Seen with "crio config" of 1.24.6 and 1.36.3.
+func TestForgottenRuntime(t *testing.T) {
+	const at = "/etc/crio/crio.conf.d/99-nvidia.conf"
+	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n"
+	for version, want := range map[string]string{"1.24.6": "CRI-O 1.24.6 forgets the runtime runc, as " + at + " has another default", "1.36.3": ""} {
+		e := facts.Engine{Name: "crio", Version: version, Binary: "/usr/bin/crio", Folder: "/etc/crio/crio.conf.d", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: at, Data: []byte(text)}}}
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n[toolkit]\n")}))(t)
+		check.Equal(t, strings.Join(notes(nil, s, facts.Facts{Engines: []facts.Engine{e}}), "\n"), want, "%s:", version)
+	}
+}
