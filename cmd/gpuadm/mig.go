@@ -56,7 +56,7 @@ func newMIGFit(c *common) *cobra.Command {
 		Use:   "fit",
 		Short: "say whether a layout fits, and what it would disturb",
 		Long: `Fit places a layout's partitions on each GPU so that it disturbs as few instances
-as possible, and draws the result, or says why the layout does not fit. --file
+as possible, and prints the result, or says why the layout does not fit. --file
 takes a node.toml or a file in mig-parted's format; --layout names the layout
 where that file has several.
 
