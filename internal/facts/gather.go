@@ -134,6 +134,8 @@ type look struct {
 	texts *toml.Texts
 	comms map[string]string // a process of each name, once they were listed
 
+	shells []string // the processes that run scripts, listed with comms
+
 	units [][]string // the names in systemd's folders, once unitThere has listed them
 	cloud instance.Cloud
 	rdma  bool // pci has seen a network card that reads and writes GPUs' memory

@@ -35,6 +35,14 @@ func (l *look) migOwner(k Kubelet) *Owner {
 			}
 		}
 	}
+	if l.v.Live() {
+		for _, pid := range l.shells {
+			argv, _ := l.commandOf(pid)
+			if is := cuts(strings.Join(argv, " ")); is != "" && strings.Contains(l.attr("/proc/"+pid+"/cgroup"), "kubepods") {
+				return &Owner{"a pod", "its process " + pid + " calls " + is, "delete what makes it: kubectl get pods -A -o wide lists the pods of this node"}
+			}
+		}
+	}
 	const pool = "GPUs of a pool are cut as it was made: make one without "
 	why := ""
 	if size := k.Labels[gkePartitions]; size != "" {
@@ -125,16 +133,11 @@ const (
 )
 
 // callsMIG says what a unit or a script calls that cuts GPUs, itself or in a script that its command lines name; and for a unit which others
-// it starts. In a list of words, as in YAML or Python, quotes, commas and brackets are between them.
+// it starts.
 func (l *look) callsMIG(file, text string, depth int) (calls string, starts []string) {
 	unit := strings.HasPrefix(file, "/etc/systemd/system/")
 	for _, line := range logicalLines(text) {
-		command := strings.Map(func(r rune) rune {
-			if strings.ContainsRune("\"',;&|()[]{}", r) {
-				return ' '
-			}
-			return r
-		}, line)
+		command := words(line)
 		if key, value, _ := strings.Cut(command, "="); unit && slices.Contains([]string{"Wants", "Requires", "BindsTo", "Upholds", "Unit"}, key) {
 			starts = append(starts, strings.Fields(value)...)
 			continue
@@ -144,11 +147,8 @@ func (l *look) callsMIG(file, text string, depth int) (calls string, starts []st
 			}
 			command = strings.TrimLeft(value, "-@:+!")
 		}
-		switch found := partitions().FindString(command); {
-		case strings.HasPrefix(found, "nvidia-mig-parted"):
-			return "nvidia-mig-parted", nil
-		case found != "":
-			return "nvidia-smi", nil
+		if calls = cuts(command); calls != "" {
+			return calls, nil
 		}
 		for _, word := range strings.Fields(command) {
 			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
@@ -170,4 +170,25 @@ func (l *look) callsMIG(file, text string, depth int) (calls string, starts []st
 		}
 	}
 	return "", starts
+}
+
+// words is a line with blanks for what is between words in a shell's line, and in a list of YAML or Python.
+func words(line string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("\"',;&|()[]{}", r) {
+			return ' '
+		}
+		return r
+	}, line)
+}
+
+// cuts names the program by which a command line cuts GPUs; "" if it cuts none.
+func cuts(line string) string {
+	switch found := partitions().FindString(words(line)); {
+	case strings.HasPrefix(found, "nvidia-mig-parted"):
+		return "nvidia-mig-parted"
+	case found != "":
+		return "nvidia-smi"
+	}
+	return ""
 }

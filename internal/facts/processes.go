@@ -18,7 +18,10 @@ func (l *look) process(comm string) string {
 	if l.comms == nil {
 		l.comms = map[string]string{}
 		for _, pid := range l.pids() {
-			l.comms[l.attr("/proc/"+pid+"/comm")] = pid
+			comm := l.attr("/proc/" + pid + "/comm")
+			if l.comms[comm] = pid; slices.Contains([]string{"sh", "bash", "dash", "python3"}, comm) {
+				l.shells = append(l.shells, pid)
+			}
 		}
 	}
 	return l.comms[comm]
