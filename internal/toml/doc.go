@@ -89,6 +89,14 @@ func Values(data []byte) (map[string]any, error) {
 	return tree, nil
 }
 
+// Decode reads a file into fields of these types, in any case as programs do.
+func Decode(data []byte, into any) error {
+	if TooMany(data) {
+		return ErrTooMany
+	}
+	return toml.Unmarshal(bytes.TrimPrefix(data, []byte(BOM)), into)
+}
+
 // ErrorPlace is where the parser stopped, 0 if it does not say.
 func ErrorPlace(err error) (line, column int) {
 	var at *toml.DecodeError

@@ -194,41 +194,69 @@ func configNotes(s spec.Spec) []string {
 	return []string{"accept_envvar_unprivileged = false: a device plugin with deviceListStrategy envvar, which is its default, gives pods without privileges no GPUs; set it to volume-mounts or cdi-cri"}
 }
 
+// runtimeConfig has the types of the settings as nvidia-container-runtime reads them.
+type runtimeConfig struct {
+	DisableRequire bool   `toml:"disable-require"`
+	Capabilities   string `toml:"supported-driver-capabilities"`
+	AcceptEnvvar   bool   `toml:"accept-nvidia-visible-devices-envvar-when-unprivileged"`
+	AcceptMounts   bool   `toml:"accept-nvidia-visible-devices-as-volume-mounts"`
+	CLI            struct {
+		Path        string
+		Root        string
+		Environment []string
+		NoCgroups   bool `toml:"no-cgroups"`
+	} `toml:"nvidia-container-cli"`
+	Runtime struct {
+		Debug    string
+		LogLevel string  `toml:"log-level"`
+		Mode     *string // nil: auto
+		Runtimes []string
+		Modes    struct {
+			CDI struct {
+				Kind    string   `toml:"default-kind"`
+				Folders []string `toml:"spec-dirs"`
+			}
+		}
+	} `toml:"nvidia-container-runtime"`
+}
+
 // Faults say why nvidia-container-runtime can start no container with its file. The program itself reports this only when it starts one;
 // measured on 1.20.1. Sources: internal/info/resolver.go, internal/runtime/runtime_factory.go and internal/oci/runtime_low_level.go of
 // https://github.com/NVIDIA/nvidia-container-toolkit; https://github.com/NVIDIA/k8s-device-plugin/issues/1400 on mode = "cdi".
 func Faults(v host.View, f facts.Facts) []string {
 	text, err := v.ReadFile(Config)
-	if err != nil || !v.Live() || len(f.Programs) == 0 {
+	if host.NotExist(err) || !v.Live() || len(f.Programs) == 0 {
 		return nil
 	}
 	fault := func(format string, args ...any) []string {
 		return []string{Config + ": " + fmt.Sprintf(format, args...)}
 	}
-	tree, err := toml.Values(text)
+	c := runtimeConfig{}
 	if err != nil {
 		return fault("%v", err)
+	} else if err := toml.Decode(text, &c); err != nil {
+		line, _ := toml.ErrorPlace(err)
+		return fault("line %d: %v", line, err)
 	}
-	settings := toml.Sub(tree, "nvidia-container-runtime")
-	mode, kind := settings["mode"], cmp.Or(toml.String(toml.Sub(settings, "modes", "cdi"), "default-kind"), cdi.Kind)
+	r := c.Runtime
+	mode, kind := "auto", cmp.Or(r.Modes.CDI.Kind, cdi.Kind)
+	if r.Mode != nil {
+		mode = *r.Mode
+	}
 	var folders []string // engines that bring runc find it there
 	for _, e := range f.Engines {
 		folders = append(folders, path.Dir(e.Binary))
 	}
-	there := func(program any) bool {
-		name, _ := program.(string)
-		return facts.Runs(v, name, folders...)
-	}
-	low, stated := settings["runtimes"].([]any)
+	there := func(program string) bool { return facts.Runs(v, program, folders...) }
 	switch {
-	case mode != nil && !slices.Contains([]any{"auto", "cdi", "csv", "jit-cdi", "legacy"}, mode):
-		return fault("mode = %s is none of auto, cdi, csv, jit-cdi and legacy", toml.Show(mode))
-	case stated && !slices.ContainsFunc(low, there):
-		return fault("none of runtimes = %s is there", toml.Show(settings["runtimes"]))
-	case mode == "cdi" && !cdi.Offers(v, kind):
+	case !slices.Contains([]string{"auto", "cdi", "csv", "jit-cdi", "legacy"}, mode):
+		return fault("mode = %q is none of auto, cdi, csv, jit-cdi and legacy", mode)
+	case r.Runtimes != nil && !slices.ContainsFunc(r.Runtimes, there):
+		return fault("none of runtimes = %q is there", r.Runtimes)
+	case mode == "cdi" && !cdi.Offers(v, kind, r.Modes.CDI.Folders):
 		return fault("mode = \"cdi\" needs a CDI spec for %s, and there is none", kind)
 	case mode == "legacy":
-		for _, program := range []string{"nvidia-container-runtime-hook", cmp.Or(toml.String(toml.Sub(tree, "nvidia-container-cli"), "path"), "nvidia-container-cli")} {
+		for _, program := range []string{"nvidia-container-runtime-hook", cmp.Or(c.CLI.Path, "nvidia-container-cli")} {
 			if !there(program) {
 				return fault("mode = \"legacy\" needs %s, which is not there", program)
 			}

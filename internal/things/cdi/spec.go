@@ -224,15 +224,21 @@ func ReadOtherSpecs(v host.View, engine string) OtherSpecs {
 	return all
 }
 
-// Offers says whether a usable spec on this machine is for a kind of devices.
-func Offers(v host.View, kind string) bool {
-	all := ReadOtherSpecs(v, "")
-	if text, err := v.ReadFile(all.ours); err == nil {
-		all.list[all.ours], all.wrong[all.ours] = read(text, "")
+// Offers says whether a usable spec in these folders is for a kind of devices; no folders are the usual ones.
+func Offers(v host.View, kind string, folders []string) bool {
+	if folders == nil {
+		folders = lib.DefaultSpecDirs
 	}
-	for file, s := range all.list {
-		if s.Spec != nil && s.Kind == kind && all.wrong[file] == "" {
-			return true
+	for _, dir := range folders {
+		names, _ := v.ReadDir(dir)
+		for _, name := range names {
+			if ext := path.Ext(name); ext != ".yaml" && ext != ".json" {
+				continue
+			}
+			text, _ := v.ReadFile(path.Join(dir, name))
+			if s, why := read(text, ""); why == "" && s.Kind == kind {
+				return true
+			}
 		}
 	}
 	return false
