@@ -217,7 +217,9 @@ func (d *draft) driver() {
 	asked.Sections = []string{"driver"}
 	choice, err := d.advised()
 	careful := choice
-	for _, version := range []string{d.present(), choice.Branch} {
+	exact := d.present()
+	branch, _, _ := strings.Cut(exact, ".")
+	for _, version := range []string{branch, choice.Branch} {
 		asked.Driver.Version = version
 		if found, ok, wrong := drivers.New().Choose(asked, d.facts); ok && wrong == nil {
 			choice, err = found, nil
@@ -231,7 +233,7 @@ func (d *draft) driver() {
 	case choice.Source == drivers.SourceNone && choice.Owner == "":
 		off("There is no NVIDIA GPU here yet: where one comes, a driver does.")
 		return
-	case choice.Source == drivers.SourceNone && d.present() == "":
+	case choice.Source == drivers.SourceNone && exact == "":
 		off("The driver is left to " + choice.Owner + "; with a version here gpuadm verifies it.")
 		return
 	case choice.Source == drivers.SourceNone:
@@ -243,6 +245,9 @@ func (d *draft) driver() {
 		}
 	}
 	d.say("[driver]", fmt.Sprintf("version = %q", asked.Driver.Version))
+	if choice.Source != drivers.SourceNone && asked.Driver.Version == branch && exact != branch {
+		d.say(fmt.Sprintf("# Where a fleet must be alike, exactly what this machine has: version = %q.", exact))
+	}
 	if n := len(d.gpus); n > 0 {
 		d.say("# A node with fewer GPUs on its bus is not ready:", fmt.Sprintf("#gpu_count = %d", n))
 	}
@@ -279,16 +284,14 @@ func (d *draft) nearness() {
 	}
 }
 
-// present returns the branch of the machine's driver; "" if it has none.
+// present returns the version of the machine's driver; "" if it has none.
 func (d *draft) present() string {
-	version := ""
 	if m := d.facts.Modules; m != nil && len(m.Libraries) > 0 {
-		version = m.Libraries[0].Version
+		return m.Libraries[0].Version
 	} else if d.facts.Driver != nil {
-		version = d.facts.Driver.Version
+		return d.facts.Driver.Version
 	}
-	branch, _, _ := strings.Cut(version, ".")
-	return branch
+	return ""
 }
 
 // advised returns the driver that gpuadm chooses unasked. The error says why there is none.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -93,6 +94,14 @@ func TestInitSystems(t *testing.T) {
 		flat := strings.Join(strings.Fields(text), " ")
 		check.That(t, (code == 0) == (want == "") && strings.Contains(flat, want), "%s: exit code %d\n%s", system, code, text)
 	}
+}
+
+// TestInitPin: beside the branch init says the version that a machine has.
+func TestInitPin(t *testing.T) {
+	archive := bytes.Replace(recorded(t)["ubuntu24-h100"], []byte("-- etc/os-release"), []byte("-- usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05 --\nx\n-- usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- etc/os-release"), 1)
+	code, text := onHost(t, must.Get(simhost.New(archive))(t), "init", "--print")
+	check.That(t, code == 0, "exit code %d", code)
+	check.Says(t, text, "version = \"580\"\n# Where a fleet must be alike, exactly what this machine has: version = \"580.95.05\".\n")
 }
 
 // TestUnlisted: validate says what it cannot know offline.

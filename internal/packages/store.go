@@ -91,6 +91,15 @@ func Folder(h host.Host) error {
 	return nil
 }
 
+// InStore says whether Store has all versions that changes need. A rollback then depends neither on a repository that may have
+// dropped a version, nor on the network.
+func InStore(v host.View, p Packager, changes []converge.Change) bool {
+	return !slices.ContainsFunc(Due(changes), func(c converge.Change) bool {
+		to := Parse(c.After)
+		return to.Installed() && to.Version != Parse(c.Before).Version && p.Stored(v, c.Name, to.Version) == ""
+	})
+}
+
 // Lost marks replaced packages whose version is no longer available: neither from an offer, as a rollback would ask, nor as a
 // file in Store. If one of the packages asked for cannot be restored, none is; they do not need their earlier dependencies.
 func (r *Resolution) Lost(again map[string][]Offer, file func(name, version string) bool) {

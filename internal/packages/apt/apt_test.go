@@ -54,8 +54,8 @@ func TestFits(t *testing.T) {
 		usr, archives     uint64
 		install, download int64
 		ok                bool
-	}{{5e6, 5e6, 2e6, 2e6, true}, {5e6, 5e6, 3e6, 3e6, false}, {5e6, 9e6, 3e6, 3e6, true}, {5e6, 9e6, 6e6, 1, false}, {9e6, 5e6, 1, 6e6, false}, {5e6, 5e6, -1e6, 5e6, true}} {
-		err := fits(c.usr, c.archives, c.install, c.download)
+	}{{5e6, 5e6, 2e6, 2e6, true}, {5e6, 5e6, 3e6, 3e6, false}, {5e6, 9e6, 3e6, 3e6, true}, {5e6, 9e6, 6e6, 1, false}, {9e6, 5e6, 1, 6e6, true}, {5e6, 5e6, -1e6, 5e6, true}} {
+		err := needs{c.install, c.download}.fits(c.usr, c.archives)
 		check.That(t, (err == nil) == c.ok, "%+v: %v", c, err)
 	}
 }

@@ -297,7 +297,13 @@ func needsOf(out string) needs {
 	return needs{read(saySize().FindStringSubmatch(out)), read(sayNeed().FindStringSubmatch(out))}
 }
 
-// room refuses what does not fit on the disk. apt itself only checks the room for downloads, and dpkg fails in the middle of its work.
+// number reads a size; 0 if the text is none.
+func number(text []byte) int64 {
+	n, _ := strconv.ParseInt(string(text), 10, 64)
+	return n
+}
+
+// room refuses what does not fit on the disk: apt itself only checks the room for downloads, and dpkg fails in the middle of its work.
 func (n needs) room(v host.View) error {
 	usr, err := v.Room("/usr")
 	if err != nil {
@@ -307,31 +313,18 @@ func (n needs) room(v host.View) error {
 	if err != nil {
 		return err
 	}
-	return fits(usr.Bytes, archives.Bytes, n.install, n.download)
+	return n.fits(usr.Bytes, archives.Bytes)
 }
 
-// number reads a size; 0 if the text is none.
-func number(text []byte) int64 {
-	n, _ := strconv.ParseInt(string(text), 10, 64)
-	return n
-}
-
-// fits compares with the room in both folders. If both have the same room, they are on one file system.
-func fits(usr, archives uint64, install, download int64) error {
-	if usr == archives {
-		install, download = install+download, 0
+func (n needs) fits(usr, archives uint64) error {
+	if usr == archives { // one file system
+		n.install += n.download
 	}
-	for _, f := range []struct {
-		dir  string
-		room uint64
-		need int64
-	}{{"/usr", usr, install}, {aptArchives, archives, download}} {
-		if f.need > 0 && uint64(f.need) > f.room {
-			return &trouble.Error{
-				What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in %s, which has %d MB free", f.need/1e6+1, f.dir, f.room/1e6),
-				Try:  []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"},
-			}
-		}
+	if n.install <= 0 || uint64(n.install) <= usr {
+		return nil
 	}
-	return nil
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in /usr, which has %d MB free", n.install/1e6+1, usr/1e6),
+		Try:  []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"},
+	}
 }

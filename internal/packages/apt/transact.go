@@ -84,20 +84,11 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 		return err
 	}
 	err = install(append(verb(changes), arguments(h, changes, offers)...)...)
-	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && inStore(h, changes) {
+	if failed := (*host.CommandError)(nil); errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") && packages.InStore(h, a, changes) {
 		// No source has the versions any more, but Store has. apt reads as its user _apt, which may not enter that folder.
 		err = install(slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb(changes), arguments(h, changes, nil))...)
 	}
 	return err
-}
-
-// inStore says whether Store has all versions that changes need. A rollback then depends neither on a repository that may have
-// dropped a version, nor on the network.
-func inStore(v host.View, changes []converge.Change) bool {
-	return !slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
-		to := packages.Parse(c.After)
-		return to.Installed() && to.Version != packages.Parse(c.Before).Version && stored(v, c.Name, to.Version) == ""
-	})
 }
 
 // purge removes the leftovers of packages that were not installed before gpuadm.

@@ -3,6 +3,7 @@
 package dnf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,21 +66,25 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		return err
 	}
 	offers, err := a.Offers(ctx, h, names)
-	if err != nil {
-		return err
+	all := offers
+	if err == nil {
+		all, err = a.unfiltered().Offers(ctx, h, names)
 	}
-	all, err := a.unfiltered().Offers(ctx, h, names)
-	if err != nil {
+	switch {
+	case err != nil && packages.InStore(h, a, changes): // no list can be read; none is needed
+		a = a.unfiltered()
+		a.more = append(a.more, "--disablerepo=*")
+	case err != nil:
 		return err
-	}
-	if slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
+	case slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
 		after := packages.Parse(c.After)
 		_, seen := packages.Find(offers[c.Name], after.Version)
 		_, there := packages.Find(all[c.Name], after.Version)
 		return after.Installed() && !seen && (there || storedRPM(h, c.Name, after.Version) != "")
-	}) {
+	}):
 		a, offers = a.unfiltered(), all
 	}
+	unread := err
 	s := solver{a, d}
 	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: s}
 	if err := r.Check(ctx, h); err != nil {
@@ -88,7 +93,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 	if err := r.Exactly(ctx, h); err != nil {
 		return err
 	}
-	if err := r.Unkept(ctx, h, s.fetch(ctx, h, r.Replaced(), all)); err != nil {
+	if err := r.Unkept(ctx, h, cmp.Or(unread, s.fetch(ctx, h, r.Replaced(), all))); err != nil {
 		return err
 	}
 	out, err := a.do(ctx, h, s.task(h, changes, offers))
