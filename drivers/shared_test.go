@@ -77,4 +77,11 @@ func TestShared(t *testing.T) {
 	m.Kernels, m.Shared = []string{newer, k}, both
 	ch := choose(t, m, driver("580"))
 	check.That(t, ch.Shared && names(ch, "module")[0] == facts.SharedPackage("open", newer), "of a branch: %+v", ch)
+	gds := driver("580.95.05")
+	gds.GDS = true // DKMS builds nvidia-fs, and NVIDIA's installer builds its own
+	for _, d := range []spec.Driver{gds, with(driver("580.95.05"), "source", "runfile")} {
+		m := machine("ubuntu", "24.04", "amd64", "2331")
+		m.Kernels, m.Shared = []string{newer, k}, both
+		check.That(t, !choose(t, m, d).Shared, "shared, with gds %t from %q", d.GDS, d.Source)
+	}
 }

@@ -36,8 +36,8 @@ type Mirror struct {
 	Dir    string   // absolute
 	Key    string   // the file with the secret key that signs
 	Binary []byte   // of gpuadm
-	Shared Shared   // modules to build once for the nodes
-	Keep   bool     // packages that the spec no longer asks for stay in the folder
+	Shared Shared
+	Keep   bool // packages that the spec no longer asks for stay in the folder
 	Say    func(files int, size int64)
 	Note   func(text string) // shows a note to the operator
 }
@@ -54,7 +54,7 @@ const (
 // Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes the new folder beside the old one, which it
 // replaces at the end. changed is false if the old one has the same content: then it stays.
 func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
-	from, ok := gatherers()[manager(f.OS)]
+	from, ok := map[string]packages.Packager{"apt": apt.New(), "dnf": dnf.New()}[manager(f.OS)].(packages.Gatherer)
 	if !ok {
 		return lock, false, &trouble.Error{
 			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),
@@ -78,10 +78,7 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	if len(m.Shared.Kernels) > 0 {
 		s.Driver.Build = "dkms" // here
 	}
-	names, err := m.gather(ctx, h, from, s, f, next)
-	if err == nil {
-		names, lock.Modules, err = m.share(ctx, h, from, s, f, names)
-	}
+	names, err := m.fill(ctx, h, from, s, f, &lock)
 	if err != nil {
 		return lock, false, err
 	}
@@ -136,11 +133,6 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 	return s, nil
 }
 
-// gatherers are the packagers that can fill a mirror.
-func gatherers() map[string]packages.Gatherer {
-	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer), "dnf": dnf.New().(packages.Gatherer)}
-}
-
 // beside is a temporary folder beside the mirror: the "new" one while it is made, the "old" one while the new one replaces it. Their names are
 // fixed, since a run may be killed before it writes into them, or while it removes them.
 func (m Mirror) beside(which string) string {
@@ -176,25 +168,72 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 	return nil
 }
 
+// fill gets packages, modules and their list into the new folder, and returns the names of the files.
+func (m Mirror) fill(ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, lock *packages.Lock) ([]string, error) {
+	next := m.beside("new")
+	g := packages.Gathering{Via: via(s), Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Say: m.Say, Note: m.Note}
+	names, err := m.gather(ctx, h, from, g, s, f)
+	if err != nil {
+		return nil, err
+	}
+	if lock.Modules, err = m.share(ctx, h, from, g, s, f, names); err != nil {
+		return nil, err
+	}
+	for _, one := range lock.Modules {
+		names = append(names, one.File)
+	}
+	if names, err = m.kept(ctx, h, lock, names); err != nil {
+		return nil, err
+	}
+	list, err := from.Index(ctx, h, g, names)
+	return append(names, list...), err
+}
+
+// kept links the packages of the folder that an earlier run has written, beside those that are wanted now. Damaged ones go.
+func (m Mirror) kept(ctx context.Context, h host.Host, lock *packages.Lock, names []string) ([]string, error) {
+	old, err := packages.ReadLock(h, m.Dir)
+	if !m.Keep || err != nil { // there is none
+		return names, nil
+	}
+	argv := []string{"ln", "-f", "-t", m.beside("new"), "--"}
+	for _, file := range old.Files {
+		if ext := path.Ext(file.Name); (ext == ".deb" || ext == ".rpm") && !slices.Contains(names, file.Name) && file.In(h, m.Dir) {
+			names, argv = append(names, file.Name), append(argv, path.Join(m.Dir, file.Name))
+			lock.Modules = append(lock.Modules, of(old.Modules, file.Name)...)
+		}
+	}
+	if argv[len(argv)-1] != "--" {
+		_, err = h.Do(ctx, argv...)
+	}
+	slices.SortFunc(lock.Modules, func(a, b packages.LockModules) int { return strings.Compare(a.File, b.File) })
+	return names, err
+}
+
 // gather gets the packages and the runfile into the folder, and returns the names of the files.
-func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string) ([]string, error) {
-	names, w, err := m.packages(ctx, h, from, s, f, next)
+func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts) ([]string, error) {
+	names, w, err := m.packages(ctx, h, from, g, s, f)
 	if err != nil {
 		return nil, err
 	}
-	// DKMS builds modules with the compiler that built the kernel; the kernel's headers name it.
-	configs, err := from.Configs(ctx, h, next, path.Join(next, mirrorWork, "headers"), w.headers)
-	if err != nil {
-		return nil, err
-	}
+	// DKMS builds modules with the compiler that built the kernel; the kernel's headers name it, but those of other builders. In dnf's
+	// distributions compilers have no packages of their own.
 	f.Modules = &facts.Modules{}
-	for _, kernel := range slices.Sorted(maps.Keys(configs)) {
-		f.Modules.Kernels = append(f.Modules.Kernels, facts.KernelModules{Kernel: kernel, Compiler: facts.CompilerIn(configs[kernel])})
+	for _, kernel := range slices.Sorted(maps.Keys(w.headers)) {
+		for _, file := range names {
+			if strings.HasPrefix(file, w.headers[kernel]+"_") {
+				if _, err := from.Open(ctx, h, path.Join(g.Into, file), g.Work+"/headers"); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if config, err := h.ReadFile(g.Work + "/headers/usr/src/linux-headers-" + kernel + "/.config"); err == nil {
+			f.Modules.Kernels = append(f.Modules.Kernels, facts.KernelModules{Kernel: kernel, Compiler: facts.CompilerIn(string(config))})
+		}
 	}
 	if again, err := wantedPackages(drivers.New(), s, f); err != nil {
 		return nil, err
 	} else if !slices.Equal(again.names(), w.names()) {
-		if names, _, err = m.packages(ctx, h, from, s, f, next); err != nil {
+		if names, _, err = m.packages(ctx, h, from, g, s, f); err != nil {
 			return nil, err
 		}
 	}
@@ -203,8 +242,8 @@ func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer,
 		return names, err
 	}
 	runfile := path.Base(c.Repo.URL)
-	file := path.Join(next, runfile)
-	for _, dir := range []string{next, m.Dir} {
+	file := path.Join(g.Into, runfile)
+	for _, dir := range []string{g.Into, m.Dir} {
 		if is, err := packages.Digest(h, path.Join(dir, runfile)); err != nil || !strings.EqualFold(is.SHA256, s.Driver.Runfile.SHA256) {
 			continue
 		}
@@ -220,7 +259,7 @@ func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer,
 
 // packages gets the packages that a spec asks for into the folder.
 func (m Mirror) packages(
-	ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string,
+	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts,
 ) (names []string, w wanted, err error) {
 	if w, err = wantedPackages(drivers.New(), s, f); err != nil {
 		return nil, w, err
@@ -237,9 +276,8 @@ func (m Mirror) packages(
 	for _, name := range w.names() {
 		ask.Changes = append(ask.Changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: w.all()[name].String()})
 	}
-	names, err = from.Gather(ctx, h, packages.Gathering{
-		Repos: w.repos, Via: via(s), Request: ask, Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Keep: m.Keep, Say: m.Say, Note: m.Note,
-	})
+	g.Repos, g.Request = w.repos, ask
+	names, err = from.Gather(ctx, h, g)
 	return names, w, err
 }
 
@@ -308,18 +346,15 @@ func (m Mirror) publish(
 		return lock, false, err
 	}
 	data, err := json.MarshalIndent(lock, "", "  ")
-	if err != nil {
+	data = append(data, '\n')
+	signature, failed := by.Detached(data, h.Now()) // from.Sign covers the packages alone
+	if err = cmp.Or(err, failed); err != nil {
 		return lock, false, err
 	}
-	if err := h.WriteFile(path.Join(next, packages.MirrorLock), append(data, '\n'), host.Attr{Mode: 0o644}); err != nil {
-		return lock, false, err
-	}
-	signature, err := by.Detached(append(data, '\n'), h.Now()) // from.Sign covers the packages alone
-	if err == nil {
-		err = h.WriteFile(path.Join(next, mirrorSigned), signature, host.Attr{Mode: 0o644})
-	}
-	if err != nil {
-		return lock, false, err
+	for name, data := range map[string][]byte{packages.MirrorLock: data, mirrorSigned: signature} {
+		if err := h.WriteFile(path.Join(next, name), data, host.Attr{Mode: 0o644}); err != nil {
+			return lock, false, err
+		}
 	}
 	all, err := h.ReadDir(next)
 	if err != nil {
@@ -333,11 +368,10 @@ func (m Mirror) publish(
 			}
 		}
 	}
-	if err := h.Rename(m.Dir, m.beside("old")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return lock, false, err
-	}
-	if err := h.Rename(next, m.Dir); err != nil {
-		return lock, false, err
+	for _, move := range [][2]string{{m.Dir, m.beside("old")}, {next, m.Dir}} {
+		if err := h.Rename(move[0], move[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return lock, false, err
+		}
 	}
 	_, err = h.Do(ctx, "rm", "-rf", "--", m.beside("old"))
 	return lock, true, err

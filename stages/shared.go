@@ -4,8 +4,6 @@ package stages
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -31,79 +29,72 @@ type Shared struct {
 // builds is where DKMS builds them. Compilers write the place into modules, and the same modules are to be the same bytes.
 const builds = "/var/lib/gpuadm-modules"
 
-// share builds modules and puts their packages into the mirror's folder, and lists all packages of modules there. What the folder had
-// before, of the same source, headers and signer, is taken over.
+// share builds modules and puts their packages into the mirror's new folder.
 func (m Mirror) share(
-	ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, names []string,
-) (all []string, shared []packages.LockModules, err error) {
-	old, _ := packages.ReadLock(h, m.Dir) // an empty one where there is no mirror yet
-	for _, o := range old.Modules {       // that --keep has kept
-		if slices.Contains(names, o.File) {
-			shared = append(shared, o)
-		}
-	}
+	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, s spec.Spec, f facts.Facts, names []string,
+) (shared []packages.LockModules, err error) {
 	if len(m.Shared.Kernels) == 0 {
-		return names, shared, nil
+		return nil, nil
 	}
-	g := packages.Gathering{Work: path.Join(m.beside("new"), mirrorWork), Into: m.beside("new"), Before: m.Dir, Note: m.Note}
-	c, asked, err := drivers.New().Choose(s, f)
-	if err != nil || !asked {
-		return nil, nil, errors.Join(err, errors.New("cannot build modules: the spec asks for no driver"))
+	c, _, err := drivers.New().Choose(s, f)
+	if err != nil {
+		return nil, err
 	}
 	i := slices.IndexFunc(c.Members, func(m drivers.Member) bool { return m.Role == "module" && m.PerKernel == "" })
 	if i < 0 {
-		return nil, nil, &trouble.Error{What: "cannot build modules: the spec's driver has none that DKMS builds", Try: []string{`write source = "nvidia" in [driver]`}}
+		return nil, &trouble.Error{What: "cannot build modules: the spec asks for no driver that DKMS builds", Try: []string{`write source = "nvidia" and a version in [driver]`}}
 	}
 	if err := m.builder(ctx, h, from, c); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	src, err := from.Source(ctx, h, g, names, c.Members[i].Name, c.Pattern())
-	if err != nil {
-		return nil, nil, err
-	}
-	if src.Folder == "" {
-		return nil, nil, fmt.Errorf("cannot build modules: package %s has no source for DKMS", src.Name)
-	}
-	var own []string
+	src, err := packages.SourceOf(ctx, h, from, g, names, c.Members[i].Name)
 	for _, kernel := range m.Shared.Kernels {
-		one, err := m.modules(ctx, h, from, g, old, src, c.Flavour, kernel)
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			var one packages.LockModules
+			one, err = m.modules(ctx, h, from, g, src, c.Flavour, kernel)
+			shared = append(shared, one)
 		}
-		shared = slices.DeleteFunc(shared, func(o packages.LockModules) bool { return o.File == one.File })
-		shared, own = append(shared, one), append(own, one.File)
 	}
-	all, err = from.Index(ctx, h, g, names, own)
-	return all, shared, err
+	return shared, err
 }
 
 // builder refuses a machine that lacks what builds modules: mirror installs nothing.
 func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer, c drivers.Choice) error {
-	packager := from.(packages.Packager)
-	installed, err := packager.Installed(ctx, h)
+	installed, err := from.Installed(ctx, h)
+	if err != nil {
+		return err
+	}
 	var lacks []string
+	if _, err := h.Stat("/usr/bin/rpmbuild"); err != nil && from.Name() == "dnf" {
+		lacks = append(lacks, "rpm-build")
+	}
 	for _, member := range c.Members {
 		tool, headers := member.Role == "dkms" || member.Role == "compiler", member.Role == "headers" && slices.Contains(m.Shared.Kernels, member.PerKernel)
 		if tool && !installed[member.Name].Installed() || headers && !slices.Contains(kmod.WithHeaders(h), member.PerKernel) {
 			lacks = append(lacks, member.Name)
-			if headers && packager.Name() == "dnf" { // it leads to the headers
+			if headers && from.Name() == "dnf" { // it leads to the headers
 				lacks = append(lacks, "kernel-core-"+member.PerKernel)
 			}
 		}
 	}
-	if len(lacks) == 0 || err != nil {
-		return err
+	if len(lacks) == 0 {
+		return nil
 	}
-	install := map[string]string{"apt": "apt-get install ", "dnf": "dnf install "}[packager.Name()] + strings.Join(lacks, " ")
+	install := map[string]string{"apt": "apt-get", "dnf": "dnf"}[from.Name()] + " install " + strings.Join(lacks, " ")
 	return &trouble.Error{
 		What: "cannot build modules here: " + strings.Join(lacks, ", ") + " is not installed",
 		Try:  []string{install + ", in this machine or container, which is of the nodes' system; then run the same command again"},
 	}
 }
 
-// modules builds modules for a kernel and writes their package, or takes over that of the folder.
+// of are the packages of modules that have a file.
+func of(all []packages.LockModules, file string) []packages.LockModules {
+	return slices.DeleteFunc(slices.Clone(all), func(o packages.LockModules) bool { return o.File != file })
+}
+
+// modules builds modules for a kernel and writes their package. That of the folder, of the same source, headers, builder and signer, is taken over.
 func (m Mirror) modules(
-	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, old packages.Lock, src packages.ModuleSource, flavour, kernel string,
+	ctx context.Context, h host.Host, from packages.Gatherer, g packages.Gathering, src packages.ModuleSource, flavour, kernel string,
 ) (one packages.LockModules, err error) {
 	source, err := packages.Digest(h, path.Join(g.Into, src.File))
 	if err != nil {
@@ -123,11 +114,15 @@ func (m Mirror) modules(
 		Headers: headers, Signer: m.Shared.Signer,
 		Builder: strings.TrimSpace(strings.Join([]string{m.For, strings.TrimSpace(string(dkms)), facts.CompilerIn(string(config))}, "; ")),
 	}
-	for _, o := range old.Modules {
-		same := o.Package == one.Package && o.Source == one.Source && o.Headers == one.Headers && o.Signer == one.Signer && o.Builder == one.Builder
-		if i := slices.IndexFunc(old.Files, func(f packages.LockFile) bool { return f.Name == o.File }); same && i >= 0 && old.Files[i].In(h, m.Dir) {
-			_, err := h.Do(ctx, "ln", "-f", "--", path.Join(m.Dir, o.File), path.Join(g.Into, o.File))
-			return o, err
+	old, _ := packages.ReadLock(h, m.Dir) // an empty one where there is no mirror yet
+	for _, file := range old.Files {
+		for _, o := range of(old.Modules, file.Name) {
+			is := o.SharedModules
+			is.Vermagic = ""
+			if is == one.SharedModules && file.In(h, m.Dir) {
+				_, err := h.Do(ctx, "ln", "-f", "--", path.Join(m.Dir, o.File), path.Join(g.Into, o.File))
+				return o, err
+			}
 		}
 	}
 	files, err := m.build(ctx, h, src, kernel)
@@ -140,19 +135,17 @@ func (m Mirror) modules(
 	}
 	pack := packages.ModulePackage{Name: one.Package, Kernel: kernel, From: src, Root: g.Work + "/package-" + kernel}
 	into := path.Join(pack.Root, "usr/lib/modules", kernel, facts.SharedFolder)
-	says, err := json.MarshalIndent(one.SharedModules, "", "  ")
-	if err != nil {
-		return one, err
-	}
 	for _, argv := range [][]string{{"mkdir", "-p", "--", into}, append([]string{"cp", "-t", into, "--"}, files...)} {
 		if _, err := h.Do(ctx, argv...); err != nil {
 			return one, err
 		}
 	}
-	if err := h.WriteFile(into+"/modules.json", append(says, '\n'), host.Attr{Mode: 0o644}); err != nil {
+	made, err := from.Pack(ctx, h, g, pack)
+	if err != nil {
 		return one, err
 	}
-	one.File, err = from.Pack(ctx, h, g, pack)
+	one.File = path.Base(made)
+	_, err = h.Do(ctx, "mv", "-fT", "--", made, path.Join(g.Into, one.File)) // a killed run may have left a link there
 	return one, err
 }
 
@@ -176,9 +169,10 @@ func (m Mirror) build(ctx context.Context, h host.Host, src packages.ModuleSourc
 		"KBUILD_BUILD_USER=gpuadm", "KBUILD_BUILD_HOST=mirror", "dkms", "build", "-j", jobs, "-m", name, "-v", version, "-k", kernel,
 		"--dkmstree", tree, "--sourcetree", sources, "--directive", "mok_signing_key="+m.Shared.Key, "--directive", "mok_certificate="+m.Shared.Certificate)
 	if err != nil {
-		t := &trouble.Error{What: fmt.Sprintf("cannot build modules for kernel %s: %v", kernel, err), Err: err}
-		if log, no := h.ReadFile(path.Join(tree, name, version, "build/make.log")); no == nil {
-			if first := kmod.FirstError(string(log)); first != "" {
+		log := path.Join(tree, name, version, "build/make.log")
+		t := &trouble.Error{What: fmt.Sprintf("cannot build modules for kernel %s: %v", kernel, err), Err: err, Try: []string{"less " + log, "another version of the driver, if this one does not build for that kernel"}}
+		if text, no := h.ReadFile(log); no == nil && ctx.Err() == nil {
+			if first := kmod.FirstError(string(text)); first != "" {
 				t.What, t.Because = fmt.Sprintf("cannot build modules for kernel %s: %s", kernel, first), []string{"the first error in DKMS's make.log"}
 			}
 		}
@@ -199,23 +193,22 @@ func (m Mirror) build(ctx context.Context, h host.Host, src packages.ModuleSourc
 func (m Mirror) prove(h host.View, one *facts.SharedModules, files []string) error {
 	for _, name := range files {
 		is, err := facts.ReadModule(h, name)
-		problem, driver := "", strings.HasPrefix(path.Base(name), "nvidia.")
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case is.Kernel() != one.Kernel:
-			problem = "it is built for kernel " + is.Kernel()
-		case driver && (is.Version != one.Version || is.Flavour() != one.Flavour):
-			problem = fmt.Sprintf("it is of driver %s, %s", is.Version, is.Flavour())
-		case is.Signer == nil:
-			problem = "DKMS has not signed it"
-		case !is.Signer.Same(m.Shared.Signer):
-			problem = "it is signed by " + is.Signer.Name + " and not by the key of --module-key: see /etc/dkms/framework.conf"
-		case driver:
+		}
+		driver, signer := strings.HasPrefix(path.Base(name), "nvidia."), "no key"
+		if is.Signer != nil {
+			signer = is.Signer.Name
+		}
+		if driver {
 			one.Vermagic = is.Vermagic
 		}
-		if problem != "" {
-			return fmt.Errorf("cannot use module %s for driver %s, %s: %s", path.Base(name), one.Version, one.Flavour, problem)
+		if is.Kernel() != one.Kernel || driver && (is.Version != one.Version || is.Flavour() != one.Flavour) || is.Signer == nil || !is.Signer.Same(m.Shared.Signer) {
+			return &trouble.Error{
+				What:    fmt.Sprintf("cannot use module %s that DKMS has built: it is of driver %s, %s, for kernel %s, signed by %s", path.Base(name), is.Version, is.Flavour(), is.Kernel(), signer),
+				Because: []string{fmt.Sprintf("driver %s, %s, for kernel %s, signed by %s, was to be built", one.Version, one.Flavour, one.Kernel, m.Shared.Signer.Name)},
+				Try:     []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
+			}
 		}
 	}
 	if one.Vermagic == "" {

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -125,8 +127,10 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	}
 	shared := stages.Shared{Kernels: m.modules}
 	switch {
-	case sign != nil && len(m.modules) == 0:
-		return usage{errors.New("cannot use --module-key without --modules: it signs what mirror builds")}
+	case (sign != nil) != (len(m.modules) > 0):
+		return usage{&trouble.Error{What: "cannot build modules: --modules, --module-key and --module-cert go together, since DKMS would sign with a key that no node knows", Try: []string{
+			`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`,
+		}}}
 	case sign != nil:
 		shared.Signer, _ = facts.Certificate(sign.Certificate)
 		for name, at := range map[string]*string{m.moduleKey.moduleKey: &shared.Key, m.moduleKey.moduleCert: &shared.Certificate} {
@@ -134,11 +138,9 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 				return err
 			}
 		}
-	case len(m.modules) > 0:
-		return usage{&trouble.Error{What: "cannot build modules without --module-key and --module-cert: DKMS would sign with a key that no node knows", Try: []string{
-			`openssl req -new -x509 -newkey rsa:3072 -nodes -days 36500 -subj "/CN=modules of our nodes" -keyout modules.key -out modules.pem, and keep modules.key`,
-		}}}
 	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // else compilers would go on
+	defer stop()
 	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
 		if !c.quiet {
 			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
@@ -147,7 +149,9 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
 		OS: is.OS, Arch: is.Arch, Day: is.Day, GPUs: gpus, Kernel: facts.Kernel{Installed: m.kernels},
 	})
-	if err != nil {
+	if ctx.Err() != nil {
+		return &trouble.Error{What: "cannot write the mirror: it was interrupted", Because: []string{"the old folder, if there was one, is as it was"}, Try: []string{c.again() + ", which continues"}}
+	} else if err != nil {
 		return err
 	}
 	size := int64(0)

@@ -66,7 +66,7 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 	if info.Size > maxModule {
 		return ModuleFile{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
 	}
-	r := io.NewSectionReader(part{v, name}, 0, info.Size)
+	r := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
 	m, err := readModule(r, path.Ext(name))
 	m.Path = name
 	if err != nil {

@@ -52,24 +52,16 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 			continue
 		}
 		if k, _ := f.Modules.Of(m.Kernel); k.Nvidia == nil || k.Nvidia.Version != m.Version {
-			m.Problem = l.unlike(m)
+			// Where nothing says what the kernel has, it compares the CRCs when it loads the modules.
+			if is, err := KernelSymbols(l.v, m.Kernel); err != nil {
+				m.Problem = err.Error()
+			} else if is != "" && is != m.Headers {
+				m.Problem = "they were built for another build of the kernel: the CRCs of its symbols have the digest " + m.Headers + " there and " + is + " here"
+			}
 		}
 		found = append(found, m)
 	}
 	return found
-}
-
-// unlike says that the kernel has other symbols, or other CRCs of them, than the one that modules were built for. Where nothing says what
-// the kernel has, it compares them when it loads the modules.
-func (l *look) unlike(m SharedModules) string {
-	is, err := KernelSymbols(l.v, m.Kernel)
-	switch {
-	case err != nil:
-		return err.Error()
-	case is != "" && is != m.Headers:
-		return "they were built for another build of the kernel: the CRCs of its symbols have the digest " + m.Headers + " there and " + is + " here"
-	}
-	return ""
 }
 
 // KernelSymbols is the SHA-256 of a kernel's list of symbols with their CRCs, which its headers have, and RHEL's and Fedora's kernels
@@ -82,7 +74,7 @@ func KernelSymbols(v host.View, kernel string) (string, error) {
 		if err != nil || info.Size > maxModule {
 			continue
 		}
-		r, err := unpacked(io.NewSectionReader(part{v, name}, 0, info.Size), path.Ext(name))
+		r, err := unpacked(io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size), path.Ext(name))
 		sum := sha256.New()
 		if err == nil {
 			_, err = io.Copy(sum, r)

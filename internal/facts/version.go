@@ -66,17 +66,9 @@ func (l *look) version(ctx context.Context, path string, p program) string {
 
 var errNotSaid = errors.New("the program does not say its version")
 
-// part reads parts of a file: build information is a few hundred bytes of a binary of 50 MB.
-type part struct {
-	v    host.View
-	name string
-}
-
-func (p part) ReadAt(b []byte, off int64) (int, error) { return p.v.ReadAt(p.name, b, off) }
-
 // binaryVersion reads the version that the Go linker was given, or that of the module the program was built from.
 func (l *look) binaryVersion(path, module string) string {
-	info, err := buildinfo.Read(part{l.v, path})
+	info, err := buildinfo.Read(host.Part{View: l.v, Name: path})
 	if err != nil {
 		return ""
 	}
@@ -119,7 +111,7 @@ func (f Facts) ReadsCDI(v host.View) string {
 	if len(f.Engines) == 0 {
 		return ""
 	}
-	info, err := buildinfo.Read(part{v, f.Engines[max(i, 0)].Binary})
+	info, err := buildinfo.Read(host.Part{View: v, Name: f.Engines[max(i, 0)].Binary})
 	if err != nil {
 		return ""
 	}

@@ -62,24 +62,21 @@ type Gathering struct {
 	Work    string                      // a folder for the packager's own files, which is removed afterwards
 	Into    string                      // where the packages' files go
 	Before  string                      // where an earlier run may have left some of them
-	Keep    bool                        // all packages of the earlier mirror stay in it
 	Say     func(files int, size int64) // called before the files are fetched
 	Note    func(text string)           // called for each note to the operator
 }
 
 // A Gatherer is a packager that can fill a mirror.
 type Gatherer interface {
+	Packager
 	// Gather fetches the packages of a request and all their dependencies, and returns the names of the files.
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
-	// Configs reads the kernel configurations from packages of headers in the folder. headers maps kernels to these packages.
-	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
-	// Source unpacks below g.Work what DKMS builds the driver's modules from, of a package whose file is in the folder, in a version that
-	// a pattern asks for.
-	Source(ctx context.Context, h host.Host, g Gathering, files []string, name, pattern string) (ModuleSource, error)
-	// Pack writes a package of modules into the folder, and returns its file's name. The same content gives the same bytes.
+	// Open unpacks a package's file, and returns its version and its relations.
+	Open(ctx context.Context, h host.Host, file, into string) (ModuleSource, error)
+	// Pack writes a package of modules, and returns its file below g.Work. The same content gives the same bytes.
 	Pack(ctx context.Context, h host.Host, g Gathering, p ModulePackage) (file string, err error)
-	// Index has the folder's list name own files beside the others, and returns the names of all.
-	Index(ctx context.Context, h host.Host, g Gathering, files, own []string) ([]string, error)
+	// Index writes the list of the packages in the folder, and returns the names of its files.
+	Index(ctx context.Context, h host.Host, g Gathering, files []string) ([]string, error)
 	// Sign makes of the folder a signed repository. It returns the names of the signatures.
 	Sign(h host.Host, dir string, by things.Signer) (files []string, err error)
 }
@@ -87,7 +84,7 @@ type Gatherer interface {
 // A ModuleSource is the package by which DKMS builds modules.
 type ModuleSource struct {
 	Name, File, Version string   // nvidia-kernel-open-dkms; in the folder; whole: 580.65.06-1, 3:580.65.06-1.el9
-	Depends, Provides   []string // what has the driver's version of its relations: firmware, support files
+	Depends, Provides   []string // its relations; of SourceOf: on what has the driver's version, firmware and support files
 	Folder              string   // absolute: .../nvidia-580.65.06
 }
 
@@ -107,23 +104,53 @@ func (p ModulePackage) Fill(text string, more ...string) []byte {
 	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root)...).Replace(text))
 }
 
-// OfVersion are the files whose names begin like this and go on with a version that a pattern asks for: --keep has kept others.
-func OfVersion(files []string, begin, pattern string) []string {
-	return slices.DeleteFunc(slices.Clone(files), func(file string) bool {
-		rest, is := strings.CutPrefix(file, begin)
-		return !is || !Matches(pattern, rest)
-	})
-}
-
-// SourceIn finds the source of a driver that DKMS builds, where a package was unpacked; "" if it is not there.
-func SourceIn(v host.View, root, version string) string {
-	for _, name := range ListOf(v, root+"/usr/src") {
-		dir := path.Join(root, "usr/src", name)
-		if _, err := v.Stat(dir + "/dkms.conf"); err == nil && strings.HasSuffix(name, "-"+Own(version)) {
-			return dir
+// SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of another one that it depends on in its
+// version, as Ubuntu has it. files are those of the folder.
+func SourceOf(ctx context.Context, h host.Host, from Gatherer, g Gathering, files []string, name string) (s ModuleSource, err error) {
+	open := func(name string) (p ModuleSource, err error) {
+		i := slices.IndexFunc(files, func(file string) bool {
+			return strings.HasPrefix(file, name+"_") || path.Ext(file) == ".rpm" && strings.HasPrefix(file, name+"-")
+		})
+		if i < 0 {
+			return p, &trouble.Error{What: "cannot build modules: the mirror has no package " + name, Try: []string{`write source = "nvidia" in [driver], which has modules for DKMS`}}
 		}
+		root := g.Work + "/source"
+		p, err = from.Open(ctx, h, path.Join(g.Into, files[i]), root)
+		p.Name, p.File = name, files[i]
+		for _, of := range ListOf(h, root+"/usr/src") {
+			dir := path.Join(root, "usr/src", of)
+			if _, err := h.Stat(dir + "/dkms.conf"); err == nil && strings.HasSuffix(of, "-"+Own(p.Version)) {
+				p.Folder = dir
+			}
+		}
+		return p, err
 	}
-	return ""
+	if s, err = open(name); err != nil {
+		return s, err
+	}
+	all := s.Depends
+	s.Depends = nil
+	for _, clause := range all {
+		if !strings.Contains(clause, Own(s.Version)) {
+			continue
+		}
+		if s.Folder == "" {
+			of, _, _ := strings.Cut(clause, " ")
+			other, err := open(of)
+			if err != nil {
+				return s, err
+			}
+			if s.Folder = other.Folder; s.Folder != "" {
+				continue // of the source alone
+			}
+		}
+		s.Depends = append(s.Depends, clause)
+	}
+	s.Provides = slices.DeleteFunc(s.Provides, func(clause string) bool { return strings.Contains(clause, name) })
+	if s.Folder == "" {
+		err = fmt.Errorf("cannot build modules: package %s has no source for DKMS", name)
+	}
+	return s, err
 }
 
 // Signatures returns the files of mirrors that differ after each signing, since they have a time.
@@ -198,7 +225,7 @@ func Digest(v host.View, name string) (LockFile, error) {
 		return LockFile{}, err
 	}
 	sum := sha256.New()
-	in := io.NewSectionReader(viewAt{v, name}, 0, info.Size)
+	in := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
 	if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{in}, make([]byte, 1<<20)); err != nil {
 		return LockFile{}, err
 	}
@@ -210,13 +237,6 @@ func (f LockFile) In(v host.View, dir string) bool {
 	is, err := Digest(v, path.Join(dir, f.Name))
 	return err == nil && is == f
 }
-
-type viewAt struct {
-	v    host.View
-	name string
-}
-
-func (a viewAt) ReadAt(p []byte, off int64) (int, error) { return a.v.ReadAt(a.name, p, off) }
 
 // digest is Digest, from memory while the file is unchanged.
 func (r *Reading) digest(v host.View, name string) (LockFile, error) {

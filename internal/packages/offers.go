@@ -170,5 +170,5 @@ func WithoutHeaders(v host.View, kernel string) string {
 	if v.Live() && strings.TrimSpace(string(running)) == kernel {
 		return "install a kernel whose headers are available and reboot into it, or install the headers of " + kernel + ", which runs now, from another source"
 	}
-	return "remove kernel " + kernel + " if it is not meant to run, or install one whose headers are available"
+	return "take a kernel whose headers are available; remove kernel " + kernel + " if it is not meant to run"
 }

@@ -331,12 +331,15 @@ func (s State) marked(as State) State {
 // Own returns a package's own version, that is the version of the driver or toolkit in it, without the packager's epoch and revision.
 // 3:580.95.05-1.el9 and 580.95.05-0ubuntu1 are both 580.95.05.
 func Own(version string) string {
-	version = version[strings.IndexByte(version, ':')+1:]
+	version = Unepoched(version)
 	if i := strings.LastIndexByte(version, '-'); i >= 0 {
 		version = version[:i]
 	}
 	return version
 }
+
+// Unepoched returns a version without its epoch.
+func Unepoched(version string) string { return version[strings.IndexByte(version, ':')+1:] }
 
 // Matches says whether a package's version has the own version that a pattern asks for.
 func Matches(pattern, version string) bool {

@@ -92,9 +92,7 @@ func bootBench(t *testing.T, headers bool) driverNode {
 	n := bootDriver(t, o)
 	if !headers { // so that Debian's are not installed to build nothing
 		for _, name := range []string{"gcc", "make"} {
-			n.Put("/tmp/"+name+"/DEBIAN/control", "Package: "+name+"\nVersion: 99:1\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
-			n.Must("dpkg-deb", "--build", "/tmp/"+name, "/tmp/"+name+".deb")
-			n.Must("dpkg", "-i", "/tmp/"+name+".deb")
+			emptyPackage(n.Host, name)
 		}
 	} else {
 		n.Put("/lib/modules/"+headersOf(t, n.Host)+"/modules.dep", "", 0o644) // so that it counts as a kernel

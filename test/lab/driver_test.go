@@ -31,12 +31,18 @@ func bootDriver(t *testing.T, o lab.Options) driverNode {
 
 	if !o.Headers { // a kernel to build for, with empty headers as dkms is empty
 		n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
-		n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
-		n.Must("dpkg-deb", "--build", "/tmp/headers", "/tmp/headers.deb")
-		n.Must("dpkg", "-i", "/tmp/headers.deb")
+		emptyPackage(n.Host, "linux-headers-"+emptyKernel)
 	}
 	n.Put(specFile, "format = 1\n", 0o644)
 	return n
+}
+
+// emptyPackage installs a package with a name and nothing else.
+func emptyPackage(h *lab.Host, name string) {
+	h.Put("/tmp/"+name+"/DEBIAN/control", "Package: "+name+"\nVersion: 99:1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
+	h.Must("dpkg-deb", "--build", "/tmp/"+name, "/tmp/"+name+".deb")
+	h.Must("dpkg", "-i", "/tmp/"+name+".deb")
+	h.Must("rm", "-r", "/tmp/"+name)
 }
 
 // emptyKernel is a kernel that nothing is built for.

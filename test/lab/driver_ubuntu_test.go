@@ -45,10 +45,8 @@ func bootListed(t *testing.T, distro string) listedNode {
 func (n driverNode) hasKernel() {
 	n.t.Helper()
 	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
-	n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
-	n.Must("dpkg-deb", "--build", "/tmp/headers", "/tmp/headers.deb")
-	n.Must("dpkg", "-i", "/tmp/headers.deb")
-	n.Must("rm", "-rf", "/tmp/headers", "/tmp/headers.deb")
+	emptyPackage(n.Host, "linux-headers-"+emptyKernel)
+	n.Must("rm", "/tmp/linux-headers-"+emptyKernel+".deb")
 }
 
 // of is a spec that asks for a driver of NVIDIA's repository.

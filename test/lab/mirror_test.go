@@ -30,7 +30,7 @@ func (n driverNode) mirror(exit int, spec, system, dir string) lab.Result {
 func (n driverNode) headersRepo() {
 	n.t.Helper()
 	n.Must("dpkg", "--remove", "linux-headers-"+emptyKernel)
-	n.Must("sh", "-c", `mkdir /srv/headers && cd /srv/headers && cp /tmp/headers.deb . && (dpkg-deb -f headers.deb; echo Filename: ./headers.deb
+	n.Must("sh", "-c", `mkdir /srv/headers && cd /srv/headers && cp /tmp/linux-headers-*.deb headers.deb && (dpkg-deb -f headers.deb; echo Filename: ./headers.deb
 echo Size: $(stat -c %s headers.deb); echo SHA256: $(sha256sum <headers.deb | cut -d' ' -f1)) >Packages
 apt-ftparchive release . >/tmp/Release && mv /tmp/Release .`)
 	n.Put("/etc/apt/sources.list.d/headers.list", "deb [trusted=yes] file:/srv/headers /\n", 0o644)

@@ -32,7 +32,7 @@ type baked struct {
 // labDir is where the image keeps what plays its GPUs and asks the questions.
 const labDir = "usr/lib/gpuadm-lab"
 
-// bake bakes a Debian with Debian's kernel, from the lab's repositories, by the script that ships, and makes a disk of it.
+// bake bakes a Debian with Debian's kernel, from a mirror with modules that were built once, by the script that ships, and makes a disk of it.
 func bake(t *testing.T) (b baked) {
 	t.Helper()
 	lab.Have(t, lab.SetupKernel(t.Context(), "bookworm", func(line string) { t.Log(line) }))
@@ -97,29 +97,49 @@ func (n node) bake(deb string, gpus fakenvml.Parts) (b baked, err error) {
 		return b, err
 	}
 	spec := filepath.Join(n.t.TempDir(), "node.toml")
-	if err := os.WriteFile(spec, []byte(bakedSpec(repos.Fingerprint(n.t, deb))), 0o644); err != nil {
+	if err := os.WriteFile(spec, []byte(bakedSpec("")), 0o644); err != nil {
 		return b, err
 	}
-	if err := syscall.Mount(deb, n.path(lab.RepoDir), "", syscall.MS_BIND, ""); err != nil {
-		return b, fmt.Errorf("cannot mount the repositories: %w", err)
+	b.kernel = kernels[0].Name()
+	if err := n.mirror(deb, b.kernel); err != nil {
+		return b, err
 	}
 	gpuadm, err := filepath.Abs("../../bin/gpuadm")
 	if err == nil {
 		err = n.run([]string{"GPUADM=" + gpuadm}, "sh", "../../images/chroot/bake.sh", n.root, spec, "--gpu", "H100-80GB", "--gpu", "A100-80GB")
 	}
-	if err = errors.Join(err, syscall.Unmount(n.path(lab.RepoDir), 0)); err != nil {
+	if err != nil {
 		return b, err
 	}
 	dir := n.t.TempDir()
-	b.kernel = kernels[0].Name()
 	b.kernelFile, b.initrd, b.disk = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd"), filepath.Join(dir, "disk")
 	return b, errors.Join(copyFile(n.path("boot/vmlinuz-"+b.kernel), b.kernelFile), copyFile(n.path("boot/initrd.img-"+b.kernel), b.initrd),
 		n.run(nil, "mke2fs", "-q", "-t", "ext4", "-d", n.root, b.disk, "6G")) // as bake.sh does
 }
 
-// bakedSpec has packages, a module, daemons, partitions and an engine. Both kinds of GPU have the layout.
+// mirror has the disk itself, which has a compiler, write the mirror from the lab's repositories, which are there for that time only.
+func (n node) mirror(deb, kernel string) error {
+	if err := syscall.Mount(deb, n.path(lab.RepoDir), "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("cannot mount the repositories: %w", err)
+	}
+	err := errors.Join(n.copy("../../bin/gpuadm", "root/gpuadm", 0o755), n.put("root/mirror.toml", bakedSpec(repos.Fingerprint(n.t, deb)), 0o644),
+		n.run(nil, "openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "36500", "-subj", "/CN=site", "-keyout", n.path("root/site.key"), "-out", n.path("root/site.pem")))
+	if err == nil {
+		err = n.run(nil, "unshare", "-m", "sh", "-c", `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"`, n.root,
+			"/root/gpuadm", "mirror", "--for", "debian-12", "--modules", kernel, "--module-key", "/root/site.key", "--module-cert", "/root/site.pem",
+			"--gpu", "H100-80GB", "--gpu", "A100-80GB", "-f", "/root/mirror.toml", "-o", "/srv/mirror")
+	}
+	return errors.Join(err, syscall.Unmount(n.path(lab.RepoDir), 0), n.run(nil, "sh", "-c", "rm -f $0/root/*", n.root),
+		n.copy(n.path("srv/mirror/mirror.toml"), "etc/gpuadm/node.d/mirror.toml", 0o644))
+}
+
+// bakedSpec has packages, a module, daemons, partitions and an engine. Both kinds of GPU have the layout. With the key of the lab's
+// repositories it is the mirror's.
 func bakedSpec(fingerprint string) string {
 	of := func(section, version, url string) string {
+		if fingerprint == "" {
+			return fmt.Sprintf("[%s]\nversion = %q\n%s", section, version, map[string]string{"driver": "build = \"shared\"\n"}[section])
+		}
 		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
 			section, version, url, fingerprint)
 	}
@@ -208,6 +228,7 @@ func becomesReady(t *testing.T, p *pc) {
 	is.says("kernel", 0, p.of.kernel+"\n")
 	is.says("init", 0, "/lib/systemd/systemd\n")
 	is.says("modules", 0, "nvidia\n", "nvidia_uvm\n")
+	is.says("module", 0, "/updates/gpuadm/nvidia.ko\n")
 	is.says("cloud-init", 0, "status: done")
 	for _, unit := range []string{"containerd", "gpuadm", "kubelet", "gpuadm-ready"} {
 		is.says(unit, 0, "ActiveState=active\n")

@@ -123,16 +123,9 @@ func (c Client) getFile(name string, r host.Request, take func(io.Reader) error)
 	if err != nil {
 		return err
 	}
-	in := io.NewSectionReader(readerAt{c.files, name}, 0, info.Size)
+	in := io.NewSectionReader(host.Part{View: c.files, Name: name}, 0, info.Size)
 	return take(&checked{in: in, left: r.Max, want: r.SHA256, sum: sha256.New()})
 }
-
-type readerAt struct {
-	files *files.Files
-	name  string
-}
-
-func (r readerAt) ReadAt(p []byte, off int64) (int, error) { return r.files.ReadAt(r.name, p, off) }
 
 // once makes one try.
 func (c Client) once(ctx context.Context, client *http.Client, u *url.URL, r host.Request, take func(io.Reader) error) error {

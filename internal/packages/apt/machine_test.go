@@ -82,8 +82,7 @@ type machine struct {
 	repo *repo
 	apt  apt
 
-	fetched int    // files, by the last mirror
-	keeps   string // the folder of an earlier mirror, whose packages the next one keeps
+	fetched int // files, by the last mirror
 
 	mu  sync.Mutex
 	ran []string

@@ -75,19 +75,32 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	if err != nil {
 		return nil, err
 	}
-	if g.Keep {
-		archives = append(archives, kept(h, g.Before, archives)...)
-	}
-	if err := p.fetch(ctx, g, archives); err != nil {
-		return nil, err
-	}
-	var index []byte
-	files := []string{aptIndex}
+	var files []string
 	for _, one := range archives {
-		index = append(index, one.stanza...)
 		files = append(files, one.Name)
 	}
-	return files, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
+	return files, p.fetch(ctx, g, archives)
+}
+
+// Index has what dpkg-deb says of the files: deb822(5).
+func (apt) Index(ctx context.Context, h host.Host, g packages.Gathering, files []string) ([]string, error) {
+	var index []byte
+	for _, file := range slices.Sorted(slices.Values(files)) {
+		if path.Ext(file) != ".deb" {
+			continue
+		}
+		name := path.Join(g.Into, file)
+		is, err := packages.Digest(h, name)
+		if err != nil {
+			return nil, err
+		}
+		said, err := h.Ask(ctx, "dpkg-deb", "-f", name)
+		if err != nil {
+			return nil, err
+		}
+		index = fmt.Appendf(index, "%s\nSize: %d\nSHA256: %s\nFilename: ./%s\n\n", bytes.TrimSpace(said), is.Size, is.SHA256, file)
+	}
+	return []string{aptIndex}, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
 }
 
 // apart writes the files for such an apt, and the machine's sources with those that the mirror is made from.
@@ -181,67 +194,37 @@ type debFile struct {
 	packages.LockFile
 	what    string // NAME=VERSION
 	fetched string // as apt names it
-	stanza  []byte // of the index
 }
 
-// archives returns the files for NAME=VERSION.
+// archives returns the files for NAME=VERSION. apt says 'URI' FILE SIZE DIGEST: RunDownload in apt-private/private-download.cc of its tree;
+// Acquire::ForceHash chooses the digest: HashStringList::find in apt-pkg/contrib/hashes.cc. It names files NAME_VERSION_ARCH.deb, with %3a
+// for a colon; archives leave out the epoch.
 func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
 	if len(what) == 0 {
 		return nil, nil
 	}
-	out, err := a.Ask(ctx, slices.Concat([]string{"apt-cache", "show", "--"}, what)...)
+	argv := slices.Concat([]string{"apt-get", "-q", "-o", "Acquire::ForceHash=SHA256", "download", "--print-uris", "--"}, what)
+	out, err := a.Ask(ctx, argv...)
 	if err != nil {
 		return nil, explain(a, string(out), err)
 	}
-	seen := map[string]bool{}
-	for p := range paragraphs(out) {
-		one := archiveOf(p)
-		if one.SHA256 == "" {
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || line[0] != '\'' {
+			continue
+		}
+		digest, is := strings.CutPrefix(f[len(f)-1], "SHA256:")
+		name, rest, _ := strings.Cut(f[1], "_")
+		version, arch, _ := strings.Cut(rest, "_")
+		version = strings.ReplaceAll(version, "%3a", ":")
+		one := debFile{what: name + "=" + version, fetched: f[1]}
+		if !is {
 			return nil, fmt.Errorf("cannot mirror package %s: its source does not say the SHA-256 digest of its file", one.what)
 		}
-		if !seen[one.what] && slices.Contains(what, one.what) {
-			seen[one.what], all = true, append(all, one)
-		}
-	}
-	for _, w := range what {
-		if !seen[w] {
-			return nil, fmt.Errorf("cannot mirror package %s: apt-cache show does not describe it", w)
-		}
+		one.LockFile = packages.LockFile{Name: name + "_" + packages.Unepoched(version) + "_" + arch, Size: number([]byte(f[2])), SHA256: digest}
+		all = append(all, one)
 	}
 	return all, nil
-}
-
-// archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and only its SHA-256 digest counts.
-func archiveOf(paragraph []byte) (one debFile) {
-	e := entryOf(paragraph)
-	for key, value := range fields(paragraph) {
-		if !slices.Contains([]string{"Filename", "MD5sum", "SHA1", "SHA512"}, string(key)) {
-			one.stanza = fmt.Appendf(one.stanza, "%s: %s\n", key, value)
-		}
-	}
-	own := e.version[bytes.IndexByte(e.version, ':')+1:]
-	one.what = string(e.name) + "=" + string(e.version)
-	one.fetched = fetchedName(string(e.name), string(e.version), string(e.arch))
-	one.LockFile = packages.LockFile{Name: fmt.Sprintf("%s_%s_%s.deb", e.name, own, e.arch), Size: number(e.download), SHA256: string(e.sha256)} // as archives name it
-	one.stanza = fmt.Appendf(one.stanza, "Filename: ./%s\n\n", one.Name)
-	return one
-}
-
-// kept returns the packages of an earlier mirror, beside those that are wanted now. It leaves out damaged files, and packages
-// that differ from a wanted package only by the epoch: the two files would have the same name.
-func kept(v host.View, dir string, wanted []debFile) (all []debFile) {
-	index, err := v.ReadFile(path.Join(dir, aptIndex))
-	if err != nil {
-		return nil // there is none
-	}
-	for p := range paragraphs(index) {
-		one := archiveOf(p)
-		if !slices.ContainsFunc(wanted, func(w debFile) bool { return w.Name == one.Name }) && one.In(v, dir) {
-			all = append(all, one)
-		}
-	}
-	slices.SortFunc(all, func(a, b debFile) int { return strings.Compare(a.what, b.what) })
-	return all
 }
 
 // fetch gets files into the folder: it links those of an earlier run, and apt downloads the others.
@@ -278,11 +261,6 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 				return err
 			}
 		}
-		if is, err := packages.Digest(a, path.Join(g.Into, one.Name)); err != nil {
-			return err
-		} else if is != one.LockFile {
-			return fmt.Errorf("cannot mirror package %s: apt fetched a file with the digest %s, and its source says %s", one.what, is.SHA256, one.SHA256)
-		}
 	}
 	return nil
 }
@@ -301,23 +279,4 @@ func (a apt) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
 		return nil, err
 	}
 	return []string{name}, h.WriteFile(path.Join(dir, name), signed, host.Attr{Mode: 0o644})
-}
-
-// Configs unpacks headers. Headers of other builders' kernels may have no configuration: then the compiler is not known.
-func (a apt) Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error) {
-	found := map[string]string{}
-	for kernel, name := range headers {
-		for _, file := range packages.ListOf(h, dir) {
-			if !strings.HasPrefix(file, name+"_") {
-				continue
-			}
-			if out, err := h.Do(ctx, "dpkg-deb", "-x", path.Join(dir, file), work); err != nil {
-				return nil, explain(h, string(out), err)
-			}
-		}
-		if config, err := h.ReadFile(work + "/usr/src/linux-headers-" + kernel + "/.config"); err == nil {
-			found[kernel] = string(config)
-		}
-	}
-	return found, nil
 }

@@ -222,7 +222,7 @@ func (dnf) Stored(v host.View, name, version string) string { return storedRPM(v
 func storedRPM(v host.View, name, version string) string {
 	for _, n := range packages.ListOf(v, packages.Store) {
 		p, ok := rpmFile(n)
-		if ok && bare(p.evr) == bare(version) && slices.Contains(p.keys(), name) {
+		if ok && packages.Unepoched(p.evr) == packages.Unepoched(version) && slices.Contains(p.keys(), name) {
 			return path.Join(packages.Store, n)
 		}
 	}

@@ -311,7 +311,7 @@ func wordsOf(err error) string {
 // TestUnverified: a repository is named that has some of the files, and of which neither its own section nor dnf.conf says that dnf
 // verifies anything.
 func TestUnverified(t *testing.T) {
-	repos := withMain(enabled("a.repo", []byte(`[signed]
+	repos := enabled("a.repo", []byte(`[signed]
 gpgcheck=1
 [listed]
 gpgcheck=0
@@ -321,9 +321,10 @@ gpgcheck=0
 [silent]
 [unused]
 gpgcheck=0
-`)), parseRepos("dnf.conf", []byte("[main]\nrepo_gpgcheck=0\n")))
+`))
+	main := parseRepos("dnf.conf", []byte("[main]\nrepo_gpgcheck=0\n"))
 	files := map[string]rpmFetched{"a.rpm": {from: []string{"signed", "plain"}}, "b.rpm": {from: []string{"listed"}}, "c.rpm": {from: []string{"silent"}}}
-	got, want := slices.Sorted(maps.Keys(unverified(repos, files))), []string{"plain", "silent"}
+	got, want := slices.Sorted(maps.Keys(unverified(repos, main, files))), []string{"plain", "silent"}
 	check.That(t, slices.Equal(got, want), "unverified: %v, want %v", got, want)
 }
 

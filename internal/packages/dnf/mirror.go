@@ -44,7 +44,7 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 		return nil, err
 	}
 	database := strings.TrimSpace(string(out))
-	repos, err := a.apart(ctx, h, g, database)
+	repos, main, err := a.apart(ctx, h, g, database)
 	if err != nil {
 		return nil, err
 	}
@@ -68,37 +68,24 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range slices.Sorted(maps.Keys(unverified(repos, files))) {
+	for _, id := range slices.Sorted(maps.Keys(unverified(repos, main, files))) {
 		g.Note("repository " + id + " has gpgcheck=0 and repo_gpgcheck=0: packages of it are in the mirror, and no signature says whose they are")
 	}
-	if err := a.fetch(ctx, h, g, what, files); err != nil {
-		return nil, err
-	}
-	names := slices.Sorted(maps.Keys(files))
-	if g.Keep {
-		var links []string
-		for _, name := range kept(h, g.Before, names) {
-			names, links = append(names, name), append(links, path.Join(g.Before, name))
-		}
-		if err := each(ctx, h, g.Into, links, "ln", "-f"); err != nil {
-			return nil, err
-		}
-	}
-	return a.index(ctx, h, g, names)
+	return slices.Sorted(maps.Keys(files)), a.fetch(ctx, h, g, what, files)
 }
 
 // apart makes the root folder: the machine's database, streams and repositories, and those that the mirror is made from.
-func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, database string) (repos []repository, err error) {
+func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, database string) (repos, main []repository, err error) {
 	if err := a.free(ctx, h); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, argv := range [][]string{
 		{"rm", "-rf", "--", a.root},
-		{"mkdir", "-p", "--", a.root + database, a.root + ownRepos, a.root + moduleFolder, g.Work + "/rpms"},
+		{"mkdir", "-p", "--", a.root + database, a.root + ownRepos, a.root + moduleFolder},
 		{"cp", "-L", "--", "/etc/os-release", a.root + "/etc/os-release"}, // dnf reads there of which platform streams are
 	} {
 		if _, err := h.Do(ctx, argv...); err != nil {
-			return nil, fmt.Errorf("cannot prepare a folder for dnf: %w", err)
+			return nil, nil, fmt.Errorf("cannot prepare a folder for dnf: %w", err)
 		}
 	}
 	var parts []string
@@ -108,7 +95,7 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 		}
 	}
 	if err := each(ctx, h, a.root+database, parts, "cp", "-a"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	files := map[string][]byte{}
 	for _, dir := range []string{moduleFolder, dnfRepos} {
@@ -121,7 +108,7 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 				}
 			}
 			if files[to], err = h.ReadFile(dir + "/" + name); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
@@ -131,7 +118,7 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 		}
 		key := g.Work + "/" + path.Base(dnfKey(r))
 		if err := things.Key(key, r.Key, r.Fingerprint, g.Via, "").Thing.Make(ctx, h, converge.State(r.Fingerprint)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		files[a.root+ownRepos+"/"+path.Base(dnfSource(r))] = dnfRepo(r, key, g.Via)
 	}
@@ -140,7 +127,7 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 	}
 	for name, data := range files {
 		if err := h.WriteFile(name, data, host.Attr{Mode: 0o644}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if strings.HasPrefix(name, a.root+ownRepos) {
 			repos = append(repos, enabled(name, data)...)
@@ -148,23 +135,9 @@ func (a dnf) apart(ctx context.Context, h host.Host, g packages.Gathering, datab
 	}
 	conf, err := h.ReadFile("/etc/dnf/dnf.conf")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
-	return withMain(repos, parseRepos("dnf.conf", conf)), nil
-}
-
-// withMain fills in what dnf.conf says for all repositories of how they are verified: dnf.conf(5).
-func withMain(repos, main []repository) []repository {
-	for _, m := range main {
-		for _, r := range repos {
-			for _, key := range []string{"gpgcheck", "repo_gpgcheck"} {
-				if _, is := r.values[key]; !is && m.id == "main" {
-					r.values[key] = m.values[key]
-				}
-			}
-		}
-	}
-	return repos
+	return repos, parseRepos("dnf.conf", conf), nil
 }
 
 // bare leaves only the packages in the database that no repository has: a package that came from a file cannot be fetched.
@@ -224,15 +197,21 @@ func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]
 	return all, nil
 }
 
-// unverified returns the repositories that have some of the files, and whose settings make dnf verify nothing.
-func unverified(repos []repository, files map[string]rpmFetched) map[string]bool {
+// unverified returns the repositories that have some of the files, and whose settings, and dnf.conf's, make dnf verify nothing.
+func unverified(repos, main []repository, files map[string]rpmFetched) map[string]bool {
 	found := map[string]bool{}
 	for _, r := range repos {
-		if says(r.values["gpgcheck"]) || says(r.values["repo_gpgcheck"]) {
-			continue
+		verified := func(key string) bool {
+			value, is := r.values[key]
+			for _, m := range main {
+				if !is && m.id == "main" { // dnf.conf(5)
+					value = m.values[key]
+				}
+			}
+			return says(value)
 		}
 		for _, one := range files {
-			if slices.Contains(one.from, r.id) {
+			if slices.Contains(one.from, r.id) && !verified("gpgcheck") && !verified("repo_gpgcheck") {
 				found[r.id] = true
 			}
 		}
@@ -240,53 +219,37 @@ func unverified(repos []repository, files map[string]rpmFetched) map[string]bool
 	return found
 }
 
-// fetch gets files into the folder. dnf verifies each by its repository's settings, also files of an earlier run: it works on
-// copies of these, since it may write to them. An unchanged file becomes a link to the earlier one, with its time.
+// fetch gets files into the folder. dnf verifies each by its repository's settings, also files of an earlier run: of these the folder has
+// copies, since dnf may write to them.
 func (a dnf) fetch(ctx context.Context, h host.Host, g packages.Gathering, what []string, files map[string]rpmFetched) error {
-	rpms := g.Work + "/rpms"
-	missing, size, all := 0, int64(0), int64(0)
+	missing, size, room := 0, int64(0), int64(0)
 	var there []string
 	for name, one := range files {
-		all += one.size
-		at := slices.IndexFunc([]string{rpms, g.Into, g.Before}, func(dir string) bool {
+		in := func(dir string) bool {
 			i, err := h.Stat(path.Join(dir, name))
 			return err == nil && i.Size == one.size
-		})
-		switch at {
-		case -1:
-			missing, size = missing+1, size+one.size
-		case 1, 2:
-			there = append(there, path.Join([]string{"", g.Into, g.Before}[at], name))
 		}
+		switch {
+		case in(g.Into):
+			continue
+		case in(g.Before):
+			there = append(there, path.Join(g.Before, name))
+		default:
+			missing, size = missing+1, size+one.size
+		}
+		room += one.size
 	}
-	if err := packages.RoomFor(h, g.Into, all); err != nil {
+	if err := packages.RoomFor(h, g.Into, room); err != nil {
 		return err
 	}
-	if err := each(ctx, h, rpms, there, "cp", "-p", "--reflink=auto"); err != nil {
+	if err := each(ctx, h, g.Into, there, "cp", "--reflink=auto", "--remove-destination"); err != nil {
 		return err
 	}
 	if missing > 0 {
 		g.Say(missing, size)
 	}
-	if _, err := a.run(ctx, h, append([]string{"install", "--downloadonly", "--downloaddir", rpms}, what...)...); err != nil {
-		return err
-	}
-	var same, others []string
-	for name := range files {
-		is, err := packages.Digest(h, path.Join(rpms, name))
-		if err != nil {
-			return fmt.Errorf("cannot find the file of a package that dnf fetched: %w", err)
-		}
-		if was, err := packages.Digest(h, path.Join(g.Before, name)); err == nil && was == is {
-			same = append(same, path.Join(g.Before, name))
-		} else {
-			others = append(others, path.Join(rpms, name))
-		}
-	}
-	if err := each(ctx, h, g.Into, same, "ln", "-f"); err != nil {
-		return err
-	}
-	return each(ctx, h, g.Into, others, "mv", "-f")
+	_, err := a.run(ctx, h, append([]string{"install", "--downloadonly", "--downloaddir", g.Into}, what...)...)
+	return err
 }
 
 // each runs a program that gets files into a folder, if there are any.
@@ -298,29 +261,16 @@ func each(ctx context.Context, h host.Host, into string, files []string, argv ..
 	return err
 }
 
-// kept returns the packages of an earlier mirror, beside those that are wanted now. It leaves out damaged files.
-func kept(v host.View, dir string, wanted []string) (names []string) {
-	old, err := packages.ReadLock(v, dir)
-	if err != nil {
-		return nil // there is none
-	}
-	for _, f := range old.Files {
-		if strings.HasSuffix(f.Name, ".rpm") && !slices.Contains(wanted, f.Name) && f.In(v, dir) {
-			names = append(names, f.Name)
-		}
-	}
-	return names
-}
-
-// index has createrepo_c describe these packages and no others.
-func (a dnf) index(ctx context.Context, h host.Host, g packages.Gathering, names []string) ([]string, error) {
-	slices.Sort(names)
+// Index has createrepo_c describe these packages and no others.
+func (dnf) Index(ctx context.Context, h host.Host, g packages.Gathering, files []string) ([]string, error) {
+	names := slices.DeleteFunc(slices.Sorted(slices.Values(files)), func(name string) bool { return path.Ext(name) != ".rpm" })
 	list := g.Work + "/list"
 	if err := h.WriteFile(list, []byte(strings.Join(names, "\n")+"\n"), host.Attr{Mode: 0o644}); err != nil {
 		return nil, err
 	}
 	for _, argv := range [][]string{
-		{"rm", "-rf", "--", path.Join(g.Into, index), path.Join(g.Into, "."+index)}, // the second is of a run that was killed
+		{"rm", "-rf", "--", path.Join(g.Into, index), path.Join(g.Into, "."+index)},                          // the second is of a run that was killed
+		slices.Concat([]string{"env", "-C", g.Into, "touch", "-d", "@" + packages.Built, "--", list}, names), // the index has their times
 		{
 			"createrepo_c", "--quiet", "--no-database", "--simple-md-filenames", "--general-compress-type=gz", "--revision=" + packages.Built,
 			// so that the same packages have the same index: createrepo_c(8)
@@ -331,15 +281,11 @@ func (a dnf) index(ctx context.Context, h host.Host, g packages.Gathering, names
 			return nil, fmt.Errorf("cannot write the list of the mirror's packages: %w", err)
 		}
 	}
+	var made []string
 	for _, file := range packages.ListOf(h, path.Join(g.Into, index)) {
-		names = append(names, path.Join(index, file))
+		made = append(made, path.Join(index, file))
 	}
-	return names, nil
-}
-
-// Configs is empty: compilers of kernels have no packages of their own, see drivers.
-func (dnf) Configs(context.Context, host.Host, string, string, map[string]string) (map[string]string, error) {
-	return nil, nil
+	return made, nil
 }
 
 // Sign signs the list, which has the digests of the other lists, which have those of the packages: dnf.conf(5), repo_gpgcheck.

@@ -45,7 +45,7 @@ func (p rpmPackage) keys() []string {
 	case !p.several():
 		return []string{name}
 	}
-	return []string{p.name + "-" + bare(p.evr) + "." + p.arch, name}
+	return []string{p.name + "-" + packages.Unepoched(p.evr) + "." + p.arch, name}
 }
 
 // key returns the name that is asked for, else the first of its names.
@@ -77,9 +77,6 @@ func evr(epoch, version, release string) string {
 // Compare orders versions as rpm does.
 func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(version.NewVersion(b)) }
 
-// bare is a version without its epoch.
-func bare(evr string) string { return evr[strings.IndexByte(evr, ':')+1:] }
-
 // named returns dnf's and rpm's name for a wanted package in a version.
 func named(name, version string) string {
 	base, arch, foreign := strings.Cut(name, ".")
@@ -87,7 +84,7 @@ func named(name, version string) string {
 		base, arch = name[:i], name[i+1:]
 	}
 	switch {
-	case strings.HasSuffix(base, "-"+bare(version)): // the version is in the name
+	case strings.HasSuffix(base, "-"+packages.Unepoched(version)): // the version is in the name
 		return name
 	case foreign && (arch == "i686" || arch == "x86_64" || arch == "aarch64"):
 		return base + "-" + withEpoch(version) + "." + arch

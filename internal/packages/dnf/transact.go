@@ -185,8 +185,8 @@ func locksIn(line string, p rpmPackage) bool {
 		return false
 	}
 	full := strings.TrimSuffix(p.full(), "."+p.arch)
-	short := p.name + "-" + bare(p.evr)
-	version, _, _ := strings.Cut(bare(p.evr), "-")
+	short := p.name + "-" + packages.Unepoched(p.evr)
+	version, _, _ := strings.Cut(packages.Unepoched(p.evr), "-")
 	for _, form := range []string{full + "." + p.arch, full, short + "." + p.arch, short, p.name + "." + p.arch, p.name, p.name + "-" + version} {
 		if ok, err := path.Match(pattern, form); ok && err == nil {
 			return true
