@@ -28,6 +28,7 @@ func TestShared(t *testing.T) {
 	odd := slices.Clone(both)
 	odd[0].Problem = "they were built for another build of the kernel"
 	on := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", Shared: true}}
+	dkms := map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open", DKMS: true}, newer: {Version: "580.95.05", Flavour: "open", DKMS: true}}
 	for _, x := range []struct {
 		name, build string
 		list        []facts.SharedModules
@@ -43,6 +44,7 @@ func TestShared(t *testing.T) {
 		{"no folder to list, demanded", "shared", nil, nil, facts.Trust{}, true, nil, ""},
 		{"DKMS demanded", "dkms", both, nil, facts.Trust{}, false, nil, ""},
 		{"a mirror with none", "shared", []facts.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
+		{"DKMS has built some", "shared", []facts.SharedModules{}, dkms, facts.Trust{}, false, nil, "the mirror has none"},
 		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none"},
 		{"of an older driver", "auto", stale, nil, facts.Trust{}, false, nil, "gpuadm-modules-open-" + k + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
 		{"of the other flavour", "auto", []facts.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
