@@ -125,6 +125,25 @@ func TestFilesOfASpec(t *testing.T) {
 	check.That(t, names >= 8, "only %d keys name files", names)
 }
 
+// TestStrangeFilesOfASpec: what a spec names and is no regular file of a usual size is not opened, and not waited for. Plan either refuses
+// it by its name or does not read it.
+func TestStrangeFilesOfASpec(t *testing.T) {
+	archive := string(must.Get(os.ReadFile("../../test/hosts/ubuntu24-h100.txtar"))(t))
+	for _, k := range spec.Keys() {
+		if !k.File {
+			continue
+		}
+		for _, kind := range []string{
+			"type=fifo", "type=socket", "device=1:5", "type=block", "link=/dev/zero", "link=named", "link=/proc/kcore", "link=/srv/folder", "size=67108865",
+		} {
+			n := must.Get(simhost.New([]byte(archive + "-- srv/folder/ --\n-- dev/zero device=1:5 mode=0666 --\n-- proc/kcore size=140737471590400 --\n-- srv/named " + kind + " --\n-- etc/gpuadm/node.toml --\n" + naming(k, `"/srv/named"`))))(t)
+			code, said := onHost(t, n, "plan")
+			named := strings.Contains(said, "/srv/named") || k.Name == "kubeconfig" // the recording's own kubeconfig cannot be read
+			check.That(t, code == 0 || code == exitCannot && named, "%s.%s, %s: exit code %d: %s", k.Section, k.Name, kind, code, said)
+		}
+	}
+}
+
 // TestReadOnlyEtc: the plan says that nothing can be written to /etc.
 func TestReadOnlyEtc(t *testing.T) {
 	if os.Geteuid() != 0 {

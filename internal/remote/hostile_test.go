@@ -59,6 +59,21 @@ func TestHostileMachine(t *testing.T) {
 	longLine := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", outputLimit+1)) }
 	// A line of gpuadm's may be longer than a scanner's usual 64 KiB.
 	longWord := func(_, stderr io.Writer) { io.WriteString(stderr, strings.Repeat("A", 1<<17)+"\n") }
+	says := func(text string) func(io.Writer, io.Writer) {
+		return func(out, _ io.Writer) { io.WriteString(out, text) }
+	}
+	again := func(text string) func(io.Writer, io.Writer) {
+		return func(out, _ io.Writer) {
+			for _, err := io.WriteString(out, text); err == nil; _, err = io.WriteString(out, text) {
+			}
+		}
+	}
+	// Bytes that never become a line.
+	drip := func(out, _ io.Writer) {
+		for _, err := io.WriteString(out, "g"); err == nil; _, err = io.WriteString(out, "g") {
+			time.Sleep(time.Second)
+		}
+	}
 	for _, c := range []struct {
 		name  string
 		peer  hostile
@@ -74,6 +89,21 @@ func TestHostileMachine(t *testing.T) {
 		{"endless login", hostile{"login", endless}, 0, "cannot connect: it has said more than 16 MiB"},
 		{"endless run", hostile{"run", endless}, 0, "it has said more than 16 MiB"},
 		{"endless line on stderr", hostile{"run", longLine}, 0, "it has said more than 16 MiB"},
+		{"endless stderr at login", hostile{"login", longLine}, 0, "cannot connect: it has said more than 16 MiB"},
+		{"endless line at login", hostile{"login", says(strings.Repeat("A", outputLimit+1))}, 0, "cannot connect: it has said more than 16 MiB"},
+		{"empty lines", hostile{"start", again(strings.Repeat("\n", 1<<20))}, 0, "cannot start gpuadm as root: it has said more than 16 MiB"},
+		{"ready again and again", hostile{"run", again(strings.Repeat(ready+"\n", 1<<15))}, 0, "it has said more than 16 MiB"},
+		{"letter by letter", hostile{"login", drip}, stepLimit, "cannot connect: no answer within 45s"},
+		{"letter by letter in the run", hostile{"run", drip}, answerLimit, "no answer within 15m0s"},
+		{"ready before it logs in", hostile{"login", says(ready + "\n" + mark + "brought\n")}, stepLimit, "cannot connect: no answer within 45s"},
+		{"too few words", hostile{"login", says(mark + "machine x86_64 root\n")}, 0, "cannot connect: the other side speaks another version"},
+		{"no words", hostile{"login", says(mark + "machine \n")}, 0, "cannot connect: the other side speaks another version"},
+		{"not root", hostile{"login", says(mark + "machine x86_64 nothing none /run/x\n")}, 0, "cannot become root: the login is not root, and sudo is not there or asks for a password: see NOPASSWD in sudoers(5)"},
+		{"no folder", hostile{"login", says(mark + "machine x86_64 root none none\n")}, 0, "cannot copy gpuadm: no folder with 40 MB free where a program may run"},
+		{"broken copy", hostile{"copy", says(mark + "broken\n")}, 0, "cannot copy gpuadm: it arrived broken"},
+		{"more behind the copy", hostile{"copy", says(mark + "brought \x1b[2J\n")}, 0, "cannot copy gpuadm: it arrived broken"},
+		{"another protocol at the start", hostile{"start", says("\x00\xff{\"ready\":false}\r\n")}, stepLimit, "cannot start gpuadm as root: no answer within 45s"},
+		{"a carriage return", hostile{"login", says(mark + "machine x86_64 root none /run/x\r\n")}, copyLimit, "cannot copy gpuadm: no answer within 15m0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -55,7 +55,7 @@ func parseSources(file string, data []byte, arch func() string) []source {
 				}
 			}
 		}
-		if words := strings.Fields(rest); len(words) >= 2 {
+		if words := strings.Fields(rest); len(words) >= 2 && len(all) < maxSources {
 			all = append(all, source{file, withArch(unquoted(words[0]), arch), withArch(unquoted(words[1]), arch), signedBy, words[2:], said})
 		}
 	}
@@ -83,8 +83,8 @@ func inDeb822(option string) string {
 	return option
 }
 
-// maxSources is the number of sources that gpuadm reads of one file. Each URI combines with each suite: no real file has so
-// many, and the product of a small file could fill the memory.
+// maxSources is the number of sources that gpuadm reads of one file: no real file has so many. Each URI combines with each suite, and the
+// product of a small file could fill the memory; sources are compared with each other, and 60,000 took minutes.
 const maxSources = 1000
 
 func parseDeb822(file string, data []byte, arch func() string) []source {
