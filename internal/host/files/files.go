@@ -198,12 +198,14 @@ func readRegular(at place) ([]byte, error) {
 		return nil, errTooBig
 	}
 	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a few bytes to say.
-	// Of a file on a disk it is all: to read on for the end would be one more system call for each file.
+	// Of what is only read it is all of a file on a disk: to read on for the end would be one more system call for each.
 	var buf bytes.Buffer
 	most := int64(host.MaxFile + 1)
-	if i.Size > 0 && i.Size != int64(os.Getpagesize()) {
+	if i.Size != int64(os.Getpagesize()) {
 		buf.Grow(int(i.Size) + bytes.MinRead)
-		most = i.Size
+		if at.of != nil && i.Size > 0 {
+			most = i.Size
+		}
 	}
 	n, err := buf.ReadFrom(io.LimitReader(file, most))
 	if err != nil {
