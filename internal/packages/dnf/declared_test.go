@@ -12,8 +12,10 @@ import (
 // TestDeclaredByOthers: sections of the same URL are disabled, whatever variables and mirrors they name; others stay.
 func TestDeclaredByOthers(t *testing.T) {
 	repos := []packages.Repository{{ID: "driver", URL: "https://x.example/rhel9/x86_64/"}, {URL: "file:///srv/r"}}
-	sys := packages.System{Arch: "amd64", Version: "9.6", Files: map[string][]byte{"/etc/dnf/vars/place": []byte("x.example\n"), "/etc/yum/vars/place": []byte("y.example"),
-		"/srv/mirrors": []byte("# ours\nhttps://x.example/rhel9/$basearch/\n"), "/srv/metalink": []byte("<url protocol=\"https\">https://x.example/rhel9/x86_64/repodata/repomd.xml</url>"), "/srv/theirs": []byte("https://y.example/\n")}}
+	sys := packages.System{Arch: "amd64", Version: "9.6", Files: map[string][]byte{
+		"/etc/dnf/vars/place": []byte("x.example\n"), "/etc/yum/vars/place": []byte("y.example"),
+		"/srv/mirrors": []byte("# ours\nhttps://x.example/rhel9/$basearch/\n"), "/srv/metalink": []byte("<url protocol=\"https\">https://x.example/rhel9/x86_64/repodata/repomd.xml</url>"), "/srv/theirs": []byte("https://y.example/\n"),
+	}}
 	const other = "[other]\nbaseurl=https://x.example/rhel8/x86_64\nenabled=1\n"
 	for text, off := range map[string]bool{
 		"[cuda-rhel9-x86_64]\nname=x\nbaseurl=https://x.example/rhel9/x86_64\nenabled=1\ngpgcheck=1\n":     true,

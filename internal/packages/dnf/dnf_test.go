@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,12 +38,6 @@ func TestParseRepos(t *testing.T) {
 		r.Signed = signed
 		check.Has(t, string(dnfRepo(r, "/k", host.Via{})), says, "signed %q:", signed)
 	}
-}
-
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
-	must.OK(t, os.WriteFile(name, []byte(text), 0o644))
 }
 
 func TestParseTable(t *testing.T) {
