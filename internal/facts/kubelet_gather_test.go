@@ -89,6 +89,7 @@ type dangling struct{ files }
 func (dangling) Resolve(name string) (string, error) {
 	return "", &fs.PathError{Op: "find", Path: name, Err: fs.ErrNotExist}
 }
+
 func (dangling) Readlink(name string) (string, error) {
 	if name == "/run/cri.sock" {
 		return "containerd/containerd.sock", nil
