@@ -130,6 +130,9 @@ func DefaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made boo
 		return h, nil
 	}
 	made = made || f.Booting
+	if i := slices.IndexFunc(f.Programs, func(p string) bool { return path.Base(p) == program }); i >= 0 {
+		program = f.Programs[i] // nvidia-ctk writes a name without folders for Docker
+	}
 	look := func(ctx context.Context, v host.View) (string, error) {
 		i, err := v.Stat(program)
 		switch {

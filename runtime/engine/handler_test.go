@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
@@ -19,4 +21,10 @@ func TestParseVersion(t *testing.T) {
 		got := fmt.Sprint(major, minor, ok)
 		check.That(t, (!ok || got == want) && (ok || strings.HasSuffix(want, "false")), "%q: got %s, want %s", in, got, want)
 	}
+}
+
+// TestDefaultByName: "nvidia-ctk runtime configure --runtime=docker" writes "path": "nvidia-container-runtime", which is found along PATH.
+func TestDefaultByName(t *testing.T) {
+	h, wants := DefaultRuns(spec.Spec{}, facts.Facts{Programs: []string{Binary}}, Handler{Name: "nvidia", Default: true}, "nvidia-container-runtime", false)
+	check.That(t, h.Default && len(wants) == 1 && wants[0].Ref().Name == Binary+" runs", "%v, %v", h, wants)
 }
