@@ -160,13 +160,10 @@ func editConfig(found []byte, set []toml.Op) ([]byte, error) {
 		}
 	}
 	var ops []toml.Op
+	var names []string
 	for _, op := range set {
-		at := tree
-		for _, name := range op.Path[:len(op.Path)-1] {
-			at, _ = at[name].(map[string]any)
-		}
-		if is, there := at[op.Path[len(op.Path)-1]]; !there || !toml.Equal(is, op.Value) {
-			ops = append(ops, op)
+		if !toml.Equal(toml.ValueAt(tree, op.Path), op.Value) {
+			ops, names = append(ops, op), append(names, toml.ShowPath(op.Path))
 		}
 	}
 	if len(ops) == 0 {
@@ -174,16 +171,9 @@ func editConfig(found []byte, set []toml.Op) ([]byte, error) {
 	}
 	out, err := toml.Edit(found, ops)
 	if err != nil {
-		return nil, &trouble.Error{What: fmt.Sprintf("cannot edit %s: %v", Config, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(keysOf(ops), ", ")}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot edit %s: %v", Config, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(names, ", ")}}
 	}
 	return out, nil
-}
-
-func keysOf(ops []toml.Op) (names []string) {
-	for _, op := range ops {
-		names = append(names, toml.ShowPath(op.Path))
-	}
-	return names
 }
 
 // configNotes says what the device plugin has to do differently.
