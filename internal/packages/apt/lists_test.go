@@ -137,7 +137,7 @@ func TestDistrustedLists(t *testing.T) {
 	refused("expired key", "is not accepted", "EXPKEYSIG ", "fingerprint")
 	put(t, release, string(good), 0o644)
 	revoke := m.repo.home + "/openpgp-revocs.d/" + m.fingerprint() + ".rev"
-	put(t, revoke, strings.Replace(string(must.Get(os.ReadFile(revoke))(t)), "\n:--", "\n--", 1), 0o600) // gpg makes it so that no import takes it
+	put(t, revoke, strings.Replace(string(must.Get(os.ReadFile(revoke))(t)), "\n:--", "\n--", 1), 0o600) // gpg writes it with a colon, against an import by mistake
 	m.repo.gpg("--import", revoke)
 	trusts()
 	refused("revoked key", "is not accepted", "REVKEYSIG ", "fingerprint")
