@@ -4,7 +4,9 @@ package lab_test
 
 import (
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
@@ -47,19 +50,38 @@ func serveDebian(t *testing.T, h *lab.Host) {
 	h.Put("/etc/apt/sources.list", "deb http://"+debianAt+"/debian bookworm main contrib non-free non-free-firmware\n", 0o644)
 }
 
-// long runs gpuadm as a unit of the host, for longer than a command of a test may take, and wants it to exit with 0.
-func (n node) long(limit time.Duration, args ...string) {
+// recorded runs gpuadm in a terminal of 100 columns on the host, for longer than a command of a test may take, and wants it to exit with 0. It
+// returns what the terminal showed and when: an asciicast of version 2, https://docs.asciinema.org/manual/asciicast/v2/.
+func (n node) recorded(limit time.Duration, line string) string {
 	n.t.Helper()
-	const unit = "long.service"
-	n.Must(append([]string{"systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity", "gpuadm"}, args...)...)
-	for end := time.Now().Add(limit); n.Property(unit, "ActiveState") == "activating"; time.Sleep(time.Second) {
+	const unit, output, timing = "long.service", "/root/output", "/root/timing"
+	began := time.Now()
+	n.Must("systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity",
+		"--setenv=TERM=xterm-256color", "script", "--quiet", "--return", "--log-out", output, "--log-timing", timing, "--command", "stty rows 24 cols 100; "+line)
+	for end := began.Add(limit); n.Property(unit, "ActiveState") == "activating"; time.Sleep(time.Second) {
 		if time.Now().After(end) {
-			n.t.Fatalf("gpuadm %s: not done after %s: %s", strings.Join(args, " "), limit, n.Journal(unit))
+			n.t.Fatalf("%s: not done after %s: %s", line, limit, n.Get(output))
 		}
 	}
 	if code := n.Property(unit, "ExecMainStatus"); code != "0" {
-		n.t.Fatalf("gpuadm %s: exit %s: %s", strings.Join(args, " "), code, n.Journal(unit))
+		n.t.Fatalf("%s: exit %s: %s", line, code, n.Get(output))
 	}
+	event := func(at float64, text string) string {
+		return string(must.Get(json.Marshal([]any{at, "o", text}))(n.t)) + "\n"
+	}
+	cast := fmt.Sprintf("{\"version\": 2, \"width\": 100, \"height\": 24, \"timestamp\": %d}\n", began.Unix()) + event(0, "# "+line+"\r\n")
+	_, shown, _ := strings.Cut(n.Get(output), "\n") // the first line is script's own
+	at, from := 0.0, 0
+	for row := range strings.Lines(n.Get(timing)) {
+		var after float64
+		var size int
+		must.Get(fmt.Sscan(row, &after, &size))(n.t)
+		if at += after; utf8.ValidString(shown[:from+size]) {
+			cast, shown, from, size = cast+event(math.Round(at*100)/100, shown[:from+size]), shown[from+size:], 0, 0
+		}
+		from += size
+	}
+	return cast
 }
 
 // slowPlace is the disk of the host that TestSlowDebianDriver made, in the cache.
@@ -133,8 +155,9 @@ func makeSlow(t *testing.T, place string) {
 	n.Must("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "--no-install-recommends", "install", "linux-image-amd64")
 	n.Put(specFile, slowSpec, 0o644)
 	began := time.Now()
-	n.long(40*time.Minute, "apply")
+	cast := n.recorded(40*time.Minute, "gpuadm apply")
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
+	must.OK(t, os.WriteFile("../../bin/install.cast", []byte(cast), 0o644))
 	n.Must("apt-get", "clean")
 	must.OK(t, n.Save(t.Context(), place))
 }

@@ -132,10 +132,10 @@ func TestDistrustedLists(t *testing.T) {
 	}
 	const then = "--faked-system-time=20240101T000000!"
 	m.repo.gpg(then, "--quick-gen-key", "old <old@example.invalid>", "ed25519", "sign", "1d")
-	m.repo.gpg(then, "--local-user", "old", "--output", release, "--clearsign", m.repo.home+"/Release")
+	m.repo.sign(string(must.Get(os.ReadFile(m.repo.home+"/Release"))(t)), then, "--local-user", "old")
 	trusts()
 	refused("expired key", "is not accepted", "EXPKEYSIG ", "fingerprint")
-	put(t, release, string(good), 0o644)
+	m.repo.publish()
 	revoke := m.repo.home + "/openpgp-revocs.d/" + m.fingerprint() + ".rev"
 	put(t, revoke, strings.Replace(string(must.Get(os.ReadFile(revoke))(t)), "\n:--", "\n--", 1), 0o600) // gpg writes it with a colon, against an import by mistake
 	m.repo.gpg("--import", revoke)

@@ -389,11 +389,11 @@ func (r *repo) publish() {
 	r.sign(release)
 }
 
-func (r *repo) sign(release string) {
+func (r *repo) sign(release string, by ...string) {
 	r.t.Helper()
 	plain := filepath.Join(r.home, "Release")
 	put(r.t, plain, release, 0o644)
-	r.gpg("--output", r.dir+"/InRelease", "--clearsign", plain)
+	r.gpg(append(by, "--output", r.dir+"/InRelease", "--clearsign", plain)...)
 	// HTTP knows whole seconds; each edition shall be younger than the last.
 	r.edition++
 	at := time.Now().Add(time.Duration(r.edition-100) * time.Minute)
