@@ -151,9 +151,9 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 		}
 	}
 	why := "driver " + version + " is loaded, and no package has its files"
-	rpm := l.rpmOf(ctx, m)
-	if rpm == "" && len(names) > 0 { // it is dpkg's machine, whether or not it has rpm
-		rpm = noPackage
+	rpm := noPackage
+	if len(names) == 0 {
+		rpm = l.rpmOf(ctx, m)
 	}
 	switch {
 	case strings.HasPrefix(rpm, "nvidia-dc-"):

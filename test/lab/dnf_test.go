@@ -153,12 +153,6 @@ func TestLabDnf(t *testing.T) {
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	d.Must("rm", "-rf", "/var/lib/gpuadm")
 	d.same(state, tree)
-
-	// A driver that is loaded, and of which rpm knows no package, is another program's: gpuadm plans nothing over it.
-	d.Put("/usr/lib64/libnvidia-ml.so.580.95.05", "x", 0o755)
-	d.Must("sh", "-ec", "mount -o remount,rw /sys; mkdir -p /sys/module/nvidia; echo 580.95.05 >/sys/module/nvidia/version")
-	d.spec("580.65.06")
-	d.gpuadm(1, []string{"cannot use the driver: 580.95.05 is loaded, 580.65.06 is wanted", "driver 580.95.05 is loaded, and no package has its files"}, "plan")
 }
 
 // TestLabDnfFails: a script that fails, of which dnf makes nothing, is seen, and all is turned back; and so is a dnf that
