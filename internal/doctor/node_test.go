@@ -180,7 +180,7 @@ func (u untimely) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 // TestClockByCertificate: the clock is behind a server's certificate that is new (https://github.com/k0sproject/k0s/issues/3732), or ahead
-// of one that is good still.
+// of a healthy one.
 func TestClockByCertificate(t *testing.T) {
 	for code, from := range map[string]time.Duration{"SYS-003": 10 * time.Hour, "SYS-007": -10 * time.Hour} {
 		n, _ := joined(t, nil)

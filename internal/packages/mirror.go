@@ -104,7 +104,7 @@ func (p ModulePackage) Fill(text string, more ...string) []byte {
 	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root)...).Replace(text))
 }
 
-// SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of another one that it depends on in its
+// SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of a package that it depends on in its
 // version, as Ubuntu has it. files are those of the folder.
 func SourceOf(ctx context.Context, h host.Host, from Gatherer, g Gathering, files []string, name string) (s ModuleSource, err error) {
 	open := func(name string) (p ModuleSource, err error) {

@@ -146,7 +146,7 @@ func TestLabSharedModules(t *testing.T) {
 	}
 }
 
-// hostile: a second build has the same bytes; one that is interrupted leaves no compiler at work; and the node refuses what does not fit.
+// hostile: a second build has the same bytes; an interrupted build leaves no compiler at work; and the node refuses what does not fit.
 func (s sharing) hostile() {
 	b, n, t := s.builder, s.node, s.node.t
 	t.Helper()
