@@ -92,13 +92,13 @@ func TestFaults(t *testing.T) {
 		{"", "", ""},
 		{`mode = "auto"`, "", ""},
 		{`mode = "jit-cdi"`, "", ""},
-		{`mode = "bogus"`, "", "is none of"},                                           // says: invalid mode "bogus"
-		{`mode = "CDI"`, "", "is none of"},                                             // the same
-		{`mode = 3`, "", "line 2: toml: cannot decode"},                                // says: Can't convert 3(int64) to string
-		{`mode = ""`, "", "is none of"},                                                // says: a mode must be specified
-		{`log-level = 5`, "", "line 2: toml: cannot"},                                  // says: Can't convert 5(int64) to string
-		{`log-level = "loud"`, "", ""},                                                 //
-		{`runtimes = "runc"`, "", "line 2: toml: cann"},                                // says: Can't convert runc(string) to []string(slice)
+		{`mode = "bogus"`, "", "is none of"},            // says: invalid mode "bogus"
+		{`mode = "CDI"`, "", "is none of"},              // the same
+		{`mode = 3`, "", "line 2: toml: cannot decode"}, // says: Can't convert 3(int64) to string
+		{`mode = ""`, "", "is none of"},                 // says: a mode must be specified
+		{`log-level = 5`, "", "line 2: toml: cannot"},   // says: Can't convert 5(int64) to string
+		{`log-level = "loud"`, "", ""},                  //
+		{`runtimes = "runc"`, "", "line 2: toml: cann"}, // says: Can't convert runc(string) to []string(slice)
 		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", spec, "needs a CDI spec"}, // says: unresolvable CDI devices nvidia.com/gpu=all
 		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", strings.Replace(spec, "etc/cdi", "srv", 1), ""},
 		{`mode = "cdi"`, "", "needs a CDI spec"},        // says: unresolvable CDI devices nvidia.com/gpu=all
