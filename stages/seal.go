@@ -88,9 +88,6 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	if err := writeManifest(h, is, version); err != nil {
 		return nil, err
 	}
-	if err := writeBill(ctx, h, s.Driver, is, version); err != nil {
-		return nil, fmt.Errorf("cannot write %s: %w", BillFile, err)
-	}
 	c := cleaner{h: h}
 	c.empty("/etc/machine-id")
 	for _, name := range own() {

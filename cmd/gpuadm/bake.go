@@ -49,8 +49,7 @@ is written into the image. docs/bake.md says how each cloud takes the certificat
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 package lists, and logs of the bake. It refuses an image with a deferred
 change that needs the network. What was baked is in
-` + stages.ManifestFile + `, its bill of materials (CycloneDX) in
-` + stages.BillFile + `. A machine that has joined a cluster is not baked.`,
+` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -5,37 +5,19 @@ package systemd
 
 import _ "embed"
 
-// Service is gpuadm.service.
-//
-//go:embed gpuadm.service
-var Service []byte
-
-// Ready is gpuadm-ready.service.
-//
-//go:embed gpuadm-ready.service
-var Ready []byte
-
-// Spec is gpuadm-spec.service.
-//
-//go:embed gpuadm-spec.service
-var Spec []byte
-
-// SpecPath is gpuadm-spec.path.
-//
-//go:embed gpuadm-spec.path
-var SpecPath []byte
-
-// Drift is gpuadm-drift.service.
-//
-//go:embed gpuadm-drift.service
-var Drift []byte
-
-// DriftTimer is gpuadm-drift.timer.
-//
-//go:embed gpuadm-drift.timer
-var DriftTimer []byte
-
-// Gate is the drop-in that makes kubelet wait for it.
-//
-//go:embed kubelet-gpuadm.conf
-var Gate []byte
+var (
+	//go:embed gpuadm.service
+	Service []byte
+	//go:embed gpuadm-ready.service
+	Ready []byte
+	//go:embed gpuadm-spec.service
+	Spec []byte
+	//go:embed gpuadm-spec.path
+	SpecPath []byte
+	//go:embed gpuadm-drift.service
+	Drift []byte
+	//go:embed gpuadm-drift.timer
+	DriftTimer []byte
+	//go:embed kubelet-gpuadm.conf
+	Gate []byte // the drop-in that makes kubelet wait
+)

@@ -64,8 +64,6 @@ type Packager interface {
 	Upgrades(names []string, needrestart bool) []converge.Want
 	// FilesOf lists the files of installed packages, by name.
 	FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error)
-	// Describe describes those of the packages that are installed, by name.
-	Describe(ctx context.Context, v host.View, names []string) (map[string]Description, error)
 }
 
 // A Request is the input of Resolve.

@@ -34,7 +34,7 @@ func Defaults() Spec { return defaults(table()) }
 func defaults(rows []row) Spec {
 	var s Spec
 	for _, r := range rows {
-		if r.ref != nil && !strings.HasPrefix(r.Section, "mig.gpu") {
+		if r.Section != "" && !strings.HasPrefix(r.Section, "mig.gpu") {
 			fill(r.ref(&s), r.Default)
 		}
 	}
@@ -137,8 +137,8 @@ func (d *decoder) key(r row, v *value) {
 	if !d.set(r, v) {
 		at.bad = true
 	}
-	if r.stated != nil {
-		*r.stated(&d.spec) = true
+	if r.Section+"."+r.Name == "runtime.cdi" {
+		d.spec.Runtime.CDIStated = true
 	}
 	d.places[r.Section+"."+r.Name] = at
 }

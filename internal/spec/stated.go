@@ -27,7 +27,7 @@ func (p Places) Stated(s Spec) []Stated {
 		}
 	}
 	for _, r := range table() {
-		if r.ref == nil || strings.HasPrefix(r.Section, "mig.gpu") {
+		if r.Section == "" || strings.HasPrefix(r.Section, "mig.gpu") {
 			continue
 		}
 		name, value := r.Section+"."+r.Name, reflect.ValueOf(r.ref(&s)).Elem().Interface()

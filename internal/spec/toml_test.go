@@ -18,7 +18,7 @@ func (s Spec) TOML() []byte {
 	rows := table()
 	keys := func(section string) {
 		for _, r := range rows {
-			if r.Section == section && r.ref != nil {
+			if r.Section == section && r.Section != "" {
 				fmt.Fprintf(&b, "%s = %s\n", r.Name, literal(r.ref(&s)))
 			}
 		}

@@ -346,6 +346,6 @@ func (m mirrored) bakes(i img) {
 	i.put("/srv/mirror/"+m.damaged, string(data), 0o644)
 	t.Log(i.must(append(bake, "--seal")...))
 	says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.", "Sealed: 0 files")
-	bill := i.get(stages.BillFile)
-	check.That(t, strings.Contains(bill, `"NVIDIA-Linux"`) == m.runfile, "the bill of materials:\n%s", bill)
+	made := i.get(stages.ManifestFile)
+	check.That(t, strings.Contains(made, `"kind": "runfile"`) == m.runfile, "the manifest:\n%s", made)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strings"
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -91,106 +90,27 @@ type File interface {
 
 // OpenRoot opens the folder that is "/" for the machine, by its absolute path, once and for all.
 //
-// The user names the folder. OpenRoot follows the user's and root's links on the way, and no others: a user who may write to a folder on the
-// way could put a link there that leads to another tree. The kernel refuses such links in sticky folders only
-// (fs.protected_symlinks: proc_sys_fs(5), may_follow_link in fs/namei.c). Other files in such a folder are not
-// judged: that would refuse "sudo gpuadm --root image" in a home folder.
+// It follows no link on the way: a user who may write to a folder there could put a link in it that leads to another tree. Other files in
+// such a folder are not judged: that would refuse "sudo gpuadm --root image" in a home folder.
 func OpenRoot(abs string) (RealDisk, error) {
 	fd, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	at, way := Folder(realFolder(fd)), "/"
+	for _, part := range Parts(abs) {
+		if err != nil {
+			break
+		}
+		var next Folder
+		next, err = at.Folder(part)
+		if to, no := at.Readlink(part); errors.Is(err, unix.ENOTDIR) && no == nil {
+			err = fmt.Errorf("%s is a link to %s, which another user could change: name the folder that you mean", path.Join(way, part), to)
+		}
+		at.Close()
+		at, way = next, path.Join(way, part)
+	}
 	if err != nil {
 		return -1, err
 	}
-	w := rootWalk{at: realFolder(fd), path: "/", rest: Parts(abs)}
-	for len(w.rest) > 0 {
-		if err := w.step(); err != nil {
-			w.at.Close()
-			return -1, err
-		}
-	}
-	return RealDisk(w.at), nil
-}
-
-// rootWalk is the way to a root folder, so far.
-type rootWalk struct {
-	at   realFolder
-	path string   // where that is
-	rest []string // the parts that are left to go
-	hops int      // links so far
-}
-
-// step follows one part of the path: a folder or a link.
-func (w *rootWalk) step() error {
-	part := w.rest[0]
-	w.rest = w.rest[1:]
-	next, err := w.at.Folder(part)
-	if err == unix.ENOTDIR {
-		return w.link(part)
-	}
-	if err != nil {
-		return err
-	}
-	w.enter(next.(realFolder), part)
-	return nil
-}
-
-func (w *rootWalk) enter(next realFolder, part string) {
-	w.at.Close()
-	w.at, w.path = next, path.Join(w.path, part)
-}
-
-// link goes over a link. It is opened, so that what is asked for its owner is what is followed: fstat(2) and readlinkat(2) with
-// an empty name take such a descriptor (open(2), O_PATH; Linux 2.6.39, commit 65cfc6722361).
-func (w *rootWalk) link(part string) error {
-	fd, err := OpenAt(int(w.at), part, unix.O_PATH|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	link := realFolder(fd)
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR { // exchanged meanwhile
-		w.enter(link, part)
-		return nil
-	}
-	defer link.Close()
-	if err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return unix.ENOTDIR
-	}
-	if w.hops++; w.hops > MaxHops {
-		return unix.ELOOP
-	}
-	if uid := int(st.Uid); uid != 0 && uid != unix.Geteuid() {
-		name := path.Join(w.path, part)
-		return fmt.Errorf("user %d owns the link %s, and could make it lead elsewhere: name the folder that you mean", uid, name)
-	}
-	var fs unix.Statfs_t
-	if err := RetryEINTR(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
-		return err
-	}
-	if fs.Type == unix.PROC_SUPER_MAGIC {
-		// /proc/1/root and /proc/self/fd/3 lead to files that their text does not name, and only the kernel changes names there: proc(5).
-		next, err := OpenAt(int(w.at), part, unix.O_PATH|unix.O_DIRECTORY, 0)
-		if err == nil {
-			w.enter(realFolder(next), part)
-		}
-		return err
-	}
-	target, err := link.Readlink("")
-	if err != nil {
-		return err
-	}
-	if strings.HasPrefix(target, "/") {
-		top, err := OpenAt(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
-		if err != nil {
-			return err
-		}
-		w.at.Close()
-		w.at, w.path = realFolder(top), "/"
-	}
-	w.rest = append(Parts(target), w.rest...)
-	return nil
+	return RealDisk(at.(realFolder)), nil
 }
 
 // fail words an error at a place. The kernel says "operation not permitted" for several causes, which need different fixes.

@@ -195,45 +195,18 @@ func TestSwappedRoot(t *testing.T) {
 	})
 }
 
-// TestRootOfAnotherUsersLink: who may write where the root folder lies can put a link in its place before it is opened, too.
-func TestRootOfAnotherUsersLink(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a link of another user's")
-	}
+// TestRootBehindALink: a user who may write where the root folder lies can put a link in its place before it is opened, too.
+func TestRootBehindALink(t *testing.T) {
 	base := t.TempDir()
 	layTree(t, filepath.Join(base, "img"), "")
-	link := func(name, target string, uid int) string {
-		t.Helper()
-		name = filepath.Join(base, name)
-		err := os.Symlink(target, name)
-		if err == nil {
-			err = os.Lchown(name, uid, uid)
-		}
-		must.OK(t, err)
-		return name
-	}
-	own, foreign := link("mine", "img", 0), link("theirs", "img", swap.UID)
-	beyond := link("beyond", foreign, 0)
-	inner := filepath.Join(link("up", filepath.Join("..", filepath.Base(base)), 0), "mine")
-	f := must.Get(os.Open(filepath.Join(base, "img")))(t)
-	defer f.Close()
-	for _, root := range []string{own, inner, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), fmt.Sprintf("/dev/fd/%d", f.Fd())} {
-		if h, err := Open(root); err != nil {
-			t.Error(err)
-		} else if _, err := h.Stat("/var/lib/log"); err != nil {
-			t.Errorf("%s leads elsewhere: %v", root, err)
-		}
-	}
-	for _, root := range []string{foreign, beyond, foreign + "/etc"} {
-		want := "cannot open root folder " + root + ": user 65534 owns the link " + foreign + ", and could make it lead elsewhere: " +
-			"name the folder that you mean"
+	link := filepath.Join(base, "link")
+	must.OK(t, os.Symlink("img", link))
+	for _, root := range []string{link, link + "/etc"} {
+		want := "cannot open root folder " + root + ": " + link + " is a link to img, which another user could change: name the folder that you mean"
 		_, err := Open(root)
 		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}
-	link("loop", "loop", 0)
-	for root, want := range map[string]error{
-		"loop": unix.ELOOP, "none": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR,
-	} {
+	for root, want := range map[string]error{"none": unix.ENOENT, "none/x": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR} {
 		_, err := Open(filepath.Join(base, root))
 		check.That(t, errors.Is(err, want), "%s: %v, want %v", root, err, want)
 	}

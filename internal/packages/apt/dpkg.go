@@ -107,7 +107,7 @@ type entry struct {
 	essential bool // or protected: it may not be removed
 	conffiles bool
 
-	download, sha256 []byte // of its file: bytes, digest
+	download []byte // the bytes of its file
 }
 
 // entries reads the paragraphs of a database, which has 1 MB and more, in one pass.
@@ -140,8 +140,6 @@ func entryOf(paragraph []byte) (e entry) {
 			e.conffiles = true
 		case "Size":
 			e.download = value
-		case "SHA256":
-			e.sha256 = value
 		}
 	}
 	return e

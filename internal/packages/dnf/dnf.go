@@ -305,18 +305,3 @@ func scriptsRan(out string) error {
 		Try:     []string{"dnf history info last, which has all that it said"},
 	}
 }
-
-// Describe is Packager's. rpm keeps digests of a package's parts, but none of its file, and dnf repoquery cannot print one.
-func (dnf) Describe(ctx context.Context, v host.View, names []string) (map[string]packages.Description, error) {
-	d, err := readRPM(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]packages.Description{}
-	for _, name := range names {
-		if p, ok := d.find(name); ok {
-			all[name] = packages.Description{Name: p.name, Version: p.evr, Arch: p.arch}
-		}
-	}
-	return all, nil
-}

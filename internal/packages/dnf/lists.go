@@ -27,7 +27,7 @@ const (
 
 // Affects says that a changed key, or a package that installs a repository's file, makes the lists stale.
 func (dnf) Affects(files []string, by converge.Change) bool {
-	return strings.HasPrefix(by.Name, dnfKeys) || by.Form == packages.FormDeclared || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
+	return strings.HasPrefix(by.Name, dnfKeys) || by.Form == packages.FormDeclared || by.Kind == "package" && brings(by.Name, files)
 }
 
 // A repository is one section of a repository file: dnf.conf(5).

@@ -5,6 +5,7 @@ package dnf
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"fmt"
 	"maps"
 	"regexp"
@@ -191,32 +192,52 @@ func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error 
 	return nil
 }
 
-// repositoryIDs has the distributions' ids of the repositories that NVIDIA's packages depend on. Repositories with debug
-// symbols and sources have longer ids. Sources: the distributions' .repo files in Azure/azhpc-images
-// (AlmaLinux, Rocky), NVIDIA/gpu-driver-container (RHEL 10) and EM-GeekLab/nvidia-driver-installer (RHEL, Rocky, Oracle);
-// Amazon's user guide of AL2023, nvidia-drivers.html, and awslabs/amazon-eks-ami; AlmaLinux/wiki docs/documentation/nvidia.md and
-// https://git.almalinux.org/rpms/almalinux-release-nvidia-driver; NVIDIA/yum-packaging-precompiled-kmod#59 (RHEL 10).
-func repositoryIDs() map[string]string {
-	const builder = `^(crb|powertools|PowerTools|ol[0-9]+_codeready_builder|codeready-builder-for-rhel-[0-9]+-.*rpms)$`
-	return map[string]string{
-		"epel":               `^(epel|ol[0-9]+(_u[0-9]+)?_developer_EPEL)$`,
-		"crb":                builder,
-		"powertools":         builder,
-		"amazonlinux-nvidia": `^amazonlinux-nvidia$`,
-		"almalinux-nvidia":   `^almalinux-nvidia$`,
-		"rhel-extensions":    `^rhel-[0-9]+-(for-(x86_64|aarch64)-extensions-rpms|extensions-rhui-rpms)$`,
-		"rhel-supplementary": `^rhel-[0-9]+-(for-(x86_64|aarch64)-supplementary-rpms|supplementary-rhui-rpms)$`,
+// needsTable has the repositories that NVIDIA's packages depend on.
+//
+//go:embed needs.tsv
+var needsTable string
+
+// A need is one of them, as a distribution has it.
+type need struct{ name, system, ids, release, file, key, enable string }
+
+// needs fills in the table for a distribution's major version and architecture.
+func needs(major, arch string) (all []need) {
+	for line := range strings.Lines(strings.NewReplacer("@MAJOR@", major, "@ARCH@", arch).Replace(needsTable)) {
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(f) == 7 {
+			all = append(all, need{f[0], f[1], f[2], f[3], f[4], f[5], f[6]})
+		}
 	}
+	return all
+}
+
+// needOf returns the need of a name on a system; false if it is no repository.
+func needOf(s packages.System, name string) (need, bool) {
+	major, _, _ := strings.Cut(s.Version, ".")
+	all := needs(major, map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[s.Arch])
+	i := slices.IndexFunc(all, func(n need) bool { return n.name == name && (n.system == "*" || n.system == s.ID) })
+	if i < 0 {
+		return need{}, false
+	}
+	return all[i], true
+}
+
+// brings says whether a package installs one of the files.
+func brings(name string, files []string) bool {
+	major := name[len(strings.TrimRight(name, "0123456789")):]
+	return slices.ContainsFunc(needs(major, ""), func(n need) bool { return n.release == name && slices.Contains(files, n.file) })
 }
 
 // subscribed is the file that subscription-manager writes: it overwrites the edits of others, and copies of it become outdated.
 const subscribed = "/etc/yum.repos.d/redhat.repo"
 
-func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
-	is := regexp.MustCompile(repositoryIDs()[need])
+func lackingRepository(sys packages.System, n need) (packages.Lack, bool) {
+	is := regexp.MustCompile(n.ids)
 	var off []repository
-	by := releaseOf(sys, need)
-	l := packages.Lack{Name: "the repository " + need, Release: by}
+	var by *packages.Release
+	if n.release != "" {
+		by = &packages.Release{Package: n.release, File: n.file, Key: n.key}
+	}
+	l := packages.Lack{Name: "the repository " + n.name, Release: by}
 	for _, file := range packages.FilesIn(sys, "/etc/yum.repos.d", ".repo") {
 		for _, s := range parseRepos(file, sys.Files[file]) {
 			switch {
@@ -237,76 +258,24 @@ func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
 	case len(off) > 0 && sys.ID == "rhel": // a cloud's, whose plugin knows them by their names
 		l.Try, l.Release = "dnf config-manager --set-enabled "+off[0].id, nil
 	case len(off) > 0:
-		id := packages.OurFiles + need
+		id := packages.OurFiles + n.name
 		l.Try = "dnf config-manager --set-enabled " + off[0].id
 		l.File, l.Release = "/etc/yum.repos.d/"+id+".repo", nil
 		l.Data = fmt.Appendf(nil, "%s# As %s says of %s, which is disabled there.\n[%s]\n%s\nenabled=1\n", packages.Header, off[0].file, off[0].id, id, strings.Join(off[0].lines, "\n"))
 	case by != nil:
 		l.Try = "dnf install " + by.Package
 	default:
-		l.Try = elsewhere(sys, need)
+		l.Try = n.enable
 	}
 	return l, true
 }
 
-// releaseOf returns the distribution's package that installs a repository's file; nil if there is none. Red Hat has none for EPEL.
-// Sources: rocky-linux/documentation and Azure/azhpc-images (Rocky, AlmaLinux), EM-GeekLab/nvidia-driver-installer and
-// Oracle's yum.oracle.com/getting-started (Oracle), Amazon's user guide of AL2023. The key's name: EPEL's own .repo file.
-func releaseOf(s packages.System, need string) *packages.Release {
-	major, _, _ := strings.Cut(s.Version, ".")
-	name, key := "epel-release", dnfKeys+"RPM-GPG-KEY-EPEL-"+major
-	switch {
-	case need == "amazonlinux-nvidia":
-		name, key = "nvidia-release", ""
-	case need == "almalinux-nvidia":
-		name, key = "almalinux-release-nvidia-driver", ""
-	case need != "epel" || s.ID == "rhel":
-		return nil
-	case s.ID == "ol":
-		name, key = "oracle-epel-release-el"+major, ""
-	}
-	return &packages.Release{Package: name, File: broughtBy(name), Key: key}
-}
-
-// broughtBy returns the repository file that a distribution's package installs; "" for other packages.
-func broughtBy(name string) string {
-	major, oracle := strings.CutPrefix(name, "oracle-epel-release-el")
-	switch {
-	case oracle:
-		return "/etc/yum.repos.d/oracle-epel-ol" + major + ".repo"
-	case name == "epel-release":
-		return "/etc/yum.repos.d/epel.repo"
-	case name == "almalinux-release-nvidia-driver":
-		return "/etc/yum.repos.d/almalinux-nvidia.repo"
-	case name == "nvidia-release":
-		return "/etc/yum.repos.d/amazonlinux-nvidia.repo"
-	}
-	return ""
-}
-
-// elsewhere returns the command that enables a repository which no file of the machine has.
-func elsewhere(s packages.System, need string) string {
-	major, _, _ := strings.Cut(s.Version, ".")
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[s.Arch]
-	switch {
-	case need == "epel":
-		return "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-" + major + ".noarch.rpm"
-	case strings.HasPrefix(need, "rhel-"):
-		return "subscription-manager repos --enable=rhel-" + major + "-for-" + arch + "-" + strings.TrimPrefix(need, "rhel-") + "-rpms"
-	case s.ID == "rhel":
-		return "subscription-manager repos --enable=codeready-builder-for-rhel-" + major + "-" + arch + "-rpms"
-	case s.ID == "ol":
-		return "dnf config-manager --set-enabled ol" + major + "_codeready_builder"
-	}
-	return "dnf config-manager --set-enabled " + need
-}
-
-// Lacking returns the repositories among the needs that the system's files do not enable, and, as others, the needs that are no repositories.
-func Lacking(s packages.System, needs []string) (lacks []packages.Lack, others []string) {
-	for _, need := range needs {
-		if _, is := repositoryIDs()[need]; !is {
-			others = append(others, need)
-		} else if l, is := lackingRepository(s, need); is {
+// Lacking returns the repositories among the names that the system's files do not enable, and, as others, the names of no repositories.
+func Lacking(s packages.System, names []string) (lacks []packages.Lack, others []string) {
+	for _, name := range names {
+		if n, is := needOf(s, name); !is {
+			others = append(others, name)
+		} else if l, is := lackingRepository(s, n); is {
 			lacks = append(lacks, l)
 		}
 	}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// ManifestFile says what was baked into an image.
+const ManifestFile = "/usr/share/gpuadm/manifest.json"
+
+// manifestFormat is the version of the manifest's JSON.
+const manifestFormat = 1
+
+// A manifest says what was baked into an image, for its users: gpuadm does not read it. It has no time: two bakes of the same are alike.
+type manifest struct {
+	Format   int        `json:"format"`
+	Gpuadm   string     `json:"gpuadm"`
+	Spec     string     `json:"spec"` // its digest
+	OS       string     `json:"os"`
+	Arch     string     `json:"arch"`
+	Kernels  []string   `json:"kernels"`
+	SignedBy *facts.Key `json:"signedBy,omitempty"` // the certificate of the key that DKMS's builds are signed with
+	GPUs     []string   `json:"gpus,omitempty"`     // models that the image is for
+	Made     []baked    `json:"made"`               // by gpuadm
+	Deferred []deferred `json:"deferred"`           // until first boot
+}
+
+type baked struct {
+	Stage  string `json:"stage"`
+	Kind   string `json:"kind"`
+	Name   string `json:"name"`
+	State  string `json:"state,omitempty"`
+	SHA256 string `json:"sha256,omitempty"` // of a file
+}
+
+type deferred struct {
+	Stage string `json:"stage"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+	Needs string `json:"needs"`
+	Takes string `json:"takes,omitempty"`
+}
+
+// writeManifest writes the manifest of what the journal names. If the journal names nothing, it leaves the earlier manifest.
+func writeManifest(h host.Host, s converge.Status, version string) error {
+	if _, err := h.Stat(ManifestFile); err == nil && len(s.Made) == 0 {
+		return nil
+	}
+	f := s.Host.Facts
+	m := manifest{
+		Format: manifestFormat, Gpuadm: version, Spec: s.Host.Spec, OS: f.OS.Name, Arch: f.Arch, Kernels: f.Kernel.Installed,
+		Made: []baked{}, Deferred: []deferred{},
+	}
+	if f.Image != nil {
+		m.SignedBy = f.Image.Build
+	}
+	for _, g := range f.GPUs {
+		m.GPUs = append(m.GPUs, g.Model)
+	}
+	for _, made := range s.Made {
+		b := baked{Stage: made.Stage, Kind: made.Kind, Name: made.Name, State: string(made.State)}
+		if made.Kind == "file" {
+			data, err := h.ReadFile(made.Name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			b.State, b.SHA256 = "", fmt.Sprintf("%x", sha256.Sum256(data))
+		}
+		m.Made = append(m.Made, b)
+	}
+	for _, ch := range s.Changes {
+		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch), Takes(ch)})
+	}
+	data, err := indented(m)
+	if err != nil {
+		return err
+	}
+	dir := path.Dir(ManifestFile)
+	for _, d := range []string{path.Dir(dir), dir} {
+		if err := h.Mkdir(d, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return h.WriteFile(ManifestFile, data, host.Attr{Mode: 0o644})
+}
+
+// indented is JSON that people can read: it does not escape &.
+func indented(v any) ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
+	return text.Bytes(), nil
+}
