@@ -168,7 +168,7 @@ func takeOver(owner string) string {
 	case strings.HasPrefix(owner, facts.CIQDriver):
 		return "or have CIQ's packages bring another branch: dnf install nvidia-dc-driver580 kmod-nvidia-dc-open580 --allowerasing. To take it over, remove them and reboot"
 	case strings.HasPrefix(owner, otherOwner):
-		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
+		return `or take it over: remove what its owner installed, and reboot; without owner = "other" in [driver], gpuadm then installs its own`
 	}
 	return "gpuadm cannot take it over on this system: have its owner install another version"
 }

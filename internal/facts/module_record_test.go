@@ -388,14 +388,21 @@ func (a asks) Ask(context.Context, ...string) ([]byte, error) {
 func TestUnpackagedRPM(t *testing.T) {
 	const machine = "-- sys/module/nvidia/version --\n580.95.05\n-- usr/bin/rpm mode=0755 --\n-- usr/lib64/libnvidia-ml.so.580.95.05 --\nELF\n" +
 		"-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- run/lock --\n"
-	for answers, owner := range map[string]string{"yes yes": "", "yes 1": OtherOwner, "1 1": "", "yes 2": ""} {
-		n := must.Get(simhost.New([]byte(machine)))(t)
+	for answers, owner := range map[string]string{
+		"yes libnvidia-ml": "", "yes xorg-x11-drv-nvidia-cuda-libs": OtherOwner, "yes nvidia-x11-drv-libs": OtherOwner,
+		"yes nvidia-dc-driver580-libs": CIQDriver, "yes 1": OtherOwner, "1 1": "", "yes 2": "", "elsewhere": OtherOwner,
+	} {
+		lies := "usr/lib64/"
+		if answers == "elsewhere" {
+			lies = "opt/"
+		}
+		n := must.Get(simhost.New([]byte(strings.ReplaceAll(machine, "usr/lib64/", lies))))(t)
 		asked := 0
 		n.Install("rpm", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *hostfiles.Files, argv []string) ([]byte, error) {
 			asked++
 			code := strings.Fields(answers)[min(1, len(argv[2])-len("/usr/bin/rpm"))]
-			if code == "yes" {
-				return []byte("a package\n"), nil
+			if len(code) > 1 {
+				return []byte(code + "-3:580.95.05-1.x86_64\n"), nil
 			}
 			return nil, &host.CommandError{Argv: argv, Code: int(code[0] - '0'), Cause: errors.New("exit status " + code)}
 		}})
@@ -409,7 +416,7 @@ func TestUnpackagedRPM(t *testing.T) {
 			check.Equal(t, got, owner, "%s: the owner", answers)
 			c.Keep(n)
 		}
-		check.That(t, answers == "yes 2" || answers == "1 1" || asked == 2, "%s: rpm was asked %d times", answers, asked)
+		check.That(t, answers == "yes 2" || answers == "1 1" || asked == 2 || asked == 0 && answers == "elsewhere", "%s: rpm was asked %d times", answers, asked)
 	}
 }
 

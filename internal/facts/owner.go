@@ -132,12 +132,20 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	return l.unpackaged(ctx, m)
 }
 
-// unpackaged finds a driver that is loaded and belongs to no package: another program brought it. dpkg's lists of files are read, and rpm is
-// asked. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that installer, too, with its
-// libraries in a folder of its own. CIQ's packages have other names than NVIDIA's, and Secure Boot takes their modules: Google's images of
-// Rocky Linux have them. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and drivers/runfile.go; https://docs.ciq.com/scn
-// (nvidia-dc-driver580, kmod-nvidia-dc-open580); package_installed_test.go of
-// https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation.
+// packagers are those whose packages of the driver no source in drivers/catalog has, by how the names begin. Google's images of Rocky Linux
+// have CIQ's, of which Secure Boot takes the modules. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580);
+// package_installed_test.go of https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation; for the others
+// xorg-x11-drv-nvidia.spec of https://github.com/rpmfusion/xorg-x11-drv-nvidia and nvidia-x11-drv.spec of https://github.com/elrepo/packages,
+// and nvidia-driver.spec of https://github.com/negativo17/nvidia-driver, whose packages conflict with both. Evidence of 2026-11; out of date
+// where dnf refuses to install a driver beside files of another's.
+func packagers() [][2]string {
+	return [][2]string{{"nvidia-dc-", CIQDriver}, {"xorg-x11-drv-nvidia", OtherOwner}, {"nvidia-x11-drv", OtherOwner}}
+}
+
+// unpackaged finds a driver that is loaded and belongs to no package of a source that gpuadm knows: another program brought it. dpkg's lists
+// of files are read, and rpm is asked. A driver of NVIDIA's installer has a log, and the stages know it. AKS's provisioning runs that
+// installer, too, with its libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and
+// drivers/runfile.go.
 func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	const lists, aks, installer = "/var/lib/dpkg/info", "/usr/bin/lib64", "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(l.v)
@@ -150,30 +158,37 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 			return nil
 		}
 	}
-	why := "driver " + version + " is loaded, and no package has its files"
 	rpm := noPackage
 	if len(names) == 0 {
 		rpm = l.rpmOf(ctx, m)
 	}
+	for _, p := range packagers() {
+		if strings.HasPrefix(rpm, p[0]) {
+			return &Owner{Name: p[1], Why: rpm + " is installed"}
+		}
+	}
+	owner := &Owner{Name: OtherOwner, Why: "driver " + version + " is loaded, and no package has its files"}
 	switch {
-	case strings.HasPrefix(rpm, "nvidia-dc-"):
-		return &Owner{Name: CIQDriver, Why: rpm + " is installed"}
 	case rpm != noPackage:
 		return nil
 	case l.cloud.Managed == "aks":
-		return &Owner{Name: AKSDriver, Why: why}
+		owner.Name = AKSDriver
 	}
-	return &Owner{Name: OtherOwner, Why: why}
+	return owner
 }
 
 const noPackage = "of no package"
 
 // rpmOf is the package that has the driver's library: rpm is asked once a boot, and of its own file first, since a database that does not
-// answer knows no package of that either. "" if rpm cannot be asked. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
+// answer knows no package of that either. "" if rpm cannot be asked. A library that lies in none of the folders in which packages have it is
+// of no package. Source: rpm(8), "rpm -q --file" and EXIT STATUS.
 func (l *look) rpmOf(ctx context.Context, m Modules) string {
 	const rpm = "/usr/bin/rpm"
-	if len(m.Libraries) == 0 || !l.v.Runs() || !l.has(rpm) {
+	switch {
+	case !l.v.Runs() || !l.has(rpm):
 		return ""
+	case len(m.Libraries) == 0:
+		return noPackage
 	}
 	file := m.Libraries[0].Path
 	info, err := l.v.Stat(file)

@@ -233,6 +233,29 @@ func TestLabDnfRefuses(t *testing.T) {
 	d.installed("580.95.05")
 }
 
+// TestLabDnfForeign: a driver that is loaded and belongs to no package is another program's, and nothing is planned over it: neither where its
+// libraries lie between those of packages, nor where they lie in a folder of their own, which a container or a microVM was given.
+func TestLabDnfForeign(t *testing.T) {
+	t.Parallel()
+	d := newDnfDriver(t)
+	d.spec("580.65.06")
+	d.Must("sh", "-ec", "mount -o remount,rw /sys; mkdir -p /sys/module/nvidia; echo 580.95.05 >/sys/module/nvidia/version")
+	const refusal = "cannot use the driver: 580.95.05 is loaded, 580.65.06 is wanted, and the driver is left to another owner (driver 580.95.05 is loaded, and no package has its files)"
+	for _, folder := range []string{"/opt/nvidia/lib64", "/usr/local/nvidia/lib64", "/usr/lib64"} {
+		d.Must("mkdir", "-p", folder)
+		d.Put(folder+"/libnvidia-ml.so.580.95.05", "x", 0o755)
+		d.Must("ln", "-sf", "libnvidia-ml.so.580.95.05", folder+"/libnvidia-ml.so.1")
+		d.gpuadm(1, []string{refusal, "remove what its owner installed, and reboot"}, "plan")
+		check.Has(t, d.gpuadm(0, nil, "owners").Stdout, "another owner", "%s:", folder)
+		d.Must("rm", "-r", folder+"/libnvidia-ml.so.1", folder+"/libnvidia-ml.so.580.95.05")
+	}
+	d.Must("sh", "-ec", "echo 580.65.06 >/sys/module/nvidia/version; umount -l /sys/module/nvidia 2>/dev/null || true; rm -r /sys/module/nvidia")
+	d.apply(0)
+	d.installed("580.65.06")
+	d.Must("sh", "-ec", "mkdir -p /sys/module/nvidia; echo 580.65.06 >/sys/module/nvidia/version")
+	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "a package's driver that is loaded:")
+}
+
 // TestLabDnfFlavour: what was installed outside gpuadm with proprietary modules is replaced by a newer version with open ones
 // in one transaction, and undo, which installs, downgrades and removes in one, brings back names, versions, locks and
 // reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.

@@ -24,7 +24,7 @@ type layer struct {
 
 // rhelLayer makes of a Debian 13 a host that dnf and rpm manage, and that can build packages for them.
 func rhelLayer() layer {
-	return layer{RHELish, "2", []string{"dnf", "rpm", "createrepo-c", "dnf-plugins-core", "gpg-agent"}, makeRHELish}
+	return layer{RHELish, "3", []string{"dnf", "rpm", "createrepo-c", "dnf-plugins-core", "gpg-agent"}, makeRHELish}
 }
 
 // headersLayer has what builds modules for a kernel that does not run: of Options.Headers.
@@ -137,6 +137,7 @@ func shims() map[string]string {
 		"redhat-release": spec("redhat-release", "9.4", "system-release = 9.4", "system-release(releasever) = 9", "base-module(platform:el9)"),
 		"debian-base-shim": spec("debian-base-shim", "1.0", "/bin/sh", "/usr/bin/sh", "/usr/bin/bash", "bash", "systemd", "kmod",
 			"/usr/sbin/ldconfig", "/sbin/ldconfig", "dkms"),
+		"rpm": spec("rpm", "4.16.1.3", "rpm = 4.16.1.3") + "%ghost /usr/bin/rpm\n", // of which gpuadm asks first whether the database answers
 	}
 }
 
