@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -25,17 +26,14 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 		return nil
 	}
 	engines, err := facts.Engines(ctx, v, facts.Stated{Config: files[0], Unit: unit})
-	if err != nil {
+	i := slices.IndexFunc(engines, func(e facts.Engine) bool { return e.Config == files[0] && engine.UnitOf(e) == unit })
+	switch {
+	case err != nil || i < 0:
 		return err
-	}
-	for _, e := range engines {
-		switch {
-		case e.Config != files[0] || engine.UnitOf(e) != unit:
-		case e.Name == "crio":
-			return crio.Ready(ctx, v, e)
-		case e.Name == "containerd":
-			return containerd.Answers(ctx, v, containerd.Socket(e), "")
-		}
+	case engines[i].Name == "crio":
+		return crio.Ready(ctx, v, engines[i])
+	case engines[i].Name == "containerd":
+		return containerd.Answers(ctx, v, engines[i], engine.Handler{})
 	}
 	return nil
 }
@@ -64,24 +62,7 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	if h.Name != "" {
 		h.Name = containerd.HandlerFor(s, f, e).Name
 	}
-	return containerd.Answers(ctx, v, containerd.Socket(e), h.Name)
-}
-
-// NotReady is which of RuntimeReady and NetworkReady is false, in the engine's words.
-func NotReady(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
-	return containerd.NotReady(ctx, v, socketOf(e))
-}
-
-// Sandboxes are the handlers of the engine's pods, by the pod's name; "" is the default handler.
-func Sandboxes(ctx context.Context, v host.View, e facts.Engine) (map[string]string, error) {
-	return containerd.Sandboxes(ctx, v, socketOf(e))
-}
-
-func socketOf(e facts.Engine) string {
-	if e.Name == "crio" {
-		return crio.Socket(e)
-	}
-	return containerd.Socket(e)
+	return containerd.Answers(ctx, v, e, h)
 }
 
 // injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no

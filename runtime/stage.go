@@ -161,7 +161,7 @@ func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
 func unknownEndpoint(endpoint string, engines []facts.Engine) error {
 	var at []string
 	for _, e := range engines {
-		at = append(at, fmt.Sprintf("%s at %s", e.Name, containerd.Socket(e)))
+		at = append(at, fmt.Sprintf("%s at %s", e.Name, e.Socket))
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none of the engines found listens there", endpoint),

@@ -85,20 +85,13 @@ func unreadable(m *Machine) []Finding {
 	if err == nil || errors.Is(err, engine.NoProgram) { // RUN-004 names that
 		return nil
 	}
-	return []Finding{{Object: e.Config, What: err.Error(), Command: shows(e)}}
-}
-
-// shows is what prints an engine's configuration as its program reads it, or says why it cannot.
-func shows(e facts.Engine) string {
-	return map[string]string{
-		"containerd": "sudo containerd --config " + e.Config + " config dump", "crio": "sudo crio config", "docker": "sudo dockerd --validate --config-file " + e.Config,
-	}[e.Name]
+	return []Finding{{Object: e.Config, What: err.Error(), Command: engine.Shows(e)}}
 }
 
 func unreadSettings(m *Machine) (list []Finding) {
 	e, c, _ := m.engine()
 	for _, what := range c.Unread {
-		list = append(list, Finding{Object: e.Config, What: what, Command: shows(e)})
+		list = append(list, Finding{Object: e.Config, What: what, Command: engine.Shows(e)})
 	}
 	return list
 }

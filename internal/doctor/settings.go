@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
-	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/runtime/toolkit"
 )
 
@@ -87,7 +87,7 @@ func otherDefault(m *Machine) []Finding {
 		!slices.ContainsFunc(slices.Collect(maps.Values(c.Programs)), isNvidia) {
 		return nil
 	}
-	pods, _ := runtime.Sandboxes(m.ctx, m.View, e)
+	pods, _ := engine.Sandboxes(m.ctx, m.View, e)
 	for _, pod := range slices.Sorted(maps.Keys(pods)) {
 		if strings.Contains(pod, "nvidia") && strings.Contains(pod, "device-plugin") && !isNvidia(c.Programs[pods[pod]]) {
 			file := decides(e, "default_runtime")
@@ -116,7 +116,7 @@ func deaf(m *Machine) []Finding {
 	if u, known := m.Unit(e.Unit); !known || u.Active != "active" || u.Uptime-u.Since < time.Minute {
 		return nil
 	}
-	said, err := runtime.NotReady(m.ctx, m.View, e)
+	said, _, err := engine.Status(m.ctx, m.View, e)
 	switch {
 	case errors.As(err, &host.Later{}):
 		return nil
@@ -145,7 +145,7 @@ func noNetwork(m *Machine) []Finding {
 		return nil
 	}
 	names, err := m.View.ReadDir(folder)
-	if said, _ := runtime.NotReady(m.ctx, m.View, e); said["NetworkReady"] != "" {
+	if said, _, _ := engine.Status(m.ctx, m.View, e); said["NetworkReady"] != "" {
 		return []Finding{{Object: folder, What: fmt.Sprintf("%s says of the pods' network: %s", e.Name, said["NetworkReady"])}}
 	}
 	if err != nil || slices.ContainsFunc(names, func(n string) bool { return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(n)) }) {

@@ -53,7 +53,7 @@ type View interface {
 	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
 	// afterwards, and wherever argv or a file says Scratch it is that folder. Names in files are relative to it.
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
-	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes.
+	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes. A daemon refuses by a *CallError.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 	// Fetch returns what a URL names, and verifies its size and digest. Errors are *FetchError.
 	Fetch(ctx context.Context, r Request) ([]byte, error)
@@ -261,6 +261,17 @@ func (e *CommandError) Error() string {
 }
 
 func (e *CommandError) Unwrap() error { return e.Cause }
+
+// CallError is a daemon's refusal of a Call. Code is one of https://grpc.io/docs/guides/status-codes/.
+type CallError struct {
+	Code    int
+	Message string // the daemon's words, bounded
+}
+
+// Unimplemented is the code of a service or method that the daemon does not have.
+const Unimplemented = 12
+
+func (e *CallError) Error() string { return fmt.Sprintf("gRPC status %d: %s", e.Code, e.Message) }
 
 // OverLimit is the cause where a command took longer than gpuadm allows such a one: no --deadline was over.
 type OverLimit struct{ Limit time.Duration }

@@ -45,16 +45,11 @@ func Target(t Tree, d Daemon, h engine.Handler) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return c.targetPath(h), nil
-}
-
-// targetPath is Target for a tree that is parsed already.
-func (c *criTree) targetPath(h engine.Handler) string {
 	if i := c.target(h); i >= 0 {
-		return c.files[i].path
+		return c.files[i].path, nil
 	}
 	path, _ := c.dropInPath()
-	return path
+	return path, nil
 }
 
 // Edit changes found, the bytes of the file at path (nil: not there), so that the whole tree has the handler. It verifies that nothing else

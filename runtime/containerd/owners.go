@@ -193,7 +193,7 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 		if after == nil {
 			return nil
 		}
-		return proveMerged(ctx, v, c, e, h)
+		return proveMerged(ctx, v, e, h)
 	}
 	wants = append(wants, things.Folders(e.Folder, "k0s adds the files in it to containerd's configuration")...)
 	wants = append(wants, things.Edited(things.NewFile(own, nil).Validated(prove), edit, h.Why()))
@@ -207,11 +207,14 @@ func onK0s(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 
 // proveMerged has the daemon judge what k0s makes of an addition: k0s merges its tables into the CRI plugin's table of the file that it
 // generates, which is what an edit of that file does.
-func proveMerged(ctx context.Context, v host.View, c *criTree, e facts.Engine, h engine.Handler) error {
-	t := treeOf(e)
-	target := c.targetPath(h)
+func proveMerged(ctx context.Context, v host.View, e facts.Engine, h engine.Handler) error {
+	t, daemon := treeOf(e), Daemon{Version: e.Version}
+	target, err := Target(t, daemon, h)
+	if err != nil {
+		return err
+	}
 	found := t.data(target)
-	merged, err := Edit(t, Daemon{Version: e.Version}, h, target, found)
+	merged, err := Edit(t, daemon, h, target, found)
 	if err != nil {
 		return err
 	}
@@ -237,6 +240,6 @@ func NewSupervised(socket string, files []string, handler string) converge.Follo
 		if len(files) > 0 && !there(v, files[0]) {
 			handler = ""
 		}
-		return Answers(ctx, v, socket, handler)
+		return Answers(ctx, v, facts.Engine{Socket: socket}, engine.Handler{Name: handler})
 	})
 }

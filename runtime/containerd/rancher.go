@@ -42,12 +42,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]co
 	case h.Name == "nvidia" && !h.Default:
 		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
 	case dropIn != "":
-		c, err := asRead(e)
-		if err != nil {
-			return nil, err
-		}
-		h, works := asDefault(s, f, c, h)
-		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
+		return editWants(s, f, e, h, dropIn, []string{dropIn})
 	}
 	return nil, withoutFolder(e, h)
 }

@@ -42,7 +42,7 @@ func status(ready bool, config string) []byte {
 	return message(1, conditions, 2, message(1, "config", 2, config), 2, message(1, "golang", 2, "x"))
 }
 
-func TestJudgeStatus(t *testing.T) {
+func TestAnswersStatus(t *testing.T) {
 	const with = `{"containerd":{"runtimes":{"runc":{},"nvidia":{}}}}`
 	for name, c := range map[string]struct {
 		status  []byte
@@ -50,22 +50,22 @@ func TestJudgeStatus(t *testing.T) {
 		err     string
 	}{
 		"ready":           {status(true, with), "nvidia", ""},
-		"not ready":       {status(false, with), "", "not ready: why: words"},
+		"not ready":       {status(false, with), "", "not ready: words"},
 		"handler missing": {status(true, `{"containerd":{"runtimes":{"runc":{}}}}`), "nvidia", "without the handler nvidia"},
 		"tells nothing":   {status(true, ""), "nvidia", ""},
 		"not JSON":        {status(true, "{"), "nvidia", ""},
 		"empty":           {nil, "", ""},
-		"cut":             {status(true, with)[:20], "", "cannot read the daemon's status"},
 	} {
-		err := judgeStatus(c.status, c.handler)
+		err := Answers(t.Context(), &slow{calls: 2, says: c.status}, facts.Engine{}, engine.Handler{Name: c.handler})
 		check.That(t, (err == nil) == (c.err == "") && (err == nil || strings.Contains(err.Error(), c.err)), "%s: %v, want %q", name, err, c.err)
 	}
 }
 
-func FuzzJudgeStatus(f *testing.F) {
+func FuzzStatus(f *testing.F) {
 	f.Add(status(true, `{"containerd":{}}`))
+	f.Add(status(true, "")[:20])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		alloc.Most(t, 1000, len(data), func() { judgeStatus(data, "nvidia") })
+		alloc.Most(t, 1000, len(data), func() { engine.Status(t.Context(), &slow{calls: 2, says: data}, facts.Engine{}) })
 	})
 }
 
@@ -73,6 +73,7 @@ func FuzzJudgeStatus(f *testing.F) {
 type slow struct {
 	host.View
 	calls int
+	says  []byte
 	then  error
 }
 
@@ -80,17 +81,17 @@ func (s *slow) Call(context.Context, string, string, []byte) ([]byte, error) {
 	if s.calls++; s.calls < 3 {
 		return nil, errors.New("connection refused")
 	}
-	return status(true, ""), s.then
+	return s.says, s.then
 }
 
 func TestAnswers(t *testing.T) {
-	s := (&slow{})
-	check.That(t, Answers(t.Context(), s, "", "nvidia") == nil && s.calls == 3, "a daemon that takes its time: %d calls", s.calls)
-	err := Answers(t.Context(), &slow{then: errors.New("gRPC status 12: unknown service")}, "", "")
+	s := (&slow{says: status(true, "")})
+	check.That(t, Answers(t.Context(), s, facts.Engine{}, engine.Handler{Name: "nvidia"}) == nil && s.calls == 3, "a daemon that takes its time: %d calls", s.calls)
+	err := Answers(t.Context(), &slow{then: host.Failed("call", "/x.sock", &host.CallError{Code: 12, Message: "unknown service"})}, facts.Engine{}, engine.Handler{})
 	check.That(t, err != nil && strings.Contains(err.Error(), "CRI plugin does not"), "a daemon without CRI: %v", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	check.That(t, Answers(ctx, &slow{}, "", "") != nil, "did not stop when told to")
+	check.That(t, Answers(ctx, &slow{}, facts.Engine{}, engine.Handler{}) != nil, "did not stop when told to")
 }
 
 // machineWith is a machine with one program, or none where mode is 0.

@@ -30,24 +30,30 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]conv
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
 		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // an entry for the operator's program may stay: neither program is installed
 	}
+	return editWants(s, f, e, h, "", Reads(e))
+}
+
+// editWants wants the handler in the file target, that of Target where it is "", and a daemon that has started after the last change of
+// the files that it reads.
+func editWants(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) ([]converge.Want, error) {
 	c, err := asRead(e)
 	if err != nil {
 		return nil, err
 	}
-	h, works := asDefault(s, f, c, h)
-	return append(works, editWants(f, e, h, c.targetPath(h), Reads(e))...), nil
-}
-
-// editWants wants the handler in the file target, and a daemon that has started after the last change of the files that it reads.
-func editWants(f facts.Facts, e facts.Engine, h engine.Handler, target string, reads []string) []converge.Want {
 	tree, daemon := treeOf(e), Daemon{Version: e.Version}
+	h, wants := asDefault(s, f, c, h)
+	if target == "" {
+		if target, err = Target(tree, daemon, h); err != nil {
+			return nil, err
+		}
+	}
 	edit := func(found []byte) ([]byte, error) { return Edit(tree, daemon, h, target, found) }
-	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
 	validate := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Validate(ctx, v, e.Binary, tree, h, target, before, after)
 	}
+	wants = append(wants, things.Folders(path.Dir(target), "holds the engine's configuration")...)
 	wants = append(wants, things.Edited(things.NewFile(target, engine.TakeOutOf(tree.Texts)).Formed(engine.FormTOML).Validated(validate), edit, h.Why()))
-	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e)))
+	return append(wants, things.Judged(restarted(f, e, h, reads, target, edit), Loads(e))), nil
 }
 
 // restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.
@@ -58,9 +64,9 @@ func restarted(f facts.Facts, e facts.Engine, h engine.Handler, reads []string, 
 			found = nil
 		}
 		if out, err := edit(found); err != nil || found == nil || !bytes.Equal(out, found) {
-			return Answers(ctx, v, Socket(e), "") // undo has restored the file, which need not have the handler
+			return Answers(ctx, v, e, engine.Handler{}) // undo has restored the file, which need not have the handler
 		}
-		return Answers(ctx, v, Socket(e), h.Name)
+		return Answers(ctx, v, e, h)
 	}
 	return engine.Restart(f, e, reads, ready, "containerd reads its configuration when it starts")
 }

@@ -59,33 +59,25 @@ func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.
 	}
 }
 
-// Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and then by the daemon's own program.
+// Loads judges the present files as the daemon's next start would read them: by gpuadm's reader, and then by the daemon's own program.
 func Loads(e facts.Engine) things.JudgeFunc {
-	return func(ctx context.Context, v host.View) error {
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		c := Configured(e)
-		if c.Unreadable != nil {
-			return c.Unreadable
-		}
 		is, err := dump(ctx, v, e.Binary, treeOf(e))
-		if errors.As(err, &host.Later{}) {
-			return nil
-		}
 		_, cri := criOf(is)
-		what := err
 		switch program := c.Programs[c.Default]; {
 		case err != nil:
+			return err
 		case !serves(cri):
-			what = fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
+			return fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
 		case path.IsAbs(program) && !there(v, program):
-			what, err = fmt.Errorf("its default runtime %s runs %s, which is not there", c.Default, program), engine.NoProgram
-		default:
-			return nil
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which is not there", c.Default, program),
+				Try:  []string{"install it: write [toolkit] into node.toml"}, Err: engine.NoProgram,
+			}
 		}
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot start containerd with its present files: %v", what), Err: err,
-			Try: []string{e.Binary + " --config " + e.Config + " config dump, which says where"},
-		}
-	}
+		return nil
+	})
 }
 
 func there(v host.View, name string) bool {

@@ -62,14 +62,6 @@ func Wants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error)
 	return append(wants, things.Judged(restart, Loads(e))), nil
 }
 
-// Socket is where CRI-O listens.
-func Socket(e facts.Engine) string {
-	if e.Socket == "" {
-		return "/run/crio/crio.sock"
-	}
-	return e.Socket
-}
-
 // validate has CRI-O itself validate its files with the edited one among them: `crio config` reads them, validates them, and prints the
 // result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
 // docs/crio.8.md there, "config".
@@ -112,16 +104,10 @@ func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([
 
 // Loads has CRI-O validate its present files as its next start would read them.
 func Loads(e facts.Engine) things.JudgeFunc {
-	return func(ctx context.Context, v host.View) error {
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
 		_, err := dump(ctx, v, e, e.Files)
-		if err == nil || errors.As(err, &host.Later{}) {
-			return Configured(e).Unreadable
-		}
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot start CRI-O with its present files: %v", err), Err: err,
-			Try: []string{e.Binary + " config, which says where"},
-		}
-	}
+		return err
+	})
 }
 
 // Configured reads CRI-O's configuration.
@@ -158,19 +144,19 @@ func wantedBy(v host.View, file string) (m wanted) {
 }
 
 // waitFor waits until CRI-O answers CRI, and then asks what it has loaded.
-func waitFor(ctx context.Context, v host.View, socket string, must wanted) error {
+func waitFor(ctx context.Context, v host.View, e facts.Engine, must wanted) error {
 	var loaded []byte
 	err := engine.UntilDone(ctx, func(ctx context.Context) error {
-		_, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", nil)
+		_, _, err := engine.Status(ctx, v, e)
 		if err == nil {
-			loaded, err = host.AskSocket(ctx, v, socket, "/config")
+			loaded, err = host.AskSocket(ctx, v, e.Socket, "/config")
 		}
 		return err
 	})
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // no daemon runs here
 	} else if err != nil {
-		return fmt.Errorf("CRI-O does not answer at %s: %w", socket, err)
+		return fmt.Errorf("CRI-O does not answer at %s: %w", e.Socket, err)
 	}
 	return judgeLoaded(loaded, must)
 }
@@ -198,7 +184,7 @@ func judgeLoaded(loaded []byte, must wanted) error {
 
 // Ready waits until CRI-O answers with what gpuadm's drop-in asks for.
 func Ready(ctx context.Context, v host.View, e facts.Engine) error {
-	return waitFor(ctx, v, Socket(e), wantedBy(v, path.Join(e.Folder, dropIn)))
+	return waitFor(ctx, v, e, wantedBy(v, path.Join(e.Folder, dropIn)))
 }
 
 // Answers says whether CRI-O answers now, and has loaded the handler if it has a name.
@@ -210,5 +196,5 @@ func Answers(ctx context.Context, v host.View, e facts.Engine, h engine.Handler)
 	if h.Default {
 		must.byDefault = h.Name
 	}
-	return waitFor(ctx, v, Socket(e), must)
+	return waitFor(ctx, v, e, must)
 }

@@ -239,19 +239,9 @@ func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) erro
 
 // Loads has Docker validate its present daemon.json as its next start would read it.
 func Loads(e facts.Engine) things.JudgeFunc {
-	return func(ctx context.Context, v host.View) error {
-		err := Configured(e).Unreadable
-		if err == nil {
-			err = validate(ctx, v, e, e.Files[0].Data, e.Args[min(1, len(e.Args)):])
-		}
-		if err == nil {
-			return nil
-		}
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot start Docker with its present files: %v", err), Err: err,
-			Try: []string{fmt.Sprintf("%s --validate --config-file %s, which says where", e.Binary, e.Config)},
-		}
-	}
+	return engine.Loads(e, Configured, func(ctx context.Context, v host.View) error {
+		return validate(ctx, v, e, e.Files[0].Data, e.Args[min(1, len(e.Args)):])
+	})
 }
 
 // validate has dockerd validate a daemon.json together with these options; nil where it cannot be asked.

@@ -5,6 +5,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,38 @@ type Configured struct {
 	Unread     []string          // which settings the engine starts without, by file
 	Programs   map[string]string // by handler: the program that it runs, as the configuration states it
 	Cgroups    map[string]string // by handler: systemd or cgroupfs, where containerd has the choice
+}
+
+// Loads judges an engine's present files as its next start would read them: by gpuadm's reader, and then by the engine's own program, which
+// ask asks.
+func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.Context, host.View) error) things.JudgeFunc {
+	return func(ctx context.Context, v host.View) error {
+		err := read(e).Unreadable
+		if err == nil {
+			err = ask(ctx, v)
+		}
+		switch says := (*trouble.Error)(nil); {
+		case err == nil, errors.As(err, &host.Later{}):
+			return nil
+		case errors.As(err, &says):
+			return err
+		}
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot start %s with its present files: %v", UnitOf(e), err), Err: err, Try: []string{Shows(e) + ", which says where"},
+		}
+	}
+}
+
+// Shows is the command that prints an engine's configuration as its program reads it, or says why it cannot.
+func Shows(e facts.Engine) string {
+	program := cmp.Or(e.Binary, e.Name)
+	switch e.Name {
+	case "crio":
+		return "sudo " + program + " config"
+	case "docker":
+		return "sudo " + program + " --validate --config-file " + e.Config
+	}
+	return "sudo " + program + " --config " + e.Config + " config dump"
 }
 
 // DefaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that this apply

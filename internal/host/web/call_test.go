@@ -4,6 +4,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -71,7 +72,10 @@ func TestCall(t *testing.T) {
 			check.That(t, c.err == "" || (err != nil && strings.Contains(err.Error(), c.err)), "got %q, %v; want %s", got, err, c.err)
 		})
 	}
-	_, err := Call(t.Context(), "/nosuch/socket", "/x", nil)
+	refused := (*host.CallError)(nil)
+	_, err := unframe(&http.Response{StatusCode: http.StatusOK, Header: http.Header{"Grpc-Status": {"12"}}}, nil)
+	check.That(t, errors.As(err, &refused) && refused.Code == host.Unimplemented, "no such service: %v", err)
+	_, err = Call(t.Context(), "/nosuch/socket", "/x", nil)
 	check.That(t, err != nil && strings.Contains(err.Error(), "no such file"), "no such socket: %v", err)
 }
 

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -267,13 +268,16 @@ func Call(ctx context.Context, socket, method string, request []byte) ([]byte, e
 // headers, others in the trailers.
 func unframe(res *http.Response, body []byte) ([]byte, error) {
 	for _, h := range []http.Header{res.Header, res.Trailer} {
-		if code := h.Get("Grpc-Status"); code != "" && code != "0" {
+		if status := h.Get("Grpc-Status"); status != "" && status != "0" {
+			code, err := strconv.Atoi(status)
+			if err != nil {
+				code = 2 // unknown
+			}
 			text, err := url.PathUnescape(h.Get("Grpc-Message"))
 			if err != nil {
 				text = h.Get("Grpc-Message")
 			}
-			message := fmt.Sprintf("gRPC status %s: %s", code, text)
-			return nil, errors.New(strings.ToValidUTF8(message[:min(len(message), maxSaid)], "?"))
+			return nil, &host.CallError{Code: code, Message: strings.ToValidUTF8(text[:min(len(text), maxSaid)], "?")}
 		}
 	}
 	if res.StatusCode != http.StatusOK {
