@@ -42,24 +42,8 @@ var completeBreaks = cobra.FixedCompletions(strings.Split(allowed, ", "), cobra.
 func newApply(c *common) *cobra.Command {
 	var a applyFlags
 	cmd := &cobra.Command{
-		Use:   "apply [STAGE…]",
-		Short: "converge the machine to node.toml",
-		Long: `Apply converges the machine to node.toml, stage by stage. It plans everything
-first: if any change cannot be made, it touches nothing. It writes each change to
-the journal before it makes it, and verifies it afterwards. If a change fails,
-apply rolls back what its stage changed.
-
-A second apply does nothing. After a crash or a reboot, run apply again: it
-continues where it was.
-
-Apply takes a GPU from a running process only with --allow, or as policy in
-[disruption] says. Some changes take effect only after a reboot. Apply then stops with exit code 4; with --reboot
-it reboots, and the boot unit continues before kubelet starts.
-
-In a root folder nothing runs. Changes that need the running machine are deferred
-until its first boot, and apply names them; gpuadm bake also installs packages. Pack a tree that was prepared without
-root as root:root: gpuadm refuses files that users other than root can write to.`,
-		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
+		Use:               "apply [STAGE…]",
+		Short:             "converge the machine to node.toml",
 		ValidArgsFunction: stageNames,
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.runApply(cmd.Context(), args, a) },
 	}

@@ -31,27 +31,7 @@ func newBake(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bake",
 		Short: "make a node image: all that needs no GPU and no running kernel",
-		Long: `Bake converges an image to its /etc/gpuadm/node.toml, by the same stages as apply.
-With --root it works on the image's root folder, and without on this machine,
-which becomes the image.
-
-The image's own apt or dnf, dkms and update-initramfs or dracut run in it. They run
-apart from this machine's processes, and start no daemon. Modules are built for the
-image's kernel, and verified. Bake also installs this gpuadm and its boot units. What
-needs the running machine is deferred until first boot; bake says what that needs.
-
---module-key and --module-cert sign the modules that DKMS builds, for machines with
-Secure Boot; bake verifies who signed each. Without a key an image for Secure Boot is
-refused, unless the distribution's packages bring signed modules. Neither file
-is written into the image. docs/bake.md says how each cloud takes the certificate.
-
---seal makes the image one for many machines: it starts a new journal, so that undo
-on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
-package lists, and logs of the bake. It refuses an image with a deferred
-change that needs the network. What was baked is in
-` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
-		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
-		Args:    noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b.chosen = cmd.Flags().Changed("secure-boot")
 			return c.bake(cmd.Context(), b)

@@ -81,12 +81,7 @@ func newGate(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gate",
 		Short: "say whether kubelet may start",
-		Long: `Gate exits with 0 if kubelet may start: this boot's apply has succeeded, or the
-machine is converged by now, or an undo holds applies. Kubelet's unit runs it before
-each start, so systemd starts kubelet on a node that was repaired. With --wait it
-asks again until kubelet may start, as EKS's nodeadm-run needs it: systemd starts all
-that a unit requires at each of its restarts.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for said := ""; ; {
 				err := c.gate(cmd.Context())

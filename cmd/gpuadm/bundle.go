@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,19 +37,8 @@ const (
 func newBundle(c *common) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use:   "bundle [-o FILE]",
-		Short: "put all that a helping engineer needs into one .tar.gz",
-		Long: `Bundle writes one .tar.gz: index.txt, which a person reads first; a recording of
-the machine as facts --record prints it; plan, status and doctor; the last runs;
-unit states; the journal of this boot of gpuadm, the engine, kubelet and NVIDIA's
-daemons; the kernel's lines about GPUs; packages and versions. What cannot be read
-is left out, and index.txt says why.
-
-Secrets are masked while it records: files of which gpuadm does not know that
-they hold none are named without their content. Read it before you send it. The
-file has the mode 0600, and no file is overwritten. docs/bundle.md says how a
-bundle becomes a test.`,
-		Example:               "  sudo gpuadm bundle\n  sudo gpuadm bundle -o /tmp/node-17.tar.gz\n  ssh node-17 sudo gpuadm bundle -o - > node-17.tar.gz",
+		Use:                   "bundle [-o FILE]",
+		Short:                 "put all that a helping engineer needs into one .tar.gz",
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.bundle(cmd.Context(), file) },
@@ -151,8 +141,8 @@ func (b *bundle) text(ctx context.Context, name, about string, read func(context
 // pack makes all parts and the archive, index.txt first.
 func (b *bundle) pack(ctx context.Context) ([]byte, error) {
 	b.answers(ctx)
-	b.logs(ctx)
 	b.add(ctx, "facts.txtar", "the machine as gpuadm read it, for a test; see docs/bundle.md", b.recording)
+	b.logs(ctx)
 	var out bytes.Buffer
 	gz := gzip.NewWriter(&out)
 	archive := tar.NewWriter(gz)
@@ -193,13 +183,17 @@ const bundledRuns = 10
 // bundledLines is how many lines of the journal a bundle has of each unit.
 const bundledLines = "2000"
 
-// bundledUnits are the units of a GPU node: gpuadm, container engines, kubelets of all vendors, NVIDIA's daemons.
-func bundledUnits() []string {
-	return []string{
-		stages.BootUnit, stages.ReadyUnit, "containerd.service", "docker.service", "crio.service", "kubelet.service", "k3s.service", "k3s-agent.service",
-		"rke2-server.service", "rke2-agent.service", "nodeadm-config.service", "nodeadm-run.service", "cloud-final.service",
-		"nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-cdi-refresh.service", "nvidia-dcgm.service",
+// services are those of which the bundle has the state and the journal: gpuadm's own, those that the facts, plan, status and doctor have
+// asked for on this machine, and the last of cloud-init's, which runs user data.
+func (b *bundle) services() []string {
+	all := append(b.seen.Services(), "cloud-final.service")
+	for _, file := range stages.Units() {
+		if path.Ext(file) == ".service" {
+			all = append(all, path.Base(file))
+		}
 	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // recording gathers all facts, and returns the files and answers from which they, and the parts before, were read.
@@ -270,7 +264,7 @@ func (b *bundle) logs(ctx context.Context) {
 	b.text(ctx, "units.txt", "units: loaded, enabled, running since when", func(ctx context.Context) ([]byte, error) {
 		var rows []string
 		var problem error
-		for _, name := range bundledUnits() {
+		for _, name := range b.services() {
 			u, err := b.h.Unit(ctx, name)
 			if err != nil && problem == nil {
 				problem = err

@@ -154,6 +154,14 @@ func TestBundleBecomesATest(t *testing.T) {
 			n := recordedNode(t, name)
 			code, packed, errs := onNode(t, n, "bundle", "-o", "-")
 			must.That(t, code == 0, "exit code %d: %s", code, errs)
+			f := must.Get(facts.Gather(t.Context(), n.View(), facts.Everything))(t)
+			units := []string{f.Kubelet.Unit}
+			for _, e := range f.Engines {
+				units = append(units, e.Unit)
+			}
+			for _, unit := range units {
+				check.That(t, !n.Live() || strings.Contains("\n"+unpacked(t, []byte(packed))["units.txt"], "\n"+unit), "the bundle lacks %s", unit)
+			}
 			dir := t.TempDir()
 			must.OK(t, os.MkdirAll(filepath.Join(dir, "test/hosts"), 0o755))
 			must.OK(t, os.WriteFile(filepath.Join(dir, "BUNDLE"), []byte(packed), 0o600))

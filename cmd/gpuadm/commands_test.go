@@ -21,7 +21,6 @@ import (
 // generic are texts in which a command is named for any machine: no run prints them as what to type next.
 var generic = []string{
 	"cmd/gpuadm/bundle.go",                                                                               // what a file of the bundle has
-	"cmd/gpuadm/topics.go",                                                                               // help texts
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror.go", "stages/mirror.go", // who has written a file
 	"cloud/eks/nodeadm.go", "cmd/gpuadm/init.go", // what a file says
 	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs

@@ -223,12 +223,7 @@ func newToken(c *common) *cobra.Command {
 	eks := &cobra.Command{
 		Use:   "eks",
 		Short: "print a token of the machine's role for an EKS cluster",
-		Long: `Eks prints an ExecCredential with a token for an EKS cluster's API server. The token
-names the machine's IAM role, and is signed with the role's keys from the metadata
-service. A kubelet that gpuadm has joined to EKS runs it; it needs no AWS CLI.
-
-The output is a secret, valid for 15 minutes.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {

@@ -194,7 +194,7 @@ func TestTroubleIsNotForged(t *testing.T) {
 	c.undoPlanText(converge.UndoPlan{Runs: []string{planted}, Changes: p.Changes, Kept: p.Changes, Left: p.Changes}, undoFlags{to: "all"})
 	waitingText(&out, p.Changes)
 	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
-		(&textVoice{common: c}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
+		(&textVoice{common: c, pulse: &pulse{}}).tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
 	}
 	check.None(t, forged(said.String()+out.String()), "got")
 }

@@ -40,12 +40,7 @@ func newInit(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "write a commented node.toml to start from",
-		Long: `Init writes /etc/gpuadm/node.toml for this machine: its GPUs, operating system, container
-engine and cloud say what is in it, and what is left to decide is there as a comment. It
-never writes over a file. With --gpu, --os and --cloud it prints the spec of another
-machine, and needs no GPU and no root.`,
-		Example: "  sudo gpuadm init\n  gpuadm init --gpu H100-80GB --os ubuntu-24.04 --cloud eks >node.toml",
-		Args:    noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(m.gpus) > 0 || m.os != "" || cloud != "" {
 				return c.initElsewhere(m, cmp.Or(cloud, "none"))

@@ -68,6 +68,7 @@ func (p *page) verbs(cmd *cobra.Command) {
 			continue
 		}
 		fmt.Fprintf(p, ".SS %q\n", p.text(v.CommandPath()))
+		describe(v)
 		about := v.Long
 		if about == "" {
 			about = v.Short
@@ -85,6 +86,11 @@ func (p *page) verbs(cmd *cobra.Command) {
 // TestManPages: docs/man has the pages that the help texts and the spec's table make.
 func TestManPages(t *testing.T) {
 	root := newRoot(env{getenv: func(string) string { return "" }})
+	topic := map[string]string{}
+	for _, cmd := range append(root.Commands(), root) {
+		describe(cmd)
+		topic[cmd.Name()] = cmd.Long
+	}
 	var verbs page
 	fmt.Fprintf(&verbs, ".TH GPUADM 8\n")
 	verbs.section("NAME")
@@ -98,9 +104,9 @@ func TestManPages(t *testing.T) {
 	verbs.section("OPTIONS")
 	verbs.flags(root.PersistentFlags())
 	verbs.section("EXIT STATUS")
-	verbs.prose(exitHelp())
+	verbs.prose(topic["exit"])
 	verbs.section("ENVIRONMENT")
-	verbs.prose(environment)
+	verbs.prose(topic["environment"])
 	verbs.section("FILES")
 	verbs.item("/etc/gpuadm/node.toml, /etc/gpuadm/node.d/*.toml", "the desired state of the node: gpuadm-node.toml(5)")
 	verbs.item(catalog, "rows that come before those of the built-in catalog of drivers")
@@ -114,7 +120,7 @@ func TestManPages(t *testing.T) {
 	keys.section("NAME")
 	keys.WriteString("gpuadm\\-node.toml \\- the desired state of a node with NVIDIA GPUs\n")
 	keys.section("DESCRIPTION")
-	intro, _, _ := strings.Cut(specHelp(), "\n\n")
+	intro, _, _ := strings.Cut(topic["spec"], "\n\n")
 	keys.prose(intro)
 	section := "-"
 	for _, k := range spec.Keys() {
@@ -171,13 +177,14 @@ func flagVariables(cmd *cobra.Command) []string {
 // TestEnvironment: the variables that the code names are those of gpuadm help environment and of docs/environment.md.
 func TestEnvironment(t *testing.T) {
 	word := regexp.MustCompile(`GPUADM_[A-Z_]*[A-Z]`)
-	page, err := os.ReadFile("../../docs/environment.md")
-	must.OK(t, err)
-	documented := append(word.FindAllString(environment, -1), word.FindAllString(string(page), -1)...)
+	var documented []string
+	for _, name := range []string{"../../docs/environment.md", "help/environment.txt"} {
+		documented = append(documented, word.FindAllString(string(must.Get(os.ReadFile(name))(t)), -1)...)
+	}
 	of := flagVariables(newRoot(env{getenv: func(string) string { return "" }}))
 	named := map[string]string{}
-	err = filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".sh", ".service", ".yaml", ".txtar"}, filepath.Ext(name)) || strings.HasSuffix(name, "cmd/gpuadm/topics.go") {
+	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".sh", ".service", ".yaml", ".txtar"}, filepath.Ext(name)) {
 			return err
 		}
 		data, err := os.ReadFile(name)

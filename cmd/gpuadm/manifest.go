@@ -28,11 +28,8 @@ func newManifest(c *common) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "runtimeclass",
 		Short: "print a RuntimeClass of the runtime handler",
-		Long: `Runtimeclass prints a RuntimeClass with the handler of [runtime], for pods that name
-it in runtimeClassName. Where the handler is the engine's default, and with
-CDI by the device plugin, the DRA driver or NRI, pods need none.`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return c.manifest(runtimeClass) },
+		Args:  noArgs,
+		RunE:  func(*cobra.Command, []string) error { return c.manifest(runtimeClass) },
 	})
 	namespace := ""
 	configuration := func(s spec.Spec) (string, map[string]any, error) {
@@ -42,16 +39,8 @@ CDI by the device plugin, the DRA driver or NRI, pods need none.`,
 	plugin := &cobra.Command{
 		Use:   "device-plugin",
 		Short: "print the device plugin's configuration as a ConfigMap",
-		Long: `Device-plugin prints what [sharing] says as a configuration of NVIDIA's device plugin,
-in a ConfigMap: the MIG strategy, time slicing or MPS. It has one entry, named after
-what [sharing] says; where nodes differ, put the entries into one ConfigMap. The
-plugin's DaemonSet reads it if its chart has config.name=nvidia-plugin-configs (with
-the GPU Operator: devicePlugin.config.name of the ClusterPolicy), and takes the entry
-that the Node's label nvidia.com/device-plugin.config names.
-
-A device plugin that runs as a unit of the machine reads no ConfigMap.`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return c.manifest(configuration) },
+		Args:  noArgs,
+		RunE:  func(*cobra.Command, []string) error { return c.manifest(configuration) },
 	}
 	plugin.Flags().StringVar(&namespace, "namespace", "nvidia-device-plugin", "`NAME` of the namespace in which the plugin runs")
 	cmd.AddCommand(plugin)
@@ -129,27 +118,7 @@ func newDaemonSet(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemonset",
 		Short: "from a pod, keep its machine converged",
-		Long: `The DaemonSet in images/daemonset runs this command. It copies this program to the
-machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since /run
-may be mounted noexec, and the specs in /etc/gpuadm (a ConfigMap) to its
-/run/gpuadm. Then the machine's own systemd runs apply in a separate unit, which
-continues when the pod is killed or the container engine restarts. This command
-prints the unit's output.
-
-The unit uses the pod's ServiceAccount for the node's taints, if the policy of
-rbac.yaml limits that account: before each apply this command sends, as a dry run,
-a change of the pod's own Node that the policy must deny. If the API server does not
-deny it, or the cluster has no such policies (Kubernetes before 1.30), the command
-warns, and apply uses kubelet's identity: it sets labels and the condition, and no
-taints.
-
-With follow_label in [mig] the command reads the label nvidia.com/mig.config of its
-Node every 20 to 30 seconds, and applies at once when that has changed (Kubernetes
-1.30 or newer; before, at the next apply).
-
-With --once it ends after one apply, with its exit code: as an init container.
-Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stop, done := onSignal(func() {})
 			defer done()

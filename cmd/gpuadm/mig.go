@@ -24,8 +24,6 @@ func newMIG(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mig",
 		Short: "see what GPUs can be partitioned into, and whether a layout fits",
-		Long: `Mig shows MIG partitions. It touches nothing: the stage mig of apply partitions
-the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 	}
 	group(cmd)
 	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c), newMIGGenerate(c))
@@ -55,14 +53,6 @@ func newMIGFit(c *common) *cobra.Command {
 	cmd := c.gpuVerb(&cobra.Command{
 		Use:   "fit",
 		Short: "say whether a layout fits, and what it would disturb",
-		Long: `Fit places a layout's partitions on each GPU so that it disturbs as few instances
-as possible, and prints the result, or says why the layout does not fit. --file
-takes a node.toml or a file in mig-parted's format; --layout names the layout
-where that file has several.
-
-Exit codes: 0 the GPUs have the layout, or with --gpu it fits; 3 it fits, and apply
-would change partitions; 1 it does not fit.`,
-		Example: "  gpuadm mig fit\n  gpuadm mig fit --gpu H100-80GB --file config.yaml --layout all-balanced",
 	}, func(gpus []host.GPU, models []string) error {
 		entries, err := c.migEntries(layout)
 		if err != nil {
@@ -82,9 +72,8 @@ would change partitions; 1 it does not fit.`,
 
 func newMIGProfiles(c *common) *cobra.Command {
 	return c.gpuVerb(&cobra.Command{
-		Use:     "profiles",
-		Short:   "list what GPUs can be partitioned into, with a picture of the slices",
-		Example: "  gpuadm mig profiles\n  gpuadm mig profiles --gpu A100-40GB",
+		Use:   "profiles",
+		Short: "list what GPUs can be partitioned into, with a picture of the slices",
 	}, func(gpus []host.GPU, _ []string) error { return c.migProfiles(gpus) })
 }
 
@@ -93,10 +82,7 @@ func newMIGExport(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "print how the GPUs are partitioned, as [[mig.gpu]] tables",
-		Long: `Export prints how the GPUs of this machine are partitioned, as [[mig.gpu]] tables for
-node.toml with the placement of all partitions; with --parted as a file in
-mig-parted's format, which has no placement.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			gpus, err := c.migGPUs(cmd.Context(), nil)
 			if err != nil {
@@ -119,9 +105,6 @@ func newMIGGenerate(c *common) *cobra.Command {
 	return c.gpuVerb(&cobra.Command{
 		Use:   "generate",
 		Short: "print one layout for each profile, in mig-parted's format",
-		Long: `Generate prints a file in mig-parted's format for [mig] file: for each profile of
-the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enabled.`,
-		Example: "  gpuadm mig generate > /etc/gpuadm/mig.yaml\n  gpuadm mig generate --gpu H100-80GB --gpu A100-40GB",
 	}, func(gpus []host.GPU, _ []string) error {
 		file, err := mig.Generate(gpus)
 		if err != nil {

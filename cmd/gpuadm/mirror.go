@@ -38,24 +38,7 @@ func newMirror(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mirror --for ID {--kernel|--modules} RELEASE -o DIR",
 		Short: "write a folder from which nodes without a network install",
-		Long: `Mirror writes one folder that apt or dnf reads as a repository: driver, toolkit, dkms,
-the compilers and the headers of the kernels, with all that they depend on; NVIDIA's
-installer where the spec asks for it; and this gpuadm. The folder is signed with a
-key of its own, and gpuadm-mirror.json has the digest of every file.
-
-It runs on a machine or in a container of the system that it mirrors for: the apt or
-dnf there resolves the packages, and dnf's needs createrepo_c there. It installs
-nothing. A second run fetches what has changed, and the new folder then takes the
-place of the old one.
-
-With --modules it also builds the driver's modules for a kernel, once for all nodes,
-by the DKMS of that machine or container: nodes then need no compiler, no headers and
-no DKMS. --module-key signs them. What a folder has already is not built again.
-
-On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
-and bake verify each file before they install, and name a changed file.`,
-		Example: `  sudo gpuadm mirror --for ubuntu-24.04 --kernel 6.8.0-88-generic --gpu H100-80GB -f node.toml -o /srv/mirror`,
-		Args:    noArgs, DisableFlagsInUseLine: true,
+		Args:  noArgs, DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.mirror(cmd.Context(), m) },
 	}
 	f := cmd.Flags()

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,6 +31,11 @@ func TestMistakes(t *testing.T) {
 	const file = "testdata/mistakes.txt"
 	var all strings.Builder
 	seen := 0
+	for word, line := range others {
+		_, err := typed(env{getenv: func(string) string { return "" }}, strings.Fields(line))
+		cmd, _, _ := newRoot(env{getenv: func(string) string { return "" }}).Find([]string{word})
+		check.That(t, err == nil && !cmd.HasParent(), "%s is a verb, or is answered with %s: %v", word, line, err)
+	}
 	golden := string(must.Get(os.ReadFile(file))(t))
 	for line := range strings.Lines(golden) {
 		line = strings.TrimSpace(line)
@@ -56,7 +63,8 @@ func TestMistakes(t *testing.T) {
 	check.None(t, diff.Texts(file, []byte(golden), []byte(all.String())), "%s:", file)
 }
 
-// TestAllIsTyped: no verb and no flag is there that no test types: the program's own tables against the tests' texts.
+// TestAllIsTyped: no verb, no flag and no page is there that no test touches: the program's own tables and the files of docs against the
+// tests' texts. TestPages types the pages and so the files that they name.
 func TestAllIsTyped(t *testing.T) {
 	var all strings.Builder
 	for _, pattern := range []string{"*_test.go", "testdata/mistakes.txt", "testdata/screens.txt", "../../test/script/*.txtar", "../../test/*/*.go", "../../internal/*/*_test.go", "../../test/lab/*/*.go", "../../images/*/*.service", "../../images/chart/templates/*"} {
@@ -84,6 +92,16 @@ func TestAllIsTyped(t *testing.T) {
 	}
 	visit(newRoot(env{getenv: func(string) string { return "" }}))
 	must.That(t, seen >= 50, "%d flags", seen)
+	pages := ourPages(t)
+	for _, name := range pages {
+		all.Write(must.Get(os.ReadFile(name))(t))
+	}
+	must.OK(t, filepath.WalkDir("../../docs", func(name string, d fs.DirEntry, err error) error {
+		base := filepath.Base(name)
+		named := slices.Contains(pages, name) || strings.Contains(all.String(), base) || strings.Contains(all.String(), `"`+strings.TrimSuffix(base, ".json")+`"`)
+		check.That(t, err != nil || d.IsDir() || named, "no test touches %s", name)
+		return err
+	}))
 }
 
 // TestBeforeTheJoin: what waits for the Node is one phrase, however many labels there are.

@@ -187,15 +187,26 @@ func wrongValue(words []string) string {
 	return ""
 }
 
-// TestPages: each command line of README.md, docs and the pages of images is one that its program takes, and gpuadm in code within a line too.
+// ourPages are the pages for people, whose command lines TestPages types.
+func ourPages(t *testing.T) (names []string) {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/decisions/*.md", "../../images/*/README.md", "../../test/*/README.md"} {
+		names = append(names, must.Get(filepath.Glob(pattern))(t)...)
+	}
+	return names
+}
+
+// TestPages: each command line of our pages is one that its program takes, and gpuadm in code within a line too.
 // What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by TestLabKubePages, the tutorial by TestTutorial.
 func TestPages(t *testing.T) {
-	names := append(must.Get(filepath.Glob("../../docs/*.md"))(t), must.Get(filepath.Glob("../../images/*/README.md"))(t)...)
-	code, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
+	code, prompt, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)
 	commands := 0
-	for _, name := range append(names, "../../README.md") {
+	for _, name := range ourPages(t) {
 		text := string(must.Get(os.ReadFile(name))(t))
 		lines := pages.Lines(strings.TrimPrefix(name, "../../"), text)
+		for _, m := range prompt.FindAllStringSubmatch(text, -1) {
+			is := slices.ContainsFunc(lines, func(l pages.Line) bool { return strings.Contains(l.Text, strings.TrimRight(m[1], ` \`)) })
+			check.That(t, is || name == "../../README.md", "%s: no test types %s", name, m[1]) // TestClaims has README's
+		}
 		for i, line := range strings.Split(text, "\n") {
 			for _, m := range code.FindAllStringSubmatch(line, -1) {
 				if own.MatchString(m[1]) {

@@ -22,15 +22,8 @@ func newPlan(c *common) *cobra.Command {
 	var exitCode, report bool
 	var details []string
 	cmd := &cobra.Command{
-		Use:   "plan [STAGE…]",
-		Short: "show what apply would change; touch nothing",
-		Long: `Plan checks the machine and shows what apply would change, why, and what that
-would interrupt: a line for each stage, then what cannot be made. -v shows every
-change and its differences, plan STAGE or --stage STAGE those of one stage. It touches
-nothing, and needs root only for files that only root may read.
-
-Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
-		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
+		Use:               "plan [STAGE…]",
+		Short:             "show what apply would change; touch nothing",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if report {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -11,20 +10,21 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// A pulse reports, during a long change, its name, its duration so far, and the last line of the program that makes it:
-// apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)".
+// A pulse reports, during a long change or one of many things, what it is, its duration so far and that of an earlier run, and the last line
+// of the program that makes it: apt's "Setting up nvidia-dkms-580-open", DKMS's "Building module(s)".
 type pulse struct {
 	mu          sync.Mutex
-	every       time.Duration // between two lines
-	stage, text string        // the change that is made or waited for; "" for none
+	every       time.Duration     // between two lines
+	stage       string            // of the changes
+	making      []converge.Change // that are made or waited for
 	since, told time.Time
-	usual       time.Duration // that one like it took; 0 if none is known
+	usual       time.Duration // that such a change took; 0 if none is known
 	says        string
-	show        func(stage, text string) // called with mu held
+	show        func(stage, change, took, says string) // called with mu held
 	over        chan struct{}
 }
 
-func newPulse(every time.Duration, show func(stage, text string)) *pulse {
+func newPulse(every time.Duration, show func(stage, change, took, says string)) *pulse {
 	p := &pulse{every: every, show: show, over: make(chan struct{})}
 	go func() {
 		clock := time.NewTicker(every)
@@ -42,17 +42,25 @@ func newPulse(every time.Duration, show func(stage, text string)) *pulse {
 }
 
 // saw receives an event of the run. The caller holds mu.
-func (p *pulse) saw(e converge.Event, now time.Time) {
-	if e.What == converge.Waiting && p.text != "" {
+func (p *pulse) saw(e converge.Event) {
+	switch {
+	case e.What == converge.Waiting && len(p.making) > 0:
 		p.says = e.Text
 		return
+	case e.What != converge.Making || p.stage != e.Stage:
+		p.making, p.says, p.usual = nil, "", 0
 	}
-	p.text, p.says = "", ""
 	if e.What == converge.Making {
-		p.stage, p.text, p.since, p.told = e.Stage, e.Change.String(), now, now
-		p.usual = (time.Duration(e.Usual) * time.Millisecond).Round(time.Second)
+		if len(p.making) == 0 {
+			p.stage, p.since, p.told = e.Stage, e.Time, e.Time
+		}
+		p.making = append(p.making, *e.Change)
+		p.usual = max(p.usual, (time.Duration(e.Usual) * time.Millisecond).Round(time.Second))
 	}
 }
+
+// change names what is made: up to three things, or how many.
+func (p *pulse) change() string { return strings.ReplaceAll(several(p.making), glue, " ") }
 
 // follow receives a line that a program prints.
 func (p *pulse) follow(line string) {
@@ -64,18 +72,15 @@ func (p *pulse) follow(line string) {
 func (p *pulse) beat(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.text == "" || now.Sub(p.told) < p.every {
+	if len(p.making) == 0 || now.Sub(p.told) < p.every {
 		return
 	}
 	p.told = now
-	text := fmt.Sprintf("%s   %s", p.text, now.Sub(p.since).Round(time.Second))
+	took := now.Sub(p.since).Round(time.Second).String()
 	if p.usual > 0 {
-		text += fmt.Sprintf(" of usually %s", p.usual)
+		took += " of usually " + p.usual.String()
 	}
-	if p.says != "" {
-		text += "   " + p.says
-	}
-	p.show(p.stage, text)
+	p.show(p.stage, p.change(), took, p.says)
 }
 
 // clip cuts a text to a terminal's width: a live line that wraps cannot be erased.

@@ -3,35 +3,88 @@
 package main
 
 import (
+	"io"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// TestPulse: a change that takes long is said again and again, with its time and what its program printed last; nothing is said
-// of a quick one, and nothing between two.
+// long is a run with a change that took three minutes before, and with a batch of one of Ubuntu's longest names and others. Its times lie
+// after those of the pulse's own clock, which beats only when the test says so.
+func long(v *textVoice) {
+	at := func(seconds int) time.Time {
+		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
+	}
+	tell := func(second int, what converge.What, usual time.Duration, kind, name string) {
+		c := converge.Change{Ref: converge.Ref{Kind: kind, Name: name}, After: "580"}
+		v.tell(converge.Event{Time: at(second), What: what, Stage: "modules", Change: &c, Usual: usual.Milliseconds()})
+	}
+	said := func(second int, line string) {
+		v.follow(line)
+		v.beat(at(second))
+	}
+	tell(1, converge.Making, 3*time.Minute, "package", "linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
+	v.beat(at(2))
+	said(16, "Building module(s)....")
+	v.beat(at(20))
+	said(131, "Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
+	tell(132, converge.Made, 0, "package", "linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
+	said(200, "a late line") // between two changes
+	for _, name := range []string{"a", "b", "c", "d"} {
+		tell(201, converge.Making, 0, "package", name)
+	}
+	v.tell(converge.Event{Time: at(210), What: converge.Waiting, Stage: "modules", Text: "process 4711 (apt-get) holds the lock"})
+	v.beat(at(216))
+	tell(217, converge.Made, 0, "package", "a")
+	v.close()
+}
+
+// TestPulse: a change that takes long is shown with its time, the time that it usually takes and what its program printed last: in a pipe a
+// line every 15 seconds and one at its end, on a terminal one live line, which never wraps and never loses its times.
 func TestPulse(t *testing.T) {
-	var said []string
-	p := &pulse{every: 15 * time.Second, show: func(stage, text string) { said = append(said, stage+" "+text) }}
-	start := time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC)
-	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	dkms := converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.178.04"}}
-	p.beat(at(0))
-	p.saw(converge.Event{What: converge.Making, Stage: "modules", Change: &dkms}, at(1))
-	p.beat(at(10))
-	p.follow("Building module(s)....")
-	p.beat(at(16))
-	p.beat(at(20))
-	p.saw(converge.Event{What: converge.Waiting, Stage: "modules", Text: "the initramfs is written"}, at(25))
-	p.beat(at(31))
-	p.saw(converge.Event{What: converge.Made, Stage: "modules", Change: &dkms}, at(33))
-	p.follow("a late line")
-	p.beat(at(60))
-	check.List(t, said, []string{
-		"modules dkms nvidia/580.178.04   15s   Building module(s)....",
-		"modules dkms nvidia/580.178.04   30s   the initramfs is written",
-	}, "said")
-	check.Equal(t, clip("  packages   … nvidia-driver-580   1m10s   Setting up", 30), "  packages   … nvidia-driver…", "cut to a terminal:")
+	var piped strings.Builder
+	on := func(w io.Writer) *textVoice {
+		c := &common{env: env{stdout: w, stderr: w, getenv: func(string) string { return "" }}}
+		v, _ := c.voice(t.Context())
+		return v.(*textVoice)
+	}
+	long(on(&piped))
+	const name = "package linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k"
+	check.List(t, strings.Split(strings.TrimSpace(piped.String()), "\n"), []string{
+		"modules    … " + name + "   15s of usually 3m0s   Building module(s)....",
+		"  modules    … " + name + "   2m10s of usually 3m0s   Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k",
+		"  modules    + " + name + "   absent → 580",
+		"  modules    … process 4711 (apt-get) holds the lock",
+		"  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock",
+		"  modules    + package a   absent → 580",
+	}, "in a pipe")
+
+	screen, close := atTerminal(t, 80)
+	long(on(screen))
+	var live []string
+	for line := range strings.SplitSeq(strings.TrimSpace(painted.ReplaceAllString(close(), "")), "\n") {
+		check.That(t, utf8.RuneCountInString(line) < 80 || strings.Contains(line, "+"), "the terminal wraps %q", line)
+		live = append(live, line)
+	}
+	for _, want := range []string{"   1s of usually 3m0s\n", "   15s of usually 3m0s   B…", "   2m10s of usually 3m0s   S…", "  modules    … 4 packages", "  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock"} {
+		check.Has(t, strings.Join(live, "\n"), want, "the live line was never")
+	}
+}
+
+// TestUsualTime: only a run that succeeded says how long a change usually takes.
+func TestUsualTime(t *testing.T) {
+	n := recordedNode(t, "ubuntu24-h100")
+	usual := func(args ...string) bool {
+		_, out := onHostWith(t, n, "format = 1\n[runtime]\n", append(args, "-o", "json")...)
+		must.That(t, strings.Contains(out, `"changed":`) && !strings.Contains(out, `"changed":0`), "%v: nothing was changed: %s", args, out)
+		return strings.Contains(out, `"usual_ms":`)
+	}
+	check.That(t, !usual("apply", "-f", "-"), "the first apply knows a time")
+	usual("undo", "--to", "all")
+	check.That(t, usual("apply", "-f", "-"), "the second apply does not know the time of the first")
 }

@@ -24,15 +24,7 @@ func newRepair(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repair [CODE]",
 		Short: "fix one fault that doctor names",
-		Long: `Repair fixes one fault by its code, as apply would: it plans first, asks before it
-interrupts anything, writes each change to the journal before it makes it, and
-verifies it afterwards. gpuadm undo reverts it.
-
-A repair needs no spec. Later applies leave what it made. Where node.toml has the
-section that the fault belongs to, apply is the fix: repair says so and exits
-with 2. Without a code repair lists what it can fix.`,
-		Example: "  gpuadm repair\n  gpuadm repair RUN-002 --dry-run\n  gpuadm repair RUN-002",
-		Args:    cobra.MaximumNArgs(1),
+		Args:  cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) (codes []string, _ cobra.ShellCompDirective) {
 			for _, r := range stages.Repairs() {
 				codes = append(codes, r.Code+"\t"+r.About)
@@ -147,25 +139,7 @@ func newUndo(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo",
 		Short: "undo what gpuadm changed",
-		Long: `Undo restores what the last run changed, byte for byte with owner and mode; with
---to, that run and all since; with --to all, everything gpuadm ever did here. A run
-that only restarted a daemon, or read package lists, has nothing to restore: without
---to, undo takes the last run that has. It names that run first, and asks on a
-terminal.
-
-A file that was changed outside gpuadm since is not overwritten: gpuadm's part is
-taken out of it key by key, and what stays is named. Where undo cannot
-separate gpuadm's part it touches nothing; --leave NAME undoes the rest. The next
-undo, or the next boot, finishes an undo that was cut short.
-
-Reloading the driver destroys MIG partitions. Where GPUs have some, undo of an upgrade
-needs --allow lose-partitions. The next apply creates those of node.toml again. An
-upgrade that fails is rolled back, and destroys them without asking.
-
-Afterwards unattended applies are held: the boot unit and the DaemonSet change
-nothing until an operator runs gpuadm apply. No spec is needed.`,
-		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
-		Args:    noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := allowable(u.allow); err != nil {
 				return err

@@ -29,16 +29,6 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-const about = `gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
-
-One file, /etc/gpuadm/node.toml, is the desired state of the node. plan shows what
-would change, apply changes it, undo reverts it. All three work on this
-machine, or with --root on a folder that holds another one: an image, a disk.
-
-Exit codes: 0 converged; 1 cannot converge, or failed; 2 the spec or the command
-line is wrong; 3 changes are pending; 4 a reboot is needed; 75 busy or waiting, run
-it again. gpuadm help exit says what to do with each.`
-
 // common has the flags of every verb.
 type common struct {
 	env
@@ -67,7 +57,6 @@ func newRoot(e env) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "gpuadm",
 		Short:             "turn a machine with NVIDIA GPUs into a Kubernetes node",
-		Long:              about,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
@@ -103,6 +92,7 @@ func newRoot(e env) *cobra.Command {
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		var text strings.Builder
+		describe(cmd)
 		cmd.Long = sentence().ReplaceAllString(cmd.Long, "$1 ")
 		cmd.SetOut(&text)
 		help(cmd, args)
@@ -328,7 +318,8 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
-// others maps verbs of other programs to gpuadm's.
+// others maps verbs of other programs to gpuadm's. No list can have them all, and none goes wrong by what it lacks: gpuadm answers an
+// unknown word with the verb that is spelled like it, or with its help. A test types each entry.
 var others = map[string]string{
 	"reset": "undo --to all", "destroy": "undo --to all", "uninstall": "undo --to all", "remove": "undo --to all", "rollback": "undo", "revert": "undo",
 	"check": "doctor", "diagnose": "doctor", "explain": "doctor", "install": "apply --install", "bootstrap": "apply --install", "up": "apply", "run": "apply",

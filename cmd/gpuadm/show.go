@@ -31,13 +31,7 @@ func newFacts(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "facts",
 		Short: "show what machine this is",
-		Long: `Facts prints what gpuadm knows about the machine: OS, kernel, GPUs on the
-PCI bus, container engines, kubelet.
-
-With --record it prints a recording of all that it read, as a txtar archive from
-which tests can simulate the machine: attach it to a bug report. Only files that are known to hold no secrets are recorded with their
-content; values of keys that look like secrets are masked.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {
@@ -101,12 +95,7 @@ func newOwners(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "owners",
 		Short: "show who owns each part of this node",
-		Long: `Owners prints for driver, toolkit, CDI, handler, MIG, IMEX, and device plugin or
-DRA: who owns it on this node, and by what evidence. Where another program tries
-to manage it too, it prints the setting of each that ends the quarrel: a Helm
-value of the GPU Operator with a ClusterPolicy or a GPUCluster, a label for one
-pool, or a key of node.toml. It changes nothing.`,
-		Args: noArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
 			if err != nil {
@@ -246,16 +235,8 @@ func newDoctor(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "find what is broken on this machine, and name one fix",
-		Long: `Doctor checks the GPUs, the driver, its packages and the system below them. It
-names the root cause of what it finds, what that explains, the fix and what the
-fix interrupts. It needs no spec and touches nothing. It needs no network: where
-the API server answers kubelet within a second, it checks this machine's Node too.
-What it cannot read it names as not checked. docs/doctor.md lists all codes.
-
-It exits with 0 if it finds no fault, and with 3 if a fault is to be fixed.`,
-		Example: "  gpuadm doctor\n  gpuadm doctor -v\n  gpuadm doctor -o json",
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context()) },
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context()) },
 	}
 }
 

@@ -24,18 +24,7 @@ func newSSH(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh [USER@]HOST… -- VERB …",
 		Short: "run gpuadm on other machines, over ssh",
-		Long: `Ssh runs a command line of gpuadm on other machines, as root. It uses this machine's
-own ssh, with your configuration and keys. It brings this program and the files that
-VERB reads with -f, and removes them. Nothing has to be installed there but sshd and,
-where the login is not root, sudo. An apply or undo is a systemd unit there: it
-continues when the connection is lost, or after Ctrl-C.
-
-It asks for nothing: load your keys into an agent, log in once to accept a new host
-key, and log in as root or without a password for sudo. With more than one machine
-each line has its machine in front; with -o json each machine's answer is one object,
-on a line. The exit code is the first of 1, 2, 4, 75, 3 and 0 that any returned.`,
-		Example: "  gpuadm ssh root@gpu-01 -- status\n  gpuadm ssh gpu-01 gpu-02 gpu-03 -- apply -f node.toml\n  gpuadm ssh $(cat pool) --parallel 2 -o json -- facts",
-		RunE:    func(cmd *cobra.Command, args []string) error { return c.ssh(cmd, args, parallel) },
+		RunE:  func(cmd *cobra.Command, args []string) error { return c.ssh(cmd, args, parallel) },
 	}
 	cmd.Flags().IntVar(&parallel, "parallel", parallel, "run on `N` machines at a time")
 	return cmd

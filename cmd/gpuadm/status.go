@@ -26,15 +26,8 @@ func newStatus(c *common) *cobra.Command {
 	var since string
 	var diff bool
 	cmd := &cobra.Command{
-		Use:   "status [STAGE…]",
-		Short: "show what is converged, what is not, since when",
-		Long: `Status checks the machine, and reads from the journal what gpuadm has made and when.
-It touches nothing. It exits with 0 if all is converged, 3 if changes are
-pending, 1 if a change cannot be made.
-
--v says where the time of each run went. With --since it also lists what each run since then changed. With --diff it shows
-what was changed outside gpuadm since its last run, files line by line, and exits
-with 3 if something was; that needs no spec.`,
+		Use:               "status [STAGE…]",
+		Short:             "show what is converged, what is not, since when",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := func(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {

@@ -39,13 +39,6 @@ func newValidate(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [FILE…]",
 		Short: "check a spec anywhere: on a laptop, in CI",
-		Long: `Validate checks a spec, and a file of MIG layouts, with all that can be known without
-the machine: every key, and with --os and --gpu which driver such a machine would get
-and whether the layout fits its GPUs. It needs no GPU and no root, and touches nothing.
-It prints all errors at once, each with its file, line and column.
-
-Exit codes: 0 valid; 2 not. What could not be checked is named.`,
-		Example: "  gpuadm validate node.toml\n  gpuadm validate node.toml --mig-file mig.yaml --os ubuntu-24.04 --gpu H100-80GB",
 		RunE: func(_ *cobra.Command, files []string) error {
 			c.files = append(c.files, files...)
 			return c.validate(m, layouts)
@@ -115,9 +108,6 @@ func newConfig(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "config [FILE…]",
 		Short: "show the merged spec, and the file that each value comes from",
-		Long: `Config merges node.toml and the files of node.d, or the named files, as all verbs do: later ones
-win by key. It prints each key that they state, with the value that counts and its file and
-line. gpuadm help spec lists the defaults of the others.`,
 		RunE: func(_ *cobra.Command, files []string) error {
 			c.files = append(c.files, files...)
 			h, err := c.open(c.rootDir)

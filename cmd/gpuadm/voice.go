@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,7 +34,9 @@ func (c *common) voice(ctx context.Context) (voice, context.Context) {
 		return jsonVoice{c.stdout}, ctx
 	case c.toJournal():
 		v := newLogVoice(c)
-		v.pulse = newPulse(plain, func(stage, text string) { v.log.Infof("%s goes on: %s", stage, text) })
+		v.pulse = newPulse(plain, func(stage, change, took, says string) {
+			v.log.Info(strings.TrimRight(fmt.Sprintf("%s: %s   %s   %s", stage, change, took, says), " "))
+		})
 		return v, commands.Follow(ctx, v.pulse.follow)
 	}
 	v := &textVoice{common: c, live: c.tty(c.stderr)}
@@ -55,11 +58,9 @@ type textVoice struct {
 }
 
 func (v *textVoice) tell(e converge.Event) {
-	if v.pulse != nil {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.saw(e, time.Now())
-	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.saw(e)
 	v.wipe()
 	if n := len(v.deferred); n > 0 && (e.What != converge.Deferred || e.Stage != v.deferred[n-1].Stage) {
 		v.flush()
@@ -69,31 +70,28 @@ func (v *textVoice) tell(e converge.Event) {
 		return
 	}
 	if v.live && (e.What == converge.Making || e.What == converge.Waiting) {
-		if v.quiet {
-			return
-		}
-		text := e.Text
-		if e.Change != nil {
-			text = e.Change.String()
-		}
-		v.goesOn(e.Stage, text)
+		v.goesOn(e.Stage, cmp.Or(v.change(), e.Text), "", "")
 		return
 	}
 	v.line(v.stderr, e)
 }
 
-// goesOn shows the current change: on a terminal in the live line, else in a line of its own.
-func (v *textVoice) goesOn(stage, text string) {
+// goesOn shows the current change: on a terminal in the live line, of which the times are never cut, else in a line of its own.
+func (v *textVoice) goesOn(stage, change, took, says string) {
 	if v.quiet {
 		return
 	}
-	line := fmt.Sprintf("  %-10s … %s", stage, text)
+	width := v.width(v.stderr)
+	if v.live && took != "" { // 23 columns for what is before the change, the blanks around the times and a cut last word
+		change = clip(change, width-23-len(took))
+	}
+	line := strings.TrimRight(fmt.Sprintf("  %-10s … %s   %s   %s", stage, change, took, says), " ")
 	if !v.live {
 		printf(v.stderr, "%s\n", line)
 		return
 	}
 	v.wipe()
-	printf(v.stderr, "%s", clip(line, v.width(v.stderr)))
+	printf(v.stderr, "%s", clip(line, width))
 	v.shown = true
 }
 
@@ -113,12 +111,10 @@ func (v *textVoice) flush() {
 }
 
 func (v *textVoice) close() {
-	if v.pulse != nil {
-		close(v.over)
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.text = ""
-	}
+	close(v.over)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.making = nil
 	v.wipe()
 	v.flush()
 }
@@ -220,7 +216,7 @@ func (v logVoice) tell(e converge.Event) {
 	if v.pulse != nil {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.saw(e, time.Now())
+		v.saw(e)
 	}
 	if e.What == converge.Waiting {
 		if e.Time.Sub(v.waited[e.Stage]) < waitingEvery {

@@ -70,18 +70,21 @@ func spent(from, to Record) int64 {
 	return to.Time.Sub(from.Time).Milliseconds()
 }
 
-// usual is how many milliseconds the longest change of the same kind took in the last run that made one; 0 if none has.
+// usual is how many milliseconds the longest change of the same kind took in the last run that succeeded and made one; 0 if none has.
 func (j Journal) usual(c Change) (longest int64) {
-	run, now := "", len(j.Records)-1
-	for i := now; i > 0; i-- {
-		from := j.Records[i-1]
-		if from.What != "make" || from.Run == j.Records[now].Run || from.Change.Kind != c.Kind || from.Change.Stage != c.Stage || (from.Change.After == "") != (c.After == "") {
+	run, ok := "", ""
+	for i := len(j.Records) - 1; i > 0; i-- {
+		from, to := j.Records[i-1], j.Records[i]
+		if to.What == "end" && to.Result == "ok" {
+			ok = to.Run
+		}
+		if from.What != "make" || from.Run != ok || from.Change.Kind != c.Kind || from.Change.Stage != c.Stage || (from.Change.After == "") != (c.After == "") {
 			continue
 		}
-		if run = cmp.Or(run, from.Run); from.Run != run {
+		if run = cmp.Or(run, ok); run != ok {
 			break
 		}
-		longest = max(longest, spent(from, j.Records[i]))
+		longest = max(longest, spent(from, to))
 	}
 	return longest
 }

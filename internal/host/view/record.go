@@ -139,6 +139,18 @@ func (r *Recorder) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return u, err
 }
 
+// Services lists the services that were asked for and are there.
+func (r *Recorder) Services() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, u := range r.units {
+		if path.Ext(name) == ".service" && u.Load != "not-found" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // note notes a name and all links and folders on the way to it, and returns what is there.
 func (r *Recorder) note(name string, follow bool) *recorded {
 	at, rest := "/", files.Parts(name)
