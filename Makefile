@@ -67,7 +67,7 @@ repro: ## make all of dist in two folders, and compare them byte by byte
 	for folder in one two/with/a/longer/path; do \
 	  mkdir -p $$at/$$folder; \
 	  git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from=- --ignore-failed-read | tar --extract -C $$at/$$folder; \
-	  MINISIGN_KEY= $(MAKE) --no-print-directory -C $$at/$$folder dist; \
+	  $(MAKE) --no-print-directory -C $$at/$$folder dist; \
 	done; \
 	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm; diff -r $$at/one/bin/dist $$at/two/with/a/longer/path/bin/dist
 
@@ -94,7 +94,7 @@ packages: sbom ## write bin/packages: a deb and an rpm for this machine's archit
 	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm; \
 	done
 
-dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, manifests, bills of materials, checksums; signed by MINISIGN_KEY: docs/install.md
+dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, manifests, bills of materials, checksums
 	rm -rf $(BIN)/dist
 	mkdir -p $(BIN)/dist
 	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
@@ -102,7 +102,7 @@ dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, chart, ma
 	  cp $$at/gpuadm.cdx.json $(BIN)/dist/gpuadm-$$arch.cdx.json; \
 	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm"; \
 	done; \
-	cp $(BIN)/gpuadm-image.tar images/packages/verify.sh $(BIN)/dist/; \
+	cp $(BIN)/gpuadm-image.tar $(BIN)/dist/; \
 	sh images/packages/manifests.sh $(IMAGE) $(patsubst devel,0.0.0-devel,$(VERSION)) $(BIN)/gpuadm-image.tar $(BIN)/dist; \
 	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts
 

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
 // flags reads the labels and taints from the command line, and decides where gpuadm writes its own: LabelsAt and TaintsAt.
@@ -134,17 +134,17 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 		k.Joined = there
 		return ""
 	}
-	u := readKubeconfig(data)
+	u := kube.CredentialsIn(data)
 	at := func(name string) string {
 		if path.IsAbs(name) {
 			return name
 		}
 		return path.Join(path.Dir(kubeconfig), name) // kubeconfigs name files from their own folder
 	}
-	cert, _ := base64.StdEncoding.DecodeString(u.CertData)
+	cert, _ := base64.StdEncoding.DecodeString(u.Cert)
 	hidden := false
-	if u.CertData == "" && u.Cert != "" {
-		cert, there = l.peek(at(u.Cert))
+	if u.Cert == "" && u.CertFile != "" {
+		cert, there = l.peek(at(u.CertFile))
 		hidden = there && cert == nil
 	}
 	if c := clientCertificate(cert); c != nil {
@@ -158,13 +158,13 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 		k.Joined = true
 	case u.TokenFile != "":
 		k.Joined = l.has(at(u.TokenFile))
-	case u.Exec.Command != "":
+	case u.Exec != nil && u.Exec.Command != "":
 		if strings.Contains(u.Exec.Command, "/") {
 			u.Exec.Command = at(u.Exec.Command)
 		}
 		k.Joined = Runs(l.v, u.Exec.Command, "/opt/bin")
 	case hidden || !k.Expired.IsZero():
-		k.Joined = u.KeyData != "" || u.Key != "" && l.has(at(u.Key))
+		k.Joined = u.Key != "" || u.KeyFile != "" && l.has(at(u.KeyFile))
 	}
 	return node
 }
@@ -179,50 +179,6 @@ func (l *look) peek(name string) (data []byte, there bool) {
 		return []byte{}, true
 	}
 	return data, err == nil || !missing(err)
-}
-
-// kubeUser is what a kubeconfig says of a user.
-type kubeUser struct {
-	Cert      string `yaml:"client-certificate"`
-	CertData  string `yaml:"client-certificate-data"`
-	Key       string `yaml:"client-key"`
-	KeyData   string `yaml:"client-key-data"`
-	Token     string `yaml:"token"`
-	TokenFile string `yaml:"tokenFile"`
-	Exec      struct {
-		Command string `yaml:"command"`
-	} `yaml:"exec"`
-}
-
-// readKubeconfig returns the user of the current context; an empty one if the file is broken or names none.
-func readKubeconfig(data []byte) kubeUser {
-	var c struct {
-		Current  string `yaml:"current-context"`
-		Contexts []struct {
-			Name    string `yaml:"name"`
-			Context struct {
-				User string `yaml:"user"`
-			} `yaml:"context"`
-		} `yaml:"contexts"`
-		Users []struct {
-			Name string   `yaml:"name"`
-			User kubeUser `yaml:"user"`
-		} `yaml:"users"`
-	}
-	if yaml.Unmarshal(data, &c) != nil {
-		return kubeUser{}
-	}
-	for _, at := range c.Contexts {
-		if at.Name != c.Current {
-			continue
-		}
-		for _, u := range c.Users {
-			if u.Name == at.Context.User {
-				return u.User
-			}
-		}
-	}
-	return kubeUser{}
 }
 
 // clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if there is none.

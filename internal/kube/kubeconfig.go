@@ -40,8 +40,8 @@ type clusterEntry struct {
 }
 
 type userEntry struct {
-	Name string `yaml:"name"`
-	User user   `yaml:"user"`
+	Name string      `yaml:"name"`
+	User Credentials `yaml:"user"`
 }
 
 type cluster struct {
@@ -53,7 +53,8 @@ type cluster struct {
 	Proxy   string `yaml:"proxy-url"`
 }
 
-type user struct {
+// Credentials are what a kubeconfig says of a user.
+type Credentials struct {
 	CertFile     string       `yaml:"client-certificate"`
 	Cert         string       `yaml:"client-certificate-data"`
 	KeyFile      string       `yaml:"client-key"`
@@ -155,11 +156,21 @@ func parse(text []byte, folder string) (s setting, err error) {
 	return s, err
 }
 
+// CredentialsIn returns those of a kubeconfig's current context; none if that cannot be read.
+func CredentialsIn(text []byte) Credentials {
+	var k kubeconfig
+	if yaml.Unmarshal(text, &k) != nil {
+		return Credentials{}
+	}
+	_, u, _ := k.current()
+	return u
+}
+
 // whichLine replaces the sentence of the YAML library, which may repeat a secret.
 const whichLine = "; kubectl config view --kubeconfig says where"
 
 // current finds the cluster and the user of the current context.
-func (k kubeconfig) current() (cl cluster, u user, err error) {
+func (k kubeconfig) current() (cl cluster, u Credentials, err error) {
 	if k.Current == "" {
 		return cl, u, errors.New("it has no current-context")
 	}
@@ -223,7 +234,7 @@ func (cl cluster) setting() (s setting, err error) {
 }
 
 // login returns the credentials of a user. at resolves names of files.
-func (u user) login(at func(string) string) (*login, error) {
+func (u Credentials) login(at func(string) string) (*login, error) {
 	l := &login{}
 	var err error
 	switch {

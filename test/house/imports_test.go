@@ -58,7 +58,7 @@ var mayImport = map[string][]string{
 	"internal/jsonedit":      {},
 	"internal/mask":          {},
 	"internal/converge":      {"internal/diff", "internal/facts", "internal/faults", "internal/host", "internal/host/systemd", "internal/host/view", "internal/spec", "internal/trouble"},
-	"internal/facts":         {"internal/host", "internal/host/view", "internal/instance", "internal/pattern", "internal/pci", "internal/toml", "internal/trouble"},
+	"internal/facts":         {"internal/host", "internal/host/view", "internal/instance", "internal/kube", "internal/pattern", "internal/pci", "internal/toml", "internal/trouble"},
 	"internal/pattern":       {},
 	"internal/pci":           {},
 	"internal/nearest":       {},

@@ -3,7 +3,6 @@ module github.com/gpuadm/gpuadm/images/build/packages
 go 1.26.0
 
 require (
-	aead.dev/minisign v0.3.0
 	github.com/blakesmith/ar v0.0.0-20190502131153-809d4375e1fb
 	github.com/goreleaser/nfpm/v2 v2.43.0
 	github.com/hashicorp/hcl/v2 v2.25.0
@@ -58,10 +57,7 @@ require (
 	golang.org/x/net v0.46.0 // indirect
 	golang.org/x/sync v0.18.0 // indirect
 	golang.org/x/sys v0.38.0 // indirect
-	golang.org/x/term v0.37.0 // indirect
 	golang.org/x/text v0.31.0 // indirect
 	golang.org/x/tools v0.38.0 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 )
-
-tool aead.dev/minisign/cmd/minisign

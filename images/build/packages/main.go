@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and a tar.gz for each architecture that
-// it gets a program for, the list of checksums of all files in the folder, and the list's signature. The same programs give the same
-// bytes, but for the signature. It is a module of its own, so that gpuadm's own list stays free of what it needs.
+// it gets a program for, and the list of checksums of all files in the folder. The same programs give the same bytes. It is a module of its
+// own, so that gpuadm's own list stays free of what it needs.
 //
 //	packages [flags] ARCHITECTURE=PROGRAM…
 //
 // PROGRAM is gpuadm; its bill of materials and its licences, which images/build/sbom writes, lie beside it. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH
-// is the time of all files (https://reproducible-builds.org/specs/source-date-epoch/). MINISIGN_KEY names the file of a secret key, if
-// the list is to be signed, and MINISIGN_PASSWORD is its password. Flags: -help.
+// is the time of all files (https://reproducible-builds.org/specs/source-date-epoch/). Flags: -help.
 package main
 
 import (
@@ -22,24 +21,22 @@ import (
 	"strings"
 	"time"
 
-	"aead.dev/minisign"
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/deb"
 	"github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// options are the flags, and what the environment says.
+// options are the flags, and the time that the environment says.
 type options struct {
 	out, version, root, formats string
 	time                        time.Time
-	key, password               string
 }
 
 // program is gpuadm for one architecture.
 type program struct{ arch, name string }
 
 func main() {
-	o := options{key: os.Getenv("MINISIGN_KEY"), password: os.Getenv("MINISIGN_PASSWORD")}
+	o := options{}
 	flag.StringVar(&o.out, "out", "dist", "write to the folder `DIR`")
 	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
 	flag.StringVar(&o.root, "root", "../../..", "gpuadm's source is in `DIR`")
@@ -171,7 +168,7 @@ func (o options) pack(form string, p program, list []file) error {
 	return out.Close()
 }
 
-// sum writes the checksums of all files in the folder, and signs them where there is a key.
+// sum writes the checksums of all files in the folder.
 func (o options) sum() error {
 	entries, err := os.ReadDir(o.out)
 	if err != nil {
@@ -191,27 +188,6 @@ func (o options) sum() error {
 	place := filepath.Join(o.out, "SHA256SUMS")
 	if err := os.WriteFile(place, []byte(sums.String()), 0o644); err != nil {
 		return fmt.Errorf("cannot write the checksums: %w", err)
-	}
-	if o.key == "" {
-		return nil
-	}
-	text, err := os.ReadFile(o.key)
-	if err != nil {
-		return fmt.Errorf("cannot read the key that MINISIGN_KEY names: %w", err)
-	}
-	var key minisign.PrivateKey
-	if minisign.IsEncrypted(text) {
-		key, err = minisign.DecryptKey(o.password, text)
-	} else {
-		err = key.UnmarshalText(text)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot use the key that MINISIGN_KEY names: %w; MINISIGN_PASSWORD is its password", err)
-	}
-	said := fmt.Sprintf("gpuadm %s", o.version)
-	signature := minisign.SignWithComments(key, []byte(sums.String()), said, said)
-	if err := os.WriteFile(place+".minisig", signature, 0o644); err != nil {
-		return fmt.Errorf("cannot write the signature: %w", err)
 	}
 	return nil
 }

@@ -4,14 +4,11 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
-	"crypto/rand"
 	"encoding/binary"
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -20,7 +17,6 @@ import (
 	"strings"
 	"testing"
 
-	"aead.dev/minisign"
 	"github.com/blakesmith/ar"
 )
 
@@ -31,7 +27,7 @@ const dummy = "#!/bin/sh\necho \"$*\"\n"
 const epoch = 1750000000
 
 // made makes packages of dummies for both architectures, in a folder of its own.
-func made(t *testing.T, version, key string) string {
+func made(t *testing.T, version string) string {
 	t.Helper()
 	t.Setenv("SOURCE_DATE_EPOCH", strconv.Itoa(epoch))
 	from, out := t.TempDir(), t.TempDir()
@@ -48,7 +44,7 @@ func made(t *testing.T, version, key string) string {
 		}
 		args = append(args, arch+"="+name)
 	}
-	o := options{out: out, version: version, root: "../../..", formats: "deb rpm tar.gz", key: key}
+	o := options{out: out, version: version, root: "../../..", formats: "deb rpm tar.gz"}
 	if err := run(o, args); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +71,7 @@ func folder(t *testing.T, dir string) map[string]string {
 
 // TestReproducible: the same programs give the same bytes.
 func TestReproducible(t *testing.T) {
-	one, two := folder(t, made(t, "1.2.0", "")), folder(t, made(t, "1.2.0", ""))
+	one, two := folder(t, made(t, "1.2.0")), folder(t, made(t, "1.2.0"))
 	names := slices.Sorted(maps.Keys(one))
 	want := []string{
 		"SHA256SUMS", "gpuadm-1.2.0-1.aarch64.rpm", "gpuadm-1.2.0-1.x86_64.rpm", "gpuadm-1.2.0-linux-amd64.tar.gz",
@@ -135,7 +131,7 @@ func unpacked(t *testing.T, deb, part string) map[string]string {
 
 // TestContents: a deb has the program, all units, which run the packaged program, and an example that changes nothing.
 func TestContents(t *testing.T) {
-	deb := folder(t, made(t, "v1.2.0-rc.1", ""))["gpuadm_1.2.0~rc.1-1_"+runtime.GOARCH+".deb"]
+	deb := folder(t, made(t, "v1.2.0-rc.1"))["gpuadm_1.2.0~rc.1-1_"+runtime.GOARCH+".deb"]
 	data, control := unpacked(t, deb, "data.tar.gz"), unpacked(t, deb, "control.tar.gz")
 	if data[programName] != dummy {
 		t.Errorf("the program is %q", data[programName])
@@ -185,70 +181,5 @@ func TestRefused(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "")
 	if err := run(options{out: t.TempDir()}, []string{"amd64=a=b"}); err == nil || !strings.Contains(err.Error(), "SOURCE_DATE_EPOCH") {
 		t.Errorf("without a time: %v", err)
-	}
-}
-
-// TestSigned: verify.sh takes a signed release, and neither a changed package nor a changed list nor another key.
-func TestSigned(t *testing.T) {
-	tools := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", tools, "aead.dev/minisign/cmd/minisign").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
-	keys := func(name string) string {
-		public, private, err := minisign.GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		secret, err := private.MarshalText() // without a password, whose derivation takes seconds and a gigabyte
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := public.MarshalText()
-		if err != nil {
-			t.Fatal(err)
-		}
-		name = filepath.Join(tools, name)
-		for suffix, data := range map[string][]byte{".key": secret, ".pub": text} {
-			if err := os.WriteFile(name+suffix, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return name
-	}
-	key, other := keys("ours"), keys("other")
-	dir := made(t, "1.2.0", key+".key")
-	script, err := filepath.Abs("../../packages/verify.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	verify := func(public string) (string, error) {
-		cmd := exec.Command("sh", script, public)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	if out, err := verify(key + ".pub"); err != nil || strings.Count(out, ": OK\n") != 6 {
-		t.Errorf("the release: %v: %s", err, out)
-	}
-	if out, err := verify(other + ".pub"); err == nil {
-		t.Errorf("another key is taken: %s", out)
-	}
-	for _, name := range []string{"gpuadm_1.2.0-1_amd64.deb", "SHA256SUMS"} {
-		place := filepath.Join(dir, name)
-		good, err := os.ReadFile(place)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bad := bytes.Clone(good)
-		bad[len(bad)/2] ^= 1
-		for _, data := range [][]byte{bad, good} {
-			if err := os.WriteFile(place, data, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if out, err := verify(key + ".pub"); (err == nil) != bytes.Equal(data, good) {
-				t.Errorf("%s, changed %v: %v: %s", name, !bytes.Equal(data, good), err, out)
-			}
-		}
 	}
 }

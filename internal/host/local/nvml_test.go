@@ -174,47 +174,30 @@ func TestNVMLLate(t *testing.T) {
 	check.That(t, len(in) == 1 && in[0].Compute == nil, "%+v", in)
 }
 
-// newer are symbols that drivers of R450, the oldest with MIG, lack, and other ones that a library need not have.
-var newer = []string{
-	"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
-	"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetArchitecture", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetRemappedRows",
-	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode",
-	"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceSetPersistenceMode", "nvmlComputeInstanceGetInfo_v2",
-	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetCurrentClocksThrottleReasons",
-}
-
-// TestNVMLLacks works with a library that lacks the newer symbols, and with one for each symbol that lacks it. To call one that is not
+// TestNVMLLacks works with a library for each symbol that lacks it. To call one that is not
 // there ends the process, so children do it. A library without what every session calls is no driver's.
 func TestNVMLLacks(t *testing.T) {
 	if library := os.Getenv("GPUADM_TEST_NVML"); library != "" {
-		h := local.LiveWithNVML(library, nil)
-		if os.Getenv("GPUADM_TEST_LACKS") == "newer" {
-			oldNVML(t, h)
-		} else {
-			useNVML(t, h)
-		}
+		useNVML(t, local.LiveWithNVML(library, nil))
 		return
 	}
 	fake := fakenvml.New(t, "A100-40")
 	file := must.Get(elf.Open(fake.Library))(t)
 	defer file.Close()
-	lacks := map[string][]string{"newer": newer}
+	var lacks []string
 	for _, s := range must.Get(file.DynamicSymbols())(t) {
 		if strings.HasPrefix(s.Name, "nvml") && s.Section != elf.SHN_UNDEF {
-			lacks[s.Name] = []string{s.Name}
+			lacks = append(lacks, s.Name)
 		}
 	}
 	check.That(t, len(lacks) >= 40, "the fake has few symbols: %d", len(lacks))
-	for name, symbols := range lacks {
+	for _, name := range lacks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			data := must.Get(os.ReadFile(fake.Library))(t)
-			for _, symbol := range symbols {
-				whole := bytes.Clone(data)
-				// The name in the table of names; its hash stays, so the loader looks here and finds another name.
-				data = bytes.ReplaceAll(data, []byte("\x00"+symbol+"\x00"), []byte("\x00_"+symbol[1:]+"\x00"))
-				check.That(t, !bytes.Equal(whole, data), "the fake has no %s", symbol)
-			}
+			whole := must.Get(os.ReadFile(fake.Library))(t)
+			// The name in the table of names; its hash stays, so the loader looks here and finds another name.
+			data := bytes.ReplaceAll(whole, []byte("\x00"+name+"\x00"), []byte("\x00_"+name[1:]+"\x00"))
+			check.That(t, !bytes.Equal(whole, data), "the fake has no %s", name)
 			library, state := filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), fakenvml.New(t, "A100-40").State
 			must.OK(t, os.WriteFile(library, data, 0o755))
 			child := exec.Command(os.Args[0], "-test.run=^TestNVMLLacks$", "-test.v")
@@ -245,19 +228,6 @@ func useNVML(t *testing.T, h host.Host) {
 		refused := (*host.GPUError)(nil)
 		check.That(t, err == nil || errors.As(err, &refused), "%v", err)
 	}
-}
-
-func oldNVML(t *testing.T, h host.Host) {
-	g := readDriver(t, h).GPUs[0]
-	check.That(t, g.Arch == "" && g.Compute == "" && g.Lost == "" && g.MIG, "%+v", g)
-	for _, p := range g.Profiles { // names as nvidia-smi makes them up
-		want := map[int]string{19: "1g.5gb", 20: "1g.5gb+me", 15: "1g.10gb", 14: "2g.10gb", 9: "3g.20gb", 5: "4g.20gb", 0: "7g.40gb"}[p.ID]
-		check.That(t, p.Name == want && len(p.Places) > 0, "%+v", p)
-	}
-	must.OK(t, h.SetMIGMode(t.Context(), gpu0, true))
-	refused := (*host.GPUError)(nil)
-	err := h.SetPersistence(t.Context(), gpu0, true)
-	check.That(t, errors.As(err, &refused) && refused.Code == "FUNCTION_NOT_FOUND", "%v", err)
 }
 
 // BenchmarkDriver reads eight GPUs, partitioned and not, over a library that answers at once.

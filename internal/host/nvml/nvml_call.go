@@ -60,14 +60,18 @@ func (d *NVML) session(ctx context.Context, do func(nvmlSession) error) error {
 	return d.because(noLibrary)
 }
 
-// required are the symbols of all sessions. Every driver since R396 has them: nvml.h of CUDA 9.2 and newer.
-func required() []string {
-	return []string{
-		"nvmlInit_v2", "nvmlShutdown", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion", "nvmlDeviceGetCount_v2",
-		"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber",
-		"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceGetMemoryInfo",
-	}
-}
+// required are the symbols that every driver since R470 has: nvml.h of CUDA 11.4 and newer. Others are looked for before a call: see has.
+const required = `nvmlInit_v2 nvmlShutdown nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion nvmlDeviceGetCount_v2
+	nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetPciInfo_v3 nvmlDeviceGetMinorNumber
+	nvmlDeviceGetName nvmlDeviceGetUUID nvmlDeviceGetSerial nvmlDeviceGetMemoryInfo nvmlDeviceGetCudaComputeCapability nvmlDeviceGetArchitecture
+	nvmlDeviceGetEccMode nvmlDeviceGetRemappedRows nvmlDeviceGetTotalEccErrors nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetFieldValues
+	nvmlDeviceGetPersistenceMode nvmlDeviceSetPersistenceMode nvmlDeviceGetNvLinkState nvmlDeviceGetVirtualizationMode
+	nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetMigMode nvmlDeviceSetMigMode nvmlDeviceGetGpuInstanceProfileInfo
+	nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstances nvmlDeviceGetGpuInstanceById nvmlDeviceCreateGpuInstanceWithPlacement
+	nvmlGpuInstanceDestroy nvmlGpuInstanceGetInfo nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstances
+	nvmlGpuInstanceGetComputeInstanceById nvmlGpuInstanceCreateComputeInstance nvmlComputeInstanceGetInfo nvmlComputeInstanceDestroy
+	nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId
+	nvmlDeviceGetAttributes_v2`
 
 // open loads a library and initialises it, if it has what all sessions call: see has. go-nvml's own lookup needs a library that is
 // initialised already.
@@ -77,10 +81,11 @@ func (d *NVML) open(library string, keep bool) (s nvmlSession, why *host.NoDrive
 		return s, d.because(noLibrary)
 	}
 	defer func() { _ = l.Close() }() // go-nvml has it open by then
-	if i := slices.IndexFunc(required(), func(symbol string) bool { return l.Lookup(symbol) != nil }); i >= 0 {
+	symbols := strings.Fields(required)
+	if i := slices.IndexFunc(symbols, func(symbol string) bool { return l.Lookup(symbol) != nil }); i >= 0 {
 		file, _ := d.loadedLibrary()
 		return s, &host.NoDriver{
-			Why: fmt.Sprintf("%s has no %s: it is not the library of a driver, or of one before R396", cmp.Or(file, library), required()[i]),
+			Why: fmt.Sprintf("%s has no %s: it is not the library of a driver, or of one before R470", cmp.Or(file, library), symbols[i]),
 			Try: "install the libraries of the driver again, all in one version", Code: nvmlCode(nvml.ERROR_FUNCTION_NOT_FOUND),
 		}
 	}
@@ -96,35 +101,7 @@ func (s nvmlSession) End() { s.Shutdown() }
 // has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
 // --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.
 func (s nvmlSession) has(symbols ...string) bool {
-	for _, symbol := range symbols {
-		if s.Extensions().LookupSymbol(symbol) == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// lacks is the first of the symbols that the library lacks; "" if it has all.
-func (s nvmlSession) lacks(symbols []string) string {
-	for _, symbol := range symbols {
-		if !s.has(symbol) && !(slices.Contains(versioned(), symbol) && s.has(symbol+"_v2")) {
-			return symbol
-		}
-	}
-	return ""
-}
-
-// versioned are symbols of which go-nvml calls the second version where the library has it.
-func versioned() []string {
-	return []string{"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlComputeInstanceGetInfo"}
-}
-
-// partitioning are the symbols that partitions are read by; they came with R450, as nvmlDeviceGetMigMode did.
-func partitioning() []string {
-	return []string{
-		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetGpuInstances",
-		"nvmlGpuInstanceGetInfo", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo",
-	}
+	return slices.ContainsFunc(symbols, func(symbol string) bool { return s.Extensions().LookupSymbol(symbol) == nil })
 }
 
 // gpu finds a GPU by its PCI address.
@@ -139,12 +116,9 @@ func (s nvmlSession) gpu(address string) (nvml.Device, error) {
 	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
 }
 
-// change opens NVML, finds a GPU and changes something about it, with the symbols that this calls.
-func (d *NVML) change(ctx context.Context, address string, symbols []string, do func(nvmlSession, nvml.Device) error) error {
+// change opens NVML, finds a GPU and changes something about it.
+func (d *NVML) change(ctx context.Context, address string, do func(nvmlSession, nvml.Device) error) error {
 	return d.session(ctx, func(s nvmlSession) error {
-		if symbol := s.lacks(symbols); symbol != "" {
-			return refusal(symbol, address, nvml.ERROR_FUNCTION_NOT_FOUND)
-		}
 		device, err := s.gpu(address)
 		if err != nil {
 			return err
@@ -192,32 +166,30 @@ func toggle(on bool) int {
 // SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
 // as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
 func (d *NVML) SetMIGMode(ctx context.Context, gpu string, on bool) error {
-	const symbol = "nvmlDeviceSetMigMode"
-	return d.change(ctx, gpu, []string{symbol}, func(s nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
 		delete(s.seen.named, gpu)
 		activation, ret := device.SetMigMode(toggle(on))
 		if ret == nvml.SUCCESS && activation != nvml.ERROR_RESET_REQUIRED {
 			ret = activation
 		}
-		return refusal(symbol, gpu, ret)
+		return refusal("nvmlDeviceSetMigMode", gpu, ret)
 	})
 }
 
 func (d *NVML) SetPersistence(ctx context.Context, gpu string, on bool) error {
-	const symbol = "nvmlDeviceSetPersistenceMode"
-	return d.change(ctx, gpu, []string{symbol}, func(_ nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, func(_ nvmlSession, device nvml.Device) error {
 		state := nvml.FEATURE_DISABLED
 		if on {
 			state = nvml.FEATURE_ENABLED
 		}
-		return refusal(symbol, gpu, device.SetPersistenceMode(nvml.EnableState(state)))
+		return refusal("nvmlDeviceSetPersistenceMode", gpu, device.SetPersistenceMode(nvml.EnableState(state)))
 	})
 }
 
 func (d *NVML) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	err = d.change(ctx, gpu, []string{symbol, "nvmlGpuInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
+	err = d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {
 			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
 		}
@@ -236,20 +208,19 @@ func (d *NVML) CreateInstance(ctx context.Context, gpu string, profile int, at h
 }
 
 func (d *NVML) DestroyInstance(ctx context.Context, gpu string, id int) error {
-	const symbol = "nvmlGpuInstanceDestroy"
-	return d.change(ctx, gpu, []string{symbol, instanceByID}, func(s nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		instance, err := s.instance(device, gpu, id)
 		if err != nil {
 			return err
 		}
 		delete(s.seen.instances[gpu], id)
-		return refusal(symbol, gpu, instance.Destroy())
+		return refusal("nvmlGpuInstanceDestroy", gpu, instance.Destroy())
 	})
 }
 
 func (d *NVML) CreateCompute(ctx context.Context, gpu string, instance, profile int, at host.Span) (id int, err error) {
 	const plainly, placed = "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
-	err = d.change(ctx, gpu, []string{plainly, instanceByID, "nvmlComputeInstanceGetInfo"}, func(s nvmlSession, device nvml.Device) error {
+	err = d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
@@ -276,20 +247,19 @@ func (d *NVML) CreateCompute(ctx context.Context, gpu string, instance, profile 
 }
 
 func (d *NVML) DestroyCompute(ctx context.Context, gpu string, instance, id int) error {
-	const symbol, byID = "nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstanceById"
-	return d.change(ctx, gpu, []string{symbol, instanceByID, byID}, func(s nvmlSession, device nvml.Device) error {
+	return d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
 		}
 		if id < 0 {
-			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
+			return refusal("nvmlComputeInstanceDestroy", gpu, nvml.ERROR_INVALID_ARGUMENT)
 		}
 		compute, ret := parent.GetComputeInstanceById(id)
 		if ret != nvml.SUCCESS {
-			return refusal(byID, gpu, ret)
+			return refusal("nvmlGpuInstanceGetComputeInstanceById", gpu, ret)
 		}
-		return refusal(symbol, gpu, compute.Destroy())
+		return refusal("nvmlComputeInstanceDestroy", gpu, compute.Destroy())
 	})
 }
 

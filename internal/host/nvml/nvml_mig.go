@@ -20,10 +20,7 @@ const mostInstances = 32
 // mig reads whether a GPU can be partitioned, and how it is.
 func (r *reading) mig() error {
 	g := &r.gpu
-	mode, pending, ret := nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE, nvml.ERROR_NOT_SUPPORTED
-	if r.lacks(partitioning()) == "" {
-		mode, pending, ret = r.GetMigMode()
-	}
+	mode, pending, ret := r.GetMigMode()
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT:
 	default:
@@ -208,13 +205,8 @@ func (r *reading) uuids() {
 	for _, in := range r.gpu.Instances {
 		remaining += len(in.Compute)
 	}
-	for _, symbol := range []string{
-		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
-		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
-	} {
-		if remaining == 0 || !r.has(symbol) {
-			return
-		}
+	if remaining == 0 {
+		return
 	}
 	count, ret := r.GetMaxMigDeviceCount()
 	if !r.got("nvmlDeviceGetMaxMigDeviceCount", ret) {
@@ -248,12 +240,8 @@ func (r *reading) name(instance, compute int, uuid string, share host.Share) {
 
 // share asks a MIG device what it has of the GPU.
 func (r *reading) share(of nvml.Device) host.Share {
-	const call = "nvmlDeviceGetAttributes"
-	if !r.has(call+"_v2", call) {
-		return host.Share{}
-	}
 	has, ret := of.GetAttributes()
-	if !r.got(call, ret) {
+	if !r.got("nvmlDeviceGetAttributes", ret) {
 		return host.Share{}
 	}
 	return host.Share{

@@ -72,10 +72,8 @@ func (s nvmlSession) versions() host.Driver {
 	if version, ret := s.SystemGetNVMLVersion(); ret == nvml.SUCCESS {
 		_, found.NVML, _ = strings.Cut(printable(version), ".") // 13.580.95.05: CUDA's major leads
 	}
-	if s.has("nvmlSystemGetCudaDriverVersion") {
-		if version, ret := s.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS && version > 0 {
-			found.CUDA = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
-		}
+	if version, ret := s.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS && version > 0 {
+		found.CUDA = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 	}
 	return found
 }
@@ -197,15 +195,11 @@ func (r *reading) identity() error {
 	if memory, ret := r.GetMemoryInfo(); r.got("nvmlDeviceGetMemoryInfo", ret) {
 		g.Memory = memory.Total
 	}
-	if r.has("nvmlDeviceGetCudaComputeCapability") {
-		if major, minor, ret := r.GetCudaComputeCapability(); r.got("nvmlDeviceGetCudaComputeCapability", ret) {
-			g.Compute = fmt.Sprintf("%d.%d", major, minor)
-		}
+	if major, minor, ret := r.GetCudaComputeCapability(); r.got("nvmlDeviceGetCudaComputeCapability", ret) {
+		g.Compute = fmt.Sprintf("%d.%d", major, minor)
 	}
-	if r.has("nvmlDeviceGetArchitecture") {
-		if arch, ret := r.GetArchitecture(); r.got("nvmlDeviceGetArchitecture", ret) {
-			g.Arch = archName(arch)
-		}
+	if arch, ret := r.GetArchitecture(); r.got("nvmlDeviceGetArchitecture", ret) {
+		g.Arch = archName(arch)
 	}
 	return nil
 }
@@ -228,26 +222,18 @@ func archName(arch nvml.DeviceArchitecture) string {
 
 func (r *reading) health() error {
 	g := &r.gpu
-	if r.has("nvmlDeviceGetEccMode") {
-		if now, _, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
-			g.ECC = map[nvml.EnableState]string{nvml.FEATURE_ENABLED: "on", nvml.FEATURE_DISABLED: "off"}[now]
-		}
+	if now, _, ret := r.GetEccMode(); r.got("nvmlDeviceGetEccMode", ret) {
+		g.ECC = map[nvml.EnableState]string{nvml.FEATURE_ENABLED: "on", nvml.FEATURE_DISABLED: "off"}[now]
 	}
-	if r.has("nvmlDeviceGetRemappedRows") { // R455 and newer, Ampere and newer
-		if _, _, waits, fails, ret := r.GetRemappedRows(); r.got("nvmlDeviceGetRemappedRows", ret) {
-			g.RemapWaits, g.RemapFails = waits, fails
-		}
+	if _, _, waits, fails, ret := r.GetRemappedRows(); r.got("nvmlDeviceGetRemappedRows", ret) { // Ampere and newer
+		g.RemapWaits, g.RemapFails = waits, fails
 	}
-	if r.has("nvmlDeviceGetTotalEccErrors") {
-		if count, ret := r.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r.got("nvmlDeviceGetTotalEccErrors", ret) {
-			g.Uncorrected = count
-		}
+	if count, ret := r.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r.got("nvmlDeviceGetTotalEccErrors", ret) {
+		g.Uncorrected = count
 	}
 	g.Slowed = r.slowed()
-	if r.has("nvmlDeviceGetPersistenceMode") {
-		if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
-			g.Persistent = mode == nvml.FEATURE_ENABLED
-		}
+	if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
+		g.Persistent = mode == nvml.FEATURE_ENABLED
 	}
 	g.Fabric, g.Licence = r.fabric(), r.licence()
 	if r.door.more {
@@ -259,18 +245,12 @@ func (r *reading) health() error {
 // alarms asks what doctor alone goes by. Field 230: nvml.h of R565 and newer; https://github.com/NVIDIA/DCGM/issues/263.
 func (r *reading) alarms() {
 	g := &r.gpu
-	if r.has("nvmlDeviceGetFieldValues") {
-		field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-		if ret := r.GetFieldValues(field); r.got("nvmlDeviceGetFieldValues", ret) && nvml.Return(field[0].NvmlReturn) == nvml.SUCCESS {
-			names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "reboot"}
-			g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
-		}
+	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if ret := r.GetFieldValues(field); r.got("nvmlDeviceGetFieldValues", ret) && nvml.Return(field[0].NvmlReturn) == nvml.SUCCESS {
+		names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "reboot"}
+		g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
 	}
-	links := nvml.NVLINK_MAX_LINKS
-	if !r.has("nvmlDeviceGetNvLinkState") {
-		links = 0
-	}
-	for link := range links {
+	for link := range nvml.NVLINK_MAX_LINKS {
 		if state, ret := r.GetNvLinkState(link); ret == nvml.SUCCESS && state != nvml.FEATURE_ENABLED {
 			g.LinksDown = append(g.LinksDown, link)
 		}
@@ -279,7 +259,7 @@ func (r *reading) alarms() {
 		mode, ret := r.GetComputeMode()
 		g.Prohibited = r.got("nvmlDeviceGetComputeMode", ret) && mode == nvml.COMPUTEMODE_PROHIBITED
 	}
-	if r.lacks([]string{"nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit"}) == "" {
+	if r.has("nvmlDeviceGetPowerManagementLimit") && r.has("nvmlDeviceGetPowerManagementDefaultLimit") {
 		limit, ret := r.GetPowerManagementLimit()
 		usual, usualRet := r.GetPowerManagementDefaultLimit()
 		if ret == nvml.SUCCESS && usualRet == nvml.SUCCESS {
@@ -309,9 +289,6 @@ func fabricFaults(mask uint32) string {
 // licence says whether a virtual machine's GPU has the licence that its guest driver asks for. A GPU that needs none says so, or has no feature
 // switched on; of one whose day is over NVML says the day. Source: nvml.h, nvmlGridLicensableFeatures_t.
 func (r *reading) licence() string {
-	if !r.has("nvmlDeviceGetVirtualizationMode") || !r.has("nvmlDeviceGetGridLicensableFeatures_v4") {
-		return ""
-	}
 	mode, ret := r.GetVirtualizationMode()
 	if !r.got("nvmlDeviceGetVirtualizationMode", ret) || mode != nvml.GPU_VIRTUALIZATION_MODE_VGPU && mode != nvml.GPU_VIRTUALIZATION_MODE_PASSTHROUGH {
 		return ""
@@ -338,9 +315,6 @@ func (r *reading) licence() string {
 // slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap, are no fault: nvml.h,
 // nvmlClocksEventReasons; https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
 func (r *reading) slowed() string {
-	if !r.has("nvmlDeviceGetCurrentClocksThrottleReasons") { // the name since R367; newer ones have both
-		return ""
-	}
 	reasons, ret := r.GetCurrentClocksThrottleReasons()
 	switch {
 	case !r.got("nvmlDeviceGetCurrentClocksThrottleReasons", ret):
