@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
@@ -26,8 +27,10 @@ func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[stri
 			continue
 		case x.Number == faults.RecoveryXid: // GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
 			_, to, _ := strings.Cut(x.Means, ") to 0x")
-			_, to, _ = strings.Cut(to, "(")
-			asked[address], _, _ = strings.Cut(to, ")")
+			to, _, _ = strings.Cut(to, " ")
+			if action, err := strconv.ParseUint(to, 16, 32); err == nil {
+				asked[address] = host.Recovery(action)
+			}
 			continue
 		case seen[address] == nil:
 			seen[address] = map[faults.Xid]int{}
@@ -80,7 +83,7 @@ func xids(m *Machine) (found []Finding) {
 
 // over says whether a GPU that answers works again, as far as the driver says.
 func over(x faults.Xid, g host.GPU) bool {
-	return g.Lost == "" && !x.Note() && g.Recovery != "reset" && g.Recovery != "reboot" && g.Recovery != "drain-reset" && g.Recovery != "bus-reset"
+	return g.Lost == "" && !x.Note() && (g.Recovery == "" || faults.Recovery(g.Recovery).Note())
 }
 
 // clean says whether a GPU of a driver that does not say what it asks for shows no sign of the error any more.
@@ -89,20 +92,13 @@ func clean(x faults.Xid, g host.GPU) bool {
 	return x.Of == faults.OfBus || (x.Number == 63 || x.Number == 64) && rows || x.Of == faults.OfMemory && g.ECC == "on" && g.Uncorrected == 0 && rows
 }
 
-// recovery is what the driver asks for, by NVML's name or by the words of Xid 154. Some ask for no reset.
+// recovery is what the driver asks for, in NVML's words. Some ask for no reset.
 func recovery(address, asked string) []Finding {
-	fix, command := drainFirst+"reset the GPU", resetCommand(address)
-	switch asked = strings.ToLower(asked); {
-	case asked == "" || asked == "none":
+	x := faults.Recovery(asked)
+	if asked == "" || x.Remedy == "nothing" {
 		return nil
-	case strings.Contains(asked, "reboot"):
-		fix, command = drainFirst+"reboot", "sudo reboot"
-	case strings.Contains(asked, "p2p"):
-		fix, command = "end the programs that share memory with this GPU over NVLink; no reset is needed", "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv"
-	case strings.Contains(asked, "imex"):
-		fix, command = "restart the IMEX daemons of its domain, on all its nodes; no reset is needed", "sudo systemctl restart nvidia-imex"
 	}
-	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + asked, Fix: fix, Command: command}}
+	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + x.Means, Fix: x.Action(), Command: x.Command(address)}}
 }
 
 const drainFirst = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "

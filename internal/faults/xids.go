@@ -59,6 +59,12 @@ func actions() map[string]string {
 		"cause":    "find the Xid before it (sudo journalctl --dmesg --grep Xid)",
 		"software": "install another version of the driver (version in [driver], " + trouble.Command("apply") + ")",
 		"recovery": "do what the driver asks for (nvidia-smi --query-gpu=gpu_bus_id,gpu_recovery_action --format=csv)",
+		"idle-reset": "keep new pods off the node (kubectl cordon NODE), and let those of this GPU end, since its error did not reach them; " + drain +
+			"reset the GPU (sudo nvidia-smi --gpu-reset -i GPU)",
+		"bus-reset": drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU); reboot if the driver still asks for it, since that resets the PCIe bus",
+		"quiet": "end the programs that share memory with this GPU over NVLink, and nvidia-persistenced's --uvm-persistence-mode; " +
+			"no reset is needed until the driver asks for one",
+		"imex": "restart the IMEX daemons of its domain, on all its nodes; no reset is needed",
 	}
 }
 
@@ -79,6 +85,8 @@ func (x Xid) Command(address string) string {
 		"reset": "sudo nvidia-smi --gpu-reset -i " + address, "reset-linked": "sudo nvidia-smi --gpu-reset", "reboot": "sudo reboot",
 		"power": "sudo poweroff", "report": "sudo nvidia-bug-report.sh", "peers": "nvidia-smi nvlink --status", "cable": "nvidia-smi nvlink --status",
 		"recovery": "nvidia-smi --query-gpu=gpu_bus_id,gpu_recovery_action --format=csv", "cooling": "nvidia-smi -q -d TEMPERATURE",
+		"idle-reset": "sudo nvidia-smi --gpu-reset -i " + address, "bus-reset": "sudo nvidia-smi --gpu-reset -i " + address,
+		"quiet": "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv", "imex": "sudo systemctl restart nvidia-imex",
 	}[x.Remedy]
 }
 
@@ -136,6 +144,14 @@ func ReadXid(line string) (address string, x Xid, ok bool) {
 
 // RecoveryXid reports which recovery the driver asks for.
 const RecoveryXid = 154
+
+// Recovery is what a driver asks for, by the name that host.Recovery has for it. A note needs neither reset nor reboot.
+func Recovery(name string) Xid {
+	if i := slices.IndexFunc(table(), func(x Xid) bool { return x.kind == "recovery" && x.unit == name }); i >= 0 {
+		return table()[i]
+	}
+	return Xid{Means: name + ", which this release does not know", Remedy: "recovery"}
+}
 
 // ReadSXid reads a line of the kernel's log about an NVSwitch. An error that the driver calls fatal is none of a program's.
 func ReadSXid(line string) (address string, x Xid, ok bool) {

@@ -5,6 +5,7 @@ package host
 import (
 	"fmt"
 	"io/fs"
+	"strconv"
 	"time"
 )
 
@@ -41,7 +42,7 @@ type GPU struct {
 	Licence string // a guest's of NVIDIA vGPU: licensed, unlicensed, expired; "" where it needs none
 
 	// The answers of DriverWithin alone.
-	Recovery   string // what the driver asks for: none, reset, reboot, drain-p2p, drain-reset, imex, bus-reset; "" where it does not say (before 565)
+	Recovery   string // what the driver asks for; "" where it does not say (before 565)
 	LinksDown  []int  `json:",omitempty" toml:",omitempty"` // NVLinks that carry nothing
 	Prohibited bool   // its compute mode lets no program in
 	PowerLimit int    // watts; 0 where unknown
@@ -56,6 +57,16 @@ type GPU struct {
 	Pending   bool // MIG mode after a reset
 	Profiles  []Profile
 	Instances []Instance // GPU instances, by id
+}
+
+// Recovery names what a driver asks for, by the number that NVML's field 230 and Xid 154 have for it: nvml.h and the change log of NVML's
+// API; NV2080_CTRL_GPU_RECOVERY_ACTION in https://github.com/NVIDIA/open-gpu-kernel-modules. What each means is in internal/faults.
+func Recovery(action uint64) string {
+	names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "system-reboot"}
+	if action >= uint64(len(names)) {
+		return "action " + strconv.FormatUint(action, 10)
+	}
+	return names[action]
 }
 
 // Unlicensed says what is wrong with the GPU's licence, "" if nothing. A licence has hours of grace: the GPU may work until they are over.

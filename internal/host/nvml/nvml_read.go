@@ -7,6 +7,7 @@ package nvml
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -247,8 +248,7 @@ func (r *reading) alarms() {
 	g := &r.gpu
 	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if ret := r.GetFieldValues(field); r.got("nvmlDeviceGetFieldValues", ret) && nvml.Return(field[0].NvmlReturn) == nvml.SUCCESS {
-		names := []string{"none", "reset", "reboot", "drain-p2p", "drain-reset", "imex", "bus-reset", "reboot"}
-		g.Recovery = names[min(int(field[0].Value[0]), len(names)-1)]
+		g.Recovery = host.Recovery(uint64(binary.NativeEndian.Uint32(field[0].Value[:])))
 	}
 	for link := range nvml.NVLINK_MAX_LINKS {
 		if state, ret := r.GetNvLinkState(link); ret == nvml.SUCCESS && state != nvml.FEATURE_ENABLED {
@@ -268,9 +268,10 @@ func (r *reading) alarms() {
 	}
 }
 
-// fabricFaults are what a health mask says is wrong: nvml.h, nvmlGpuFabricInfo_v2_t.healthMask. Of the two-bit fields 1 is a fault and 2 is
-// healthy; of the configuration field 1 is healthy; 0 means not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
-func fabricFaults(mask uint32) string {
+// fabricFaults are what NVML says is wrong: nvml.h, nvmlGpuFabricInfo_v3_t. Of the mask's two-bit fields 1 is a fault and 2 is healthy; of the
+// configuration's field 1 is healthy; 0 means not supported. A mask of 0x80 is healthy: dcgm_watchfield.go of aws/eks-node-monitoring-agent.
+// The summary, of R580 and newer, is NVML's own judgement, also of what newer drivers put into the mask: the change log of NVML's API, 615.
+func fabricFaults(mask uint32, summary uint8) string {
 	var list []string
 	for _, f := range []struct {
 		shift uint
@@ -282,6 +283,9 @@ func fabricFaults(mask uint32) string {
 	}
 	if mask>>8&15 > 1 {
 		list = append(list, "its configuration is wrong")
+	}
+	if summary > nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY && len(list) == 0 {
+		list = append(list, "NVML sums it up as "+map[bool]string{true: "of limited capacity", false: "unhealthy"}[summary == nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY])
 	}
 	return strings.Join(list, ", ")
 }
@@ -332,10 +336,14 @@ func (r *reading) fabric() host.Fabric {
 	faults := ""
 	ret := nvml.ERROR_FUNCTION_NOT_FOUND
 	if r.has("nvmlDeviceGetGpuFabricInfoV") {
-		var v2 nvml.GpuFabricInfo_v2
-		v2, ret = r.GetGpuFabricInfoV().V2()
-		faults = fabricFaults(v2.HealthMask)
-		info = nvml.GpuFabricInfo{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State}
+		var v nvml.GpuFabricInfo_v3
+		if v, ret = r.GetGpuFabricInfoV().V3(); ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH { // before R580
+			var v2 nvml.GpuFabricInfo_v2
+			v2, ret = r.GetGpuFabricInfoV().V2()
+			v = nvml.GpuFabricInfo_v3{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State, HealthMask: v2.HealthMask}
+		}
+		faults = fabricFaults(v.HealthMask, v.HealthSummary)
+		info = nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State}
 	} else if r.has("nvmlDeviceGetGpuFabricInfo") {
 		info, ret = r.GetGpuFabricInfo() //nolint:staticcheck // the only call there is before R545
 	}
