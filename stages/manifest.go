@@ -49,7 +49,6 @@ type deferred struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 	Needs string `json:"needs"`
-	Takes string `json:"takes,omitempty"`
 }
 
 // writeManifest writes the manifest of what the journal names. If the journal names nothing, it leaves the earlier manifest.
@@ -82,7 +81,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 		m.Made = append(m.Made, b)
 	}
 	for _, ch := range s.Changes {
-		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch), Takes(ch)})
+		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch)})
 	}
 	data, err := indented(m)
 	if err != nil {

@@ -5,6 +5,7 @@ package stages
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"slices"
 	"strings"
 
@@ -45,39 +46,18 @@ const (
 	ownerPlugin  = "the device plugin"
 )
 
-// operatorEnds says how the GPU Operator leaves a part to others. The operator does not overwrite a pool's own label. A GPUCluster has neither
-// toolkit nor MIG manager: it uses the host's. Sources: NVIDIA/gpu-operator at a22dbf67, controllers/state_manager.go
-// (addGPUStateLabels, gpuClusterStateLabels) and nodelabeling_controller.go (updateGPUClusterStateLabels),
-// deployments/gpu-operator/values.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/dra-intro-install.rst.
-func operatorEnds(part string) []Ends {
-	pool := func(operand string) Ends {
-		return Ends{"ClusterPolicy, one pool", "label its nodes nvidia.com/gpu.deploy." + operand + "=false"}
-	}
-	switch part {
-	case "driver":
-		return []Ends{
-			{"ClusterPolicy", "driver.enabled=false"},
-			{"GPUCluster", "driver.enabled=false, and no NVIDIADriver resource selects the node"},
-			{"either, one pool", "label its nodes nvidia.com/gpu.deploy.driver=false"},
-		}
-	case "toolkit", "handler":
-		return []Ends{{"ClusterPolicy", "toolkit.enabled=false"}, pool("container-toolkit")}
-	case "MIG":
-		return []Ends{{"ClusterPolicy", "migManager.enabled=false"}, pool("mig-manager")}
-	case "dynamic MIG":
-		return []Ends{{"GPUCluster", "draDriver.featureGates.DynamicMIG=false"}}
-	case "IMEX":
-		return []Ends{{"GPUCluster", "draDriver.computeDomains.enabled=false"}}
-	case "plugin":
-		return []Ends{{"ClusterPolicy", "devicePlugin.enabled=false"}, pool("device-plugin")}
-	case "DRA":
-		return []Ends{
-			{"GPUCluster", "gpuCluster.deployCR=false"},
-			{"GPUCluster, one pool", "label its nodes nvidia.com/gpu.deploy.dra-driver=false"},
+// operatorEnds says how the GPU Operator leaves a part to others; ends.tsv has the sources.
+func operatorEnds(part string) (all []Ends) {
+	for line := range strings.Lines(endsTable) {
+		if f := strings.Split(strings.TrimSpace(line), "\t"); f[0] == part {
+			all = append(all, Ends{f[1], f[2]})
 		}
 	}
-	return nil
+	return all
 }
+
+//go:embed ends.tsv
+var endsTable string
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
@@ -195,7 +175,7 @@ func handlerPart(s spec.Spec, f facts.Facts) Part {
 	}
 	for _, file := range h.Engine.Files {
 		if bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
-			claims = append(claims, Claim{facts.GPUOperator, file.Path + " names " + facts.RuntimeOfOperator, operatorEnds("handler")})
+			claims = append(claims, Claim{facts.GPUOperator, file.Path + " names " + facts.RuntimeOfOperator, operatorEnds("toolkit")})
 			break
 		}
 	}

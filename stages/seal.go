@@ -47,19 +47,6 @@ func Needs(ch converge.Change) string {
 	return "the running machine"
 }
 
-// Takes says how long first boot takes for a deferred change; "" if that was neither measured nor documented. Sources: the driver attaches a
-// GPU that no process holds, as at boot, in 1 to 3 seconds (https://docs.nvidia.com/deploy/driver-persistence/overview.html);
-// cloud/node/registered.go has the times of a kubelet that the lab joined to a real control plane.
-func Takes(ch converge.Change) string {
-	switch {
-	case ch.Kind == "registered":
-		return "1 to 4 s for kubelet to register"
-	case Needs(ch) == aGPU:
-		return "1 to 3 s to attach each"
-	}
-	return ""
-}
-
 // Sealable refuses to seal an image that is not converged, or that needs the network at first boot.
 func Sealable(s converge.Status) error {
 	var open []string

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -23,7 +24,8 @@ type bakeFlags struct {
 	seal, hostKeys, plan bool
 
 	moduleKey, moduleCert string
-	secureBoot, chosen    bool // chosen: the command line says which
+	secureBoot, chosen    bool     // chosen: the command line says which
+	typed                 []string // the flags, for printed commands
 }
 
 func newBake(c *common) *cobra.Command {
@@ -34,12 +36,23 @@ func newBake(c *common) *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b.chosen = cmd.Flags().Changed("secure-boot")
+			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+				switch value := strings.Trim(f.Value.String(), "[]"); {
+				case !f.Changed || f.Name == "dry-run":
+				case value == "true":
+					b.typed = append(b.typed, "--"+f.Name)
+				case value == "false":
+					b.typed = append(b.typed, "--"+f.Name+"=false")
+				default:
+					b.typed = append(b.typed, "--"+f.Name, value)
+				}
+			})
 			return c.bake(cmd.Context(), b)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.kernel, "kernel", "", "the `RELEASE` of the kernel that the image boots, where it has several")
-	list(f, &b.gpus, "gpu", "", "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
+	f.StringSliceVar(&b.gpus, "gpu", nil, "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
 	f.BoolVar(&b.seal, "seal", false, "clean the image for use by many machines")
 	f.BoolVar(&b.hostKeys, "ssh-host-keys", false, "with --seal: also remove the SSH host keys")
 	f.StringVar(&b.moduleKey, "module-key", "", "sign what DKMS builds with this private key (PEM `FILE`); it is not written into the image")
@@ -111,7 +124,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
-	c.bakes, c.chosen, c.planVerb = true, b.typed(), "bake --dry-run"
+	c.bakes, c.chosen, c.planVerb = true, b.typed, "bake --dry-run"
 	if b.seal {
 		if err := c.keyOutside(h, b, key); err != nil {
 			return err
@@ -127,29 +140,6 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	return c.seal(ctx, e, h, b.hostKeys)
-}
-
-// typed returns the flags as a command line repeats them.
-func (b bakeFlags) typed() (words []string) {
-	if b.kernel != "" {
-		words = append(words, "--kernel", b.kernel)
-	}
-	for _, g := range b.gpus {
-		words = append(words, "--gpu", g)
-	}
-	if b.seal {
-		words = append(words, "--seal")
-	}
-	if b.moduleKey != "" {
-		words = append(words, "--module-key", b.moduleKey, "--module-cert", b.moduleCert)
-	}
-	if b.chosen {
-		words = append(words, fmt.Sprintf("--secure-boot=%t", b.secureBoot))
-	}
-	if b.hostKeys {
-		words = append(words, "--ssh-host-keys")
-	}
-	return words
 }
 
 // named returns the GPUs of --gpu. nil means unknown GPUs, for the choice of a driver.
@@ -204,18 +194,11 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	return nil
 }
 
-// firstBoot lists the deferred changes by what they need, with the time they take if it is known.
+// firstBoot lists the deferred changes by what they need.
 func firstBoot(changes []converge.Change) (lines []string) {
-	takes := map[string]string{}
-	order, by := grouped(changes, func(ch converge.Change) string {
-		needs := stages.Needs(ch)
-		if t := stages.Takes(ch); t != "" {
-			takes[needs] = " (" + t + ")"
-		}
-		return needs
-	})
+	order, by := grouped(changes, stages.Needs)
 	for _, needs := range order {
-		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s%s: %s.", needs, takes[needs], several(by[needs])))
+		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", needs, several(by[needs])))
 	}
 	return lines
 }

@@ -177,19 +177,3 @@ func TestBakeIsItsPlan(t *testing.T) {
 	}
 	check.That(t, tested >= 60, "only %d images could be baked: the law was hardly tested", tested)
 }
-
-// TestFirstBootTakes: the list of what is deferred says how long first boot takes for it, where that is known, and invents nothing.
-func TestFirstBootTakes(t *testing.T) {
-	got := firstBoot([]converge.Change{
-		{Stage: "modules", Ref: converge.Ref{Kind: "module", Name: "nvidia"}},
-		{Stage: "services", Ref: converge.Ref{Kind: "unit", Name: "nvidia-persistenced.service"}},
-		{Stage: "mig", Ref: converge.Ref{Kind: "check", Name: "partitions of the GPUs"}},
-		{Stage: "joined", Ref: converge.Ref{Kind: "registered", Name: "node"}},
-	})
-	want := []string{
-		"Deferred until first boot, needs a GPU (1 to 3 s to attach each): module nvidia, check partitions of the GPUs.",
-		"Deferred until first boot, needs systemd: unit nvidia-persistenced.service.",
-		"Deferred until first boot, needs the cluster (1 to 4 s for kubelet to register): registered node.",
-	}
-	check.Equal(t, strings.ReplaceAll(strings.Join(got, "\n"), glue, " "), strings.Join(want, "\n"), "first boot")
-}

@@ -43,7 +43,7 @@ func (c *common) gpuVerb(cmd *cobra.Command, answer func(gpus []host.GPU, models
 		}
 		return answer(gpus, models)
 	}
-	list(cmd.Flags(), &models, "gpu", "", gpuFlag)
+	cmd.Flags().StringSliceVar(&models, "gpu", nil, gpuFlag)
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }

@@ -43,13 +43,13 @@ func newMirror(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&m.system, "for", "", "the operating system `ID` of the nodes: ubuntu-24.04, rhel-9")
-	list(f, &m.kernels, "kernel", "", "the `RELEASE` of a kernel that nodes run; repeatable")
-	list(f, &m.gpus, "gpu", "", "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
+	f.StringSliceVar(&m.kernels, "kernel", nil, "the `RELEASE` of a kernel that nodes run; repeatable")
+	f.StringSliceVar(&m.gpus, "gpu", nil, "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
 	f.BoolVar(&m.keep, "keep", false, "also keep the packages that the folder has: nodes can go back to their versions")
 	// Here -o names the folder: there is no other form of it.
 	f.StringVarP(&m.dir, "output", "o", "", "write to `DIR`")
 	_ = f.SetAnnotation("output", noVariable, nil)
-	list(f, &m.modules, "modules", "", "also build the driver's modules for the kernel `RELEASE`, which nodes run; repeatable")
+	f.StringSliceVar(&m.modules, "modules", nil, "also build the driver's modules for the kernel `RELEASE`, which nodes run; repeatable")
 	f.StringVar(&m.moduleKey.moduleKey, "module-key", "", "sign these modules with the private key in `FILE`, in PEM; nodes under Secure Boot have it enrolled")
 	f.StringVar(&m.moduleKey.moduleCert, "module-cert", "", "the certificate in `FILE` belongs to that key")
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
@@ -174,7 +174,7 @@ type elsewhere struct {
 func (m *elsewhere) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.os, "os", "", "for the operating system `ID`: ubuntu-24.04, rocky-9")
 	cmd.Flags().StringVar(&m.arch, "arch", "", "for a machine of this `ARCH`: amd64 or arm64; by default that of the GPUs, else amd64")
-	list(cmd.Flags(), &m.gpus, "gpu", "", "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
+	cmd.Flags().StringSliceVar(&m.gpus, "gpu", nil, "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
 	cmd.RegisterFlagCompletionFunc("os", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return drivers.Load().Systems(), cobra.ShellCompDirectiveNoFileComp
 	})

@@ -8,13 +8,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -154,48 +150,14 @@ func trust(h host.View, names ...string) error {
 	return nil
 }
 
-// warnOfWriters names the -f files that other users can change. gpuadm uses them: the operator chose them, and with sudo they are
-// often in a home folder.
+// warnOfWriters names the -f files that every user can change. gpuadm uses them: the operator chose them.
 func (c *common) warnOfWriters() {
 	for _, name := range c.files {
 		if c.stat == nil || c.quiet || name == "-" {
 			continue
 		}
-		if i, err := c.stat(name); err == nil {
-			if who := writers(i, os.Geteuid(), loginUser); who != "" {
-				printf(c.stderr, "gpuadm: warning: %s %s, and so decides what gpuadm does here\n", who, name)
-			}
+		if i, err := c.stat(name); err == nil && i.Mode().IsRegular() && i.Mode()&0o002 != 0 {
+			printf(c.stderr, "gpuadm: warning: every user can write to %s, and so decides what gpuadm does here\n", name)
 		}
 	}
-}
-
-// writers says which users besides root and the caller can change a file, "" if no user can. A group whose number equals the owner's is
-// that user's private group, as useradd makes it (USERGROUPS_ENAB in login.defs(5), and Debian's adduser), usually with a umask of 002.
-func writers(i fs.FileInfo, caller int, login func() int) string {
-	st, ok := i.Sys().(*syscall.Stat_t)
-	switch {
-	case i.Mode()&0o002 != 0:
-		return "every user can write to"
-	case !ok:
-		return ""
-	case i.Mode()&0o020 != 0 && st.Gid != st.Uid:
-		return fmt.Sprintf("group %d can write to", st.Gid)
-	case st.Uid != 0 && int(st.Uid) != caller && int(st.Uid) != login():
-		return fmt.Sprintf("user %d owns", st.Uid)
-	}
-	return ""
-}
-
-// loginUser returns the kernel's record of the user who logged in, also after sudo, whose variables could be forged
-// (proc_pid_loginuid(5), pam_loginuid(8)). -1 if there is none.
-func loginUser() int {
-	text, err := os.ReadFile("/proc/self/loginuid")
-	if err != nil {
-		return -1
-	}
-	uid, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return -1
-	}
-	return int(uid)
 }

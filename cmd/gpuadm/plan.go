@@ -36,7 +36,7 @@ func newPlan(c *common) *cobra.Command {
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
-	list(cmd.Flags(), &details, "stage", "", "show all changes of this `STAGE`; repeatable")
+	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
 	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")

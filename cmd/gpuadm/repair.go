@@ -56,7 +56,7 @@ func newRepair(c *common) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change")
 	f.BoolP("yes", "y", false, yesUsage)
-	list(f, &a.allow, "allow", "", allowUsage)
+	f.StringSliceVar(&a.allow, "allow", nil, allowUsage)
 	return cmd
 }
 
@@ -173,8 +173,8 @@ func newUndo(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
-	list(f, &u.leave, "leave", "", "do not undo this `NAME`, for example the path of a file; repeatable")
-	list(f, &u.allow, "allow", "", allowUsage)
+	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
+	f.StringSliceVar(&u.allow, "allow", nil, allowUsage)
 	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
 	f.BoolVarP(&u.yes, "yes", "y", false, yesUsage)
 	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)

@@ -68,7 +68,7 @@ func newRoot(e env) *cobra.Command {
 	root.SetErr(c.stderr)
 	root.SetFlagErrorFunc(wrongFlag)
 	f := root.PersistentFlags()
-	list(f, &c.files, "file", "f", "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
+	f.StringArrayVarP(&c.files, "file", "f", nil, "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
 	f.StringVar(&c.rootDir, "root", "/", "work on the files of a machine in `DIR` (an image, a mounted disk); nothing runs there")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
@@ -133,7 +133,7 @@ func (c *common) verbs() []verbGroup {
 
 // served returns the verbs that units, kubelet, apt and pods run. The help does not list them.
 func (c *common) served() []*cobra.Command {
-	return []*cobra.Command{newGate(c), newDaemonSet(c), newToken(c), newStartCUDA(c), newAskDriver(c), newAptHook(c), newServeSSH(c), newHoldImage(c)}
+	return append(c.children(), newGate(c), newDaemonSet(c), newToken(c), newServeSSH(c))
 }
 
 // run runs one command line and returns its exit code.
@@ -167,30 +167,6 @@ func (c *common) check(cmd *cobra.Command) error {
 		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
 	}
 	return err
-}
-
-// A words is the value of a flag that may be repeated, or but for --file has its values between commas. pflag's own lists write their
-// defaults as CSV, with a buffer of 4 KiB each at every start.
-type words struct {
-	all   *[]string
-	whole bool
-}
-
-func (w words) String() string { return strings.Join(*w.all, ",") }
-func (words) Type() string     { return "strings" }
-
-func (w words) Set(value string) error {
-	more := []string{value}
-	if !w.whole {
-		more = strings.Split(value, ",")
-	}
-	*w.all = append(*w.all, more...)
-	return nil
-}
-
-// list adds a flag that may be repeated.
-func list(f *pflag.FlagSet, to *[]string, name, short, usage string) {
-	f.VarP(words{to, name == "file"}, name, short, usage)
 }
 
 // variable returns the environment variable of a flag.

@@ -179,56 +179,38 @@ func newVersion(c *common) *cobra.Command {
 	}
 }
 
-// newAptHook makes the verb that apt, started by gpuadm, runs before dpkg: its failure stops apt.
-func newAptHook(*common) *cobra.Command {
-	return &cobra.Command{
-		Use:    stages.AptHook,
-		Short:  "compare what apt is about to do with the plan; apt runs it",
-		Hidden: true,
-		Args:   noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout())
-		},
+// children returns the verbs of processes that gpuadm starts itself, or has apt start.
+func (c *common) children() (all []*cobra.Command) {
+	for _, child := range []struct {
+		verb, about string
+		run         func(cmd *cobra.Command, args []string) error
+	}{
+		{stages.AptHook, "compare what apt is about to do with the plan; apt runs it", func(cmd *cobra.Command, _ []string) error {
+			return stages.VerifyApt(os.Getenv, cmd.InOrStdin(), cmd.OutOrStdout()) // its failure stops apt
+		}},
+		{nvml.CUDAVerb, "start CUDA in this process and print what it answers", func(_ *cobra.Command, args []string) error {
+			return nvml.StartCUDA(strings.Join(args, ""))
+		}},
+		{nvml.DriverVerb, "ask the driver in this process and hand its answer to the parent", c.sayDriver},
+		{local.FirstVerb, "hold the PID namespace of an image's programs", func(*cobra.Command, []string) error {
+			return local.First(c.stdin, os.Stdout)
+		}},
+	} {
+		all = append(all, &cobra.Command{Use: child.verb, Short: child.about, Args: cobra.MaximumNArgs(1), RunE: child.run})
 	}
+	return all
 }
 
-// newStartCUDA makes the verb of the child process that starts CUDA.
-func newStartCUDA(*common) *cobra.Command {
-	return &cobra.Command{
-		Use:    nvml.CUDAVerb,
-		Short:  "start CUDA in this process and print what it answers",
-		Hidden: true,
-		Args:   cobra.MaximumNArgs(1),
-		RunE:   func(_ *cobra.Command, args []string) error { return nvml.StartCUDA(strings.Join(args, "")) },
+// sayDriver asks the driver, which may hang.
+func (c *common) sayDriver(cmd *cobra.Command, _ []string) error {
+	h, err := c.open("/")
+	if err != nil {
+		return err
 	}
-}
-
-// newAskDriver makes the verb of the child process that asks the driver, which may hang.
-func newAskDriver(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:    nvml.DriverVerb,
-		Short:  "ask the driver in this process and hand its answer to the parent",
-		Hidden: true,
-		Args:   noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open("/")
-			if err != nil {
-				return err
-			}
-			if d, is := h.(interface{ SayDriver(context.Context) error }); is {
-				return d.SayDriver(cmd.Context())
-			}
-			return errors.New("internal error: this machine is no real one")
-		},
+	if d, is := h.(interface{ SayDriver(context.Context) error }); is {
+		return d.SayDriver(cmd.Context())
 	}
-}
-
-// newHoldImage makes the verb of the first process in the PID namespace of an image's programs.
-func newHoldImage(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use: local.FirstVerb, Short: "hold the PID namespace of an image's programs", Hidden: true, Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return local.First(c.stdin, os.Stdout) },
-	}
+	return errors.New("internal error: this machine is no real one")
 }
 
 func newDoctor(c *common) *cobra.Command {

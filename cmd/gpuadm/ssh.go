@@ -66,7 +66,7 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	if err != nil {
 		return r, usage{err}
 	}
-	names := *sub.Flag("file").Value.(words).all // all verbs have it
+	names, _ := sub.Flags().GetStringArray("file") // all verbs have it
 	r = remote.Request{Args: args, Files: map[string][]byte{}, Outlives: sub.Name() == "apply" || sub.Name() == "undo"}
 	for _, name := range names {
 		if r.Files[name], err = c.file(name); err != nil {
