@@ -27,7 +27,7 @@ import (
 
 // thingOf builds a thing again from its line in the journal, for undo.
 func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
-	if slices.Contains([]string{"file", "folder", "secret", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
+	if slices.Contains([]string{"file", "folder", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
 		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)
 	}
 	switch name, reads := ref.Name, ref.Reads; ref.Kind {
@@ -82,8 +82,6 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 		return kmod.NewFabric(), nil
 	case "key":
 		return things.NewKey(ref), nil
-	case "secret":
-		return things.NewSecret(name), nil
 	case "unit-files":
 		return things.NewUnitFiles(name), nil
 	case "unit":

@@ -166,7 +166,8 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if w.stream != "" {
 				wants = append(wants, dnf.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
-			set := packages.NewSet().Sharing(database).Of(w.family)
+			set := packages.NewSet(database)
+			set.Family = w.family
 			for name, to := range w.all() {
 				packages.Want(set, name, to, "") // so Database finishes half-done jobs of these packages
 			}
@@ -197,8 +198,9 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			// The lists must be read first: they say whether the distribution has built modules, or DKMS builds them.
 			_, restarts := f.Files[needrestart]
 			wants = append(wants, database.Upgrades(w.manager, w.held(), restarts)...)
-			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
-			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks).Sparing(w.asFound, w.ifThere)
+			set := packages.NewSet(database)
+			set.Reads, set.Hold = w.reads(database.Contents(w.manager, w.repos, via(s)))
+			set.Stream, set.Family, set.AsFound, set.IfThere, set.Lacks = w.stream, w.family, w.asFound, w.ifThere, w.lacks
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {

@@ -89,9 +89,6 @@ func Wants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error
 	if slices.ContainsFunc(k.Companions, beside) {
 		wants = append(wants, companionFiles(k))
 	}
-	if m.Trust.Generated && !f.Live {
-		wants = append(wants, bakedKey(m.Trust.BuildKey))
-	}
 	for _, kernel := range k.Kernels {
 		if slices.Contains(k.Companions, Storage) && k.Build == "dkms" {
 			wants = append(wants, kmod.DKMSBeside(Storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
@@ -339,15 +336,4 @@ func served(k KernelSide) converge.Want {
 	return things.Check("every GPU is served", look, "the driver serves all GPUs on the bus",
 		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them",
 		faults.Of("DRV-008").Fix)
-}
-
-// bakedKey wants no signing key in an image that DKMS has generated: every machine from that image would sign with it. DKMS
-// generates another where it needs one. gpuadm stores no bytes of a secret, so undo does not restore the key.
-func bakedKey(key string) converge.Want {
-	return converge.Want{
-		Thing: things.NewSecret(key),
-		To:    func(converge.State) (converge.State, error) { return "", nil },
-		Why:   "a signing key in an image is one key for all machines",
-		Keeps: "the removal of DKMS's signing key: it makes another at its next build",
-	}
 }

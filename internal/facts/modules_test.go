@@ -226,15 +226,6 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-func TestGeneratedKey(t *testing.T) {
-	own := files{"/var/lib/dkms/mok.key": "secret", "/var/lib/dkms/mok.pub": authority(t, dkmsKeyName, 7)}
-	trust, _ := ReadTrust(own)
-	check.That(t, trust.Generated && trust.BuildKey == "/var/lib/dkms/mok.key" && trust.SecureBoot == "unknown", "%+v", trust)
-	own["/etc/dkms/framework.conf"] = "mok_signing_key=/var/lib/dkms/mok.key\n"
-	trust, _ = ReadTrust(own)
-	check.That(t, !trust.Generated, "a key that an administrator has named was not made by DKMS")
-}
-
 func TestBuilds(t *testing.T) {
 	v := linked{files{
 		"/usr/src/nvidia-580.95.05/dkms.conf":                             "x",

@@ -13,16 +13,15 @@ import (
 
 // Trust is which signers' modules the kernel loads.
 type Trust struct {
-	SecureBoot string   `json:"secureBoot"`          // on, off, unknown
-	Lockdown   string   `json:"lockdown,omitempty"`  // none, integrity, confidentiality; "" if unknown
-	Enforced   string   `json:"enforced,omitempty"`  // module.sig_enforce: Y, N; "" if unknown
-	Enrolled   []Key    `json:"enrolled,omitempty"`  // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
-	Kernels    []string `json:"kernels,omitempty"`   // common names of the keys that the running kernel knows, those built in included
-	Build      *Key     `json:"build,omitempty"`     // what DKMS signs with; nil: it has no key yet and would make one
-	BuildCert  string   `json:"-"`                   // the file with its certificate, there or where DKMS would make it
-	Waiting    bool     `json:"waiting,omitempty"`   // mokutil has handed it to the firmware: a person confirms it at the next boot
-	BuildKey   string   `json:"buildKey,omitempty"`  // the file with its private half, where there is one
-	Generated  bool     `json:"generated,omitempty"` // DKMS made that key, and no administrator asked for it
+	SecureBoot string   `json:"secureBoot"`         // on, off, unknown
+	Lockdown   string   `json:"lockdown,omitempty"` // none, integrity, confidentiality; "" if unknown
+	Enforced   string   `json:"enforced,omitempty"` // module.sig_enforce: Y, N; "" if unknown
+	Enrolled   []Key    `json:"enrolled,omitempty"` // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
+	Kernels    []string `json:"kernels,omitempty"`  // common names of the keys that the running kernel knows, those built in included
+	Build      *Key     `json:"build,omitempty"`    // what DKMS signs with; nil: it has no key yet and would make one
+	BuildCert  string   `json:"-"`                  // the file with its certificate, there or where DKMS would make it
+	Waiting    bool     `json:"waiting,omitempty"`  // mokutil has handed it to the firmware: a person confirms it at the next boot
+	BuildKey   string   `json:"buildKey,omitempty"` // the file with its private half, where there is one
 }
 
 // Demands says whether the kernel refuses modules that are not signed by a key it trusts. Distributions' kernels lock
@@ -144,9 +143,8 @@ func (l *look) enrolled() (keys []Key) {
 // Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and https://github.com/dell/dkms.
 func (l *look) buildKey(t *Trust) {
 	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
-	own := true
 	if l.has("/var/lib/shim-signed/mok/MOK.der") || l.os().ID == "ubuntu" && !l.has(public) {
-		private, public, own = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der", false
+		private, public = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"
 	}
 	files := []string{"/etc/dkms/framework.conf"}
 	for _, n := range l.names("/etc/dkms/framework.conf.d") {
@@ -158,9 +156,9 @@ func (l *look) buildKey(t *Trust) {
 		for _, kv := range Assignments(string(l.read(name))) {
 			switch kv[0] {
 			case "mok_signing_key":
-				private, own = kv[1], false
+				private = kv[1]
 			case "mok_certificate":
-				public, own = kv[1], false
+				public = kv[1]
 			}
 		}
 	}
@@ -175,7 +173,6 @@ func (l *look) buildKey(t *Trust) {
 	}
 	if path.IsAbs(private) && l.has(private) {
 		t.BuildKey = private
-		t.Generated = own && (t.Build == nil || t.Build.Name == dkmsKeyName)
 	}
 }
 

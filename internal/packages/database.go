@@ -44,7 +44,7 @@ func Database(set *Set, packager, why string) converge.Want {
 
 // NewDatabase builds the thing from its name, for undo.
 func NewDatabase(name string, read *Reading) converge.Thing {
-	return database{NewSet().Sharing(read), name}
+	return database{NewSet(read), name}
 }
 
 // orderly returns the database's desired state. The packager may finish interrupted work. A package that has failed would fail
@@ -94,7 +94,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Broken)) {
-		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.Has(name, all[name].Version)) && !a.Interrupted {
+		if _, wanted := d.set.wanted[name]; (wanted || d.set.Family.Has(name, all[name].Version)) && !a.Interrupted {
 			continue
 		}
 		broken = append(broken, name)

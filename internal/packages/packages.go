@@ -84,7 +84,12 @@ type Audit struct {
 // The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link to it, or the folder itself.
 const DpkgStatus = "/var/lib/dpkg/status"
 
-func RpmFolders() []string { return []string{"/var/lib/rpm", "/usr/lib/sysimage/rpm"} }
+func RpmFiles() (files []string) {
+	for _, dir := range []string{"/var/lib/rpm/", "/usr/lib/sysimage/rpm/"} {
+		files = append(files, dir+"rpmdb.sqlite", dir+"Packages.db", dir+"Packages")
+	}
+	return files
+}
 
 // Detect says which packager manages the machine: "apt", "dnf", or "" for none that is known.
 // Either tool may be installed on the other's system; then its database is empty.
@@ -92,11 +97,9 @@ func Detect(v host.View) string {
 	if i, err := v.Stat(DpkgStatus); err == nil && i.Size > 0 {
 		return "apt"
 	}
-	for _, dir := range RpmFolders() {
-		for _, file := range []string{"rpmdb.sqlite", "Packages.db", "Packages"} {
-			if i, err := v.Stat(dir + "/" + file); err == nil && i.Size > 0 {
-				return "dnf"
-			}
+	for _, file := range RpmFiles() {
+		if i, err := v.Stat(file); err == nil && i.Size > 0 {
+			return "dnf"
 		}
 	}
 	return ""

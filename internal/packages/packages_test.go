@@ -96,7 +96,8 @@ func TestFamilyHas(t *testing.T) {
 }
 
 func BenchmarkSplit(b *testing.B) {
-	s := NewSet().Of(nvidia())
+	s := NewSet(new(Reading))
+	s.Family = nvidia()
 	all := map[string]State{}
 	for i := range 2500 {
 		all[fmt.Sprintf("package-number-%d", i)] = State{Version: fmt.Sprintf("1:%d.4.7-2ubuntu1.%d", i%700, i)}
@@ -194,7 +195,7 @@ func TestStateText(t *testing.T) {
 
 // TestToIsIdempotent goes through the states of a package: the second To changes nothing.
 func TestToIsIdempotent(t *testing.T) {
-	set := NewSet()
+	set := NewSet(new(Reading))
 	for _, wanted := range []State{{Version: "driver=580.*", Held: true}, {Version: "580.1-1"}, {Version: "driver=*", Auto: true}} {
 		want := Want(set, "x", wanted, "")
 		for _, found := range []converge.State{"", "580.1-1", "580.1-1 auto", "580.1-1 held", "570.1-1", "580.1-1 half-configured", "580.1-1 config-files"} {
@@ -234,7 +235,7 @@ func TestTakeOut(t *testing.T) {
 		{"2-1 auto", "1-1", "2-1", "1-1 auto"},
 		{"3-1 held", "1-1 held", "2-1 held", "stays"},
 	} {
-		got, left, err := thing{NewSet(), "p"}.TakeOut(nil, c.found, c.before, c.after)
+		got, left, err := thing{NewSet(new(Reading)), "p"}.TakeOut(nil, c.found, c.before, c.after)
 		if len(left) == 1 && got == c.found {
 			got = "stays"
 		}
@@ -262,7 +263,8 @@ func TestOwnVersions(t *testing.T) {
 
 // TestAdvised: a refusal about packages says what to enable, one about a lock does not.
 func TestAdvised(t *testing.T) {
-	s := NewSet().Advising([]Lack{{Name: "the repository epel", Try: "dnf install epel-release"}, {Name: "x", Try: "y", Enabled: true}})
+	s := NewSet(new(Reading))
+	s.Lacks = []Lack{{Name: "the repository epel", Try: "dnf install epel-release"}, {Name: "x", Try: "y", Enabled: true}}
 	refused := &trouble.Error{What: "cannot install dkms", Try: []string{"dnf makecache"}}
 	said := (*trouble.Error)(nil)
 	if err := s.advised(refused); !errors.As(err, &said) || !slices.Equal(said.Try, []string{"enable the repository epel, which the driver's packages depend on: dnf install epel-release", "dnf makecache"}) || len(refused.Try) != 1 {
@@ -329,7 +331,8 @@ func (offering) Offers(context.Context, host.View, []string) (map[string][]Offer
 
 // TestSpared: a package that nothing is built with is right if it is not there, and a package that a source need not have is left out.
 func TestSpared(t *testing.T) {
-	set := NewSet().Sparing([]string{"spared"}, []string{"may"})
+	set := NewSet(new(Reading))
+	set.AsFound = []string{"spared"}
 	for found, want := range map[converge.State]converge.State{"": "", "1-1": "1-1", "1-1 config-files": "1-1 config-files"} {
 		w := Want(set, "spared", State{Version: "spared=*"}, "")
 		to, err := w.To(found)

@@ -22,75 +22,43 @@ import (
 // Set is shared by all packages that a stage wants: it has one reading of the packager's database, and says which packages belong together.
 type Set struct {
 	*Reading
+	Reads   []string          // gpuadm's files that the packager makes its lists from: until they are read again, the available versions are unknown
+	Hold    map[string][]byte // the content that these files must have, as far as it is known: until they have it, the lists are stale
+	Stream  string            // of dnf's module nvidia-driver that the packages are in; "" where there are no streams
+	Family  *Family           // that the packages are part of, which must have one version; nil: they are not
+	AsFound []string          // packages that may stay in the state found
+	IfThere []string          // packages to leave out if no source has them
+	Lacks   []Lack            // how an operator enables those is added to errors about missing packages
 
 	wanted map[string]State
-	reads  []string          // files that the packager's lists are made from: see Lists
-	hold   map[string][]byte // the content that these files must have, as far as it is known
-	stream string            // of dnf's module nvidia-driver: see InStream
-	family *Family           // see Of
-	spared [2][]string       // see Sparing
 
 	mu      sync.Mutex
 	splits  map[string]bool // by group, for one edition of the database: a cache, since every wanted package asks
 	edition int
-	try     []string // see Advising
 }
 
-// NewSet returns a set for the packages of one stage. reads are gpuadm's files from which the packager makes its lists, as for
-// Lists: until the lists are read again, the available versions are unknown.
-func NewSet(reads ...string) *Set {
-	return &Set{Reading: new(Reading), wanted: map[string]State{}, reads: reads}
-}
-
-// Sharing makes the set use the reading r, which others share.
-func (s *Set) Sharing(r *Reading) *Set {
-	s.Reading = r
-	return s
-}
-
-// Of says that the set's packages are part of a family, which must have one version. nil says that they are not.
-func (s *Set) Of(f *Family) *Set {
-	s.family = f
-	return s
-}
-
-// Sparing names packages that may stay in the state found (asFound), and packages to leave out if no source has them (ifThere).
-func (s *Set) Sparing(asFound, ifThere []string) *Set {
-	s.spared = [2][]string{asFound, ifThere}
-	return s
-}
-
-// Holding sets the content that the files about sources must have: until they have it, the lists are stale.
-func (s *Set) Holding(files map[string][]byte) *Set {
-	s.hold = files
-	return s
-}
-
-// InStream says that the packages of the set are in a stream of dnf's module nvidia-driver. "" where there are no streams.
-func (s *Set) InStream(name string) *Set {
-	s.stream = name
-	return s
-}
+// NewSet returns a set for the packages of one stage.
+func NewSet(read *Reading) *Set { return &Set{Reading: read, wanted: map[string]State{}} }
 
 // ready returns nil if the packager knows the available versions.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Runs() {
 		return host.FirstBoot
 	}
-	if len(s.reads) == 0 {
+	if len(s.Reads) == 0 {
 		return nil
 	}
-	for _, name := range s.reads {
+	for _, name := range s.Reads {
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return host.Later{Until: "once the package lists are read"}
 		}
-		if want, known := s.hold[name]; known {
+		if want, known := s.Hold[name]; known {
 			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, want) {
 				return host.Join(err, host.Later{Until: "once the package lists are read"})
 			}
 		}
 	}
-	l, err := NewLists(Detect(v), s.reads, s.Reading).Look(ctx, v)
+	l, err := NewLists(Detect(v), s.Reads, s.Reading).Look(ctx, v)
 	if err == nil && l == stale {
 		err = host.Later{Until: "once the package lists are read"}
 	}
@@ -106,8 +74,8 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 			own[group] = Own(all[name].Version)
 		}
 	}
-	if s.family != nil && own[s.family.Group] == "" {
-		own[s.family.Group] = s.agreed(all)
+	if s.Family != nil && own[s.Family.Group] == "" {
+		own[s.Family.Group] = s.agreed(all)
 	}
 	return own
 }
@@ -116,7 +84,7 @@ func (s *Set) versions(all map[string]State, changes []converge.Change) map[stri
 // then the other packages of the family follow it. "" if they do not agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {
-		if group, _, ok := wanted.open(); !ok || group != s.family.Group {
+		if group, _, ok := wanted.open(); !ok || group != s.Family.Group {
 			continue
 		}
 		is := Own(all[name].Version)
@@ -157,11 +125,11 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 			return true
 		}
 	}
-	if s.family == nil || s.family.Group != group || first == "" {
+	if s.Family == nil || s.Family.Group != group || first == "" {
 		return false
 	}
 	for name, found := range all {
-		if found.Installed() && s.family.Has(name, found.Version) && (found.Broken != "" || differs(found)) {
+		if found.Installed() && s.Family.Has(name, found.Version) && (found.Broken != "" || differs(found)) {
 			return true
 		}
 	}
@@ -258,24 +226,20 @@ func EnabledBy(lacks []Lack) (files []string) {
 	return files
 }
 
-// Advising adds to errors about missing packages how an operator enables the lacks.
-func (s *Set) Advising(lacks []Lack) *Set {
-	for _, l := range lacks {
-		if !l.Enabled {
-			s.try = append(s.try, "enable "+l.Name+", which the driver's packages depend on: "+l.Try)
-		}
-	}
-	return s
-}
-
-// advised adds the advice to an error about packages.
+// advised adds to an error about packages how an operator enables what they lack.
 func (s *Set) advised(err error) error {
 	t := (*trouble.Error)(nil)
-	if busy := (*Locked)(nil); len(s.try) == 0 || !errors.As(err, &t) || errors.As(err, &busy) || errors.Is(err, ErrExcluded) {
+	if busy := (*Locked)(nil); len(s.Lacks) == 0 || !errors.As(err, &t) || errors.As(err, &busy) || errors.Is(err, ErrExcluded) {
 		return err
 	}
 	with := *t
-	with.Try = slices.Concat(s.try, t.Try)
+	with.Try = nil
+	for _, l := range s.Lacks {
+		if !l.Enabled {
+			with.Try = append(with.Try, "enable "+l.Name+", which the driver's packages depend on: "+l.Try)
+		}
+	}
+	with.Try = append(with.Try, t.Try...)
 	return &with
 }
 

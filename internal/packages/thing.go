@@ -22,14 +22,14 @@ type thing struct {
 // New builds the thing from its name, for undo. The things of one run share a reading of the packager's database: after a
 // transaction it is read once for all.
 func New(name string, database *Reading) converge.Thing {
-	return thing{NewSet().Sharing(database), name}
+	return thing{NewSet(database), name}
 }
 
 // Want wants a package in a version, which may be open, with the hold and the mark of to. A wanted package is not automatic,
 // unless to says so.
 func Want(set *Set, name string, to State, why string) converge.Want {
 	set.wanted[name] = to
-	spared := slices.Contains(set.spared[0], name)
+	spared := slices.Contains(set.AsFound, name)
 	return converge.Want{Thing: thing{set, name}, Why: why, AsFound: spared, To: func(found converge.State) (converge.State, error) {
 		if spared && !Parse(found).Installed() {
 			return found, nil
@@ -188,7 +188,7 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	if err != nil {
 		return nil, err
 	}
-	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.family, t.set.spared[1], t.set.stream})
+	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.Family, t.set.IfThere, t.set.Stream})
 	if err == nil {
 		err = brings(ctx, v, m, found)
 	}

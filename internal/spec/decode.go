@@ -216,7 +216,7 @@ func (d *decoder) unknown(section string, m *value) {
 		if r.Section != section && r.Name == m.name {
 			elsewhere = append(elsewhere, header(r.Section))
 		}
-		if parent, last, found := cutLast(r.Section); found && last == m.name && parent != section && !slices.Contains(elsewhere, header(r.Section)) {
+		if parent, found := strings.CutSuffix(r.Section, "."+m.name); found && parent != section && !slices.Contains(elsewhere, header(r.Section)) {
 			elsewhere = append(elsewhere, header(r.Section))
 		}
 	}
@@ -256,12 +256,4 @@ func (d *decoder) unknownFix(section, name, near string, keys, elsewhere []strin
 		return "the sections are " + strings.Join(sectionNames(d.rows), ", ")
 	}
 	return header(section) + " has " + strings.Join(keys, ", ")
-}
-
-func cutLast(section string) (parent, last string, found bool) {
-	i := strings.LastIndexByte(section, '.')
-	if i < 0 {
-		return "", section, false
-	}
-	return section[:i], section[i+1:], true
 }

@@ -59,10 +59,6 @@ func rewrites(t *testing.T) []rewrite {
 		{"link to a file", "-- etc/l link=x --\n-- etc/x --\nold\n", "l", exact("/etc/l")},
 		{"removed file", "-- etc/x --\nold\n", "x", removed(things.NewFile("/etc/x", nil))},
 		{"removed link to a file", "-- etc/l link=x --\n-- etc/x --\nold\n", "l", removed(things.NewFile("/etc/l", nil))},
-		{
-			"removed secret", "-- etc/x mode=0600 nonl --\nold\n", "x",
-			removed(things.NewSecret("/etc/x")),
-		},
 		{"key", "-- etc/ --\n-- srv/k --\n" + string(public), "x", things.Key("/etc/x", "/srv/k", edKey, host.Via{}, "")},
 		{
 			"removed key", "-- etc/x --\n" + string(public), "x",

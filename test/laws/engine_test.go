@@ -292,27 +292,6 @@ func TestLinksAreKept(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-func TestSecretsAreNotStored(t *testing.T) {
-	const token = "abcdef.0123456789abcdef"
-	n := node(t)
-	must.OK(t, n.WriteFile("/etc/token", []byte(token), host.Attr{Mode: 0o600}))
-	e := engineOf(t, stage(converge.Want{Thing: things.NewSecret("/etc/token"), To: to("")}, things.Exact("/etc/z", []byte("z"), 0o644, "")))
-	e.Tell = func(ev converge.Event) {
-		check.That(t, !strings.Contains(fmt.Sprintf("%+v %+v", ev, ev.Change), token), "told: %+v", ev)
-	}
-	apply(t, n, e)
-	_, err := n.Lstat("/etc/token")
-	must.That(t, err != nil, "not removed")
-	for _, name := range everyFile(t, n, converge.Home) {
-		b, _ := n.ReadFile(name)
-		check.That(t, !strings.Contains(string(b), token), "%s holds the secret", name)
-	}
-	// It cannot be restored: undo leaves it, says so, and does the rest.
-	res := undo(t, n, e, "")
-	_, err = n.Lstat("/etc/z")
-	check.That(t, err != nil && len(res.Left) == 1, "left %v, %v", res.Left, err)
-}
-
 func everyFile(t *testing.T, n *simhost.Node, dir string) (all []string) {
 	t.Helper()
 	list := must.Get(n.ReadDir(dir))(t)

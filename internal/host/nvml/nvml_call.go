@@ -156,20 +156,13 @@ func nvmlCode(ret nvml.Return) string {
 	return names[ret]
 }
 
-func toggle(on bool) int {
-	if on {
-		return nvml.DEVICE_MIG_ENABLE
-	}
-	return nvml.DEVICE_MIG_DISABLE
-}
-
 // SetMIGMode takes RESET_REQUIRED for success: the mode is pending then, which Driver says. Any other activation status,
 // as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
 func (d *NVML) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 	return d.change(ctx, gpu, func(s nvmlSession, device nvml.Device) error {
 		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
 		delete(s.seen.named, gpu)
-		activation, ret := device.SetMigMode(toggle(on))
+		activation, ret := device.SetMigMode(map[bool]int{true: nvml.DEVICE_MIG_ENABLE, false: nvml.DEVICE_MIG_DISABLE}[on])
 		if ret == nvml.SUCCESS && activation != nvml.ERROR_RESET_REQUIRED {
 			ret = activation
 		}
@@ -179,11 +172,8 @@ func (d *NVML) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 
 func (d *NVML) SetPersistence(ctx context.Context, gpu string, on bool) error {
 	return d.change(ctx, gpu, func(_ nvmlSession, device nvml.Device) error {
-		state := nvml.FEATURE_DISABLED
-		if on {
-			state = nvml.FEATURE_ENABLED
-		}
-		return refusal("nvmlDeviceSetPersistenceMode", gpu, device.SetPersistenceMode(nvml.EnableState(state)))
+		state := map[bool]nvml.EnableState{true: nvml.FEATURE_ENABLED, false: nvml.FEATURE_DISABLED}[on]
+		return refusal("nvmlDeviceSetPersistenceMode", gpu, device.SetPersistenceMode(state))
 	})
 }
 

@@ -46,7 +46,9 @@ func (d *NVML) Driver(ctx context.Context) (found host.Driver, err error) {
 		return host.Driver{}, err
 	}
 	d.nameLost(found.GPUs)
-	slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { return comparePCI(a.Address, b.Address) })
+	slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { // as numbers: a domain may have more than four digits
+		return cmp.Or(len(a.Address)-len(b.Address), strings.Compare(a.Address, b.Address))
+	})
 	return found, nil
 }
 
@@ -58,11 +60,6 @@ func (d *NVML) nameLost(gpus []host.GPU) {
 			gpus[i].Address, lost = lost[0], lost[1:]
 		}
 	}
-}
-
-// comparePCI orders addresses as numbers: a domain may have more than four digits.
-func comparePCI(a, b string) int {
-	return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 }
 
 func (s nvmlSession) versions() host.Driver {

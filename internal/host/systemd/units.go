@@ -40,11 +40,6 @@ func (s *Manager) runs() bool {
 	return err == nil && i.Mode.IsDir()
 }
 
-// notRunning is an error that can be taken as a Later: what was asked for holds once the machine has booted.
-func notRunning() error {
-	return fmt.Errorf("systemd does not run here: %w", host.Later{Until: "once systemd runs"})
-}
-
 func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 	if !s.runs() {
 		found, err := s.unitFiles(ctx).read(name)
@@ -188,7 +183,7 @@ func (s *Manager) sync(changed []string) error {
 // job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed unit files first.
 func (s *Manager) job(ctx context.Context, name, job string) error {
 	if !s.runs() {
-		return notRunning()
+		return fmt.Errorf("systemd does not run here: %w", host.Later{Until: "once systemd runs"})
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
 	defer stop()

@@ -245,18 +245,14 @@ func safe(name string, data []byte) ([]byte, bool) {
 		return nil, false
 	}
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		return data, maybeBinary(name) // mask reads text only
+		binary := strings.HasPrefix(name, "/sys/") || strings.Contains(name, "/keyrings/") || strings.Contains(name, "/lib/modules/")
+		return data, binary // mask reads text only
 	}
 	if name == "/proc/cmdline" { // one line of many settings: each alone
 		settings := mask.Text(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
 		return append(bytes.ReplaceAll(settings, []byte("\n"), []byte(" ")), '\n'), true
 	}
 	return mask.File(name, data), true
-}
-
-// maybeBinary says in which safe places files may be binary.
-func maybeBinary(name string) bool {
-	return strings.HasPrefix(name, "/sys/") || strings.Contains(name, "/keyrings/") || strings.Contains(name, "/lib/modules/")
 }
 
 // matches is path.Match, and "/**" at the end matches all below.
@@ -282,14 +278,9 @@ func cloudTag(tag string) bool {
 	return false
 }
 
-// knownPackages matches the packages that decide anything here.
-func knownPackages() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
-}
-
 // extract keeps the paragraphs of a dpkg database that are about packages that gpuadm knows, without descriptions.
 func extract(data []byte) []byte {
-	known := knownPackages()
+	known := regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
 	prose := regexp.MustCompile(`(?m)^(Description|Conffiles|Maintainer|Homepage|Original-Maintainer):.*\n([ \t].*\n)*`)
 	var kept [][]byte
 	for paragraph := range bytes.SplitSeq(data, []byte("\n\n")) {
@@ -307,9 +298,4 @@ func extract(data []byte) []byte {
 // kernelFile says whether a file is the kernel's: its times mean nothing.
 func kernelFile(name string) bool {
 	return strings.HasPrefix(name, "/proc/") || strings.HasPrefix(name, "/sys/") || strings.HasPrefix(name, "/dev/")
-}
-
-// safeCommand says whether a command's output may be recorded. Masking is done on top.
-func safeCommand(argv []string) bool {
-	return strings.Contains(safeList, "\n$ "+path.Base(argv[0])+"\n")
 }

@@ -20,7 +20,7 @@ import (
 // leaves wants some packages of the family in one version.
 func leaves(f *packages.Family, version string, names ...string) func(*packages.Set) []converge.Want {
 	return func(s *packages.Set) (wants []converge.Want) {
-		s.Of(f)
+		s.Family = f
 		for _, name := range names {
 			wants = append(wants, packages.Want(s, name, packages.State{Version: "driver=" + version, Held: true}, "NVIDIA driver"))
 		}

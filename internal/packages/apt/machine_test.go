@@ -281,7 +281,11 @@ func (m *machine) engine(wants func(*packages.Set) []converge.Want) *converge.En
 
 func reading() *packages.Reading { return packages.NewReading(New()) }
 
-func newSet(reads ...string) *packages.Set { return packages.NewSet(reads...).Sharing(reading()) }
+func newSet(reads ...string) *packages.Set {
+	s := packages.NewSet(reading())
+	s.Reads = reads
+	return s
+}
 
 func wordsOf(err error) string {
 	t := (*trouble.Error)(nil)

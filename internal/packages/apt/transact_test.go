@@ -210,7 +210,9 @@ func (m *machine) from(r *repo, wants func(*packages.Set) []converge.Want) *conv
 	}
 	e.Stages[1].Verifies = e.Stages[0].Name
 	e.Stages[1].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return wants(newSet(ourSource).Holding(map[string][]byte{ourSource: []byte(text)})), nil
+		set := newSet(ourSource)
+		set.Hold = map[string][]byte{ourSource: []byte(text)}
+		return wants(set), nil
 	}
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Form == packages.FormSource {

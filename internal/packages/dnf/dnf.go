@@ -48,13 +48,7 @@ func (dnf) Database() string { return "rpm" }
 
 // Files leaves out the auxiliary files beside rpm's database: they change whenever the database is read.
 func (dnf) Files() []string {
-	files := []string{lockConf, lockList}
-	for _, dir := range packages.RpmFolders() {
-		for _, f := range []string{"rpmdb.sqlite", "Packages.db", "Packages"} {
-			files = append(files, dir+"/"+f)
-		}
-	}
-	return files
+	return append([]string{lockConf, lockList}, packages.RpmFiles()...)
 }
 
 func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {

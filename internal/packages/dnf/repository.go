@@ -284,7 +284,7 @@ func Lacking(s packages.System, names []string) (lacks []packages.Lack, others [
 
 // Enabled wants the distribution's package that installs a repository's file.
 func (dnf) Enabled(database *packages.Reading, l packages.Lack) []converge.Want {
-	w := packages.Want(packages.NewSet().Sharing(database), l.Release.Package, packages.State{Version: l.Release.Package + "=*"}, l.Why())
+	w := packages.Want(packages.NewSet(database), l.Release.Package, packages.State{Version: l.Release.Package + "=*"}, l.Why())
 	if to := w.To; l.Enabled { // perhaps by another tool's file of that name
 		w.AsFound = true
 		w.To = func(found converge.State) (converge.State, error) {
