@@ -6,6 +6,9 @@ package cloud
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/eks"
@@ -33,15 +36,23 @@ func untold(f facts.Facts) error {
 	}
 }
 
-// joinNotes name the tools that join the machine, if gpuadm does not.
-func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
+// joinNotes name the tools that join the machine, if gpuadm does not, and the keys of [join] that are for gpuadm's own way.
+func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	switch method.Of(s, f) {
 	case "eks":
-		return eks.Notes(s, f)
+		notes = eks.Notes(s, f)
 	case "aks":
-		return aks.Notes(s, f)
+		notes = aks.Notes(s, f)
 	case "gke":
-		return gke.Notes(f)
+		notes = gke.Notes(f)
 	}
-	return nil
+	own := map[string]bool{
+		"ca_file": s.Join.CAFile != "", "cluster": s.Join.Cluster != "", "cluster_dns": len(s.Join.ClusterDNS) > 0,
+		"region": s.Join.Region != "", "server": s.Join.Server != "", "service_cidr": s.Join.ServiceCIDR != "",
+	}
+	maps.DeleteFunc(own, func(_ string, set bool) bool { return !set })
+	if by := method.Joiner(f); by != "" && len(notes) > 0 && len(own) > 0 {
+		notes = append(notes, strings.Join(slices.Sorted(maps.Keys(own)), ", ")+" in [join] means nothing on this machine: "+by+" joins it by settings of its own")
+	}
+	return notes
 }

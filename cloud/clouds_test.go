@@ -127,15 +127,18 @@ func TestClouds(t *testing.T) {
 		notes      []string
 		err        []string
 	}{
-		"AKS pool":            {host: "aks-ubuntu2204", join: `method = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
-		"no AKS pool":         {host: "ubuntu24-h100", join: `method = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
-		"GKE pool":            {host: "gke-ubuntu", join: `method = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
-		"GKE pool, COS":       {host: "gke-ubuntu", join: `method = "gke"`, files: cos, notes: []string{"verifies and labels"}},
-		"no GKE":              {host: "ubuntu24-h100", join: `method = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", "kubeadm join"}},
-		"no EKS":              {host: "ubuntu24-h100", join: "method = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
-		"nothing":             {host: "ubuntu24-h100", join: `method = "auto"`, err: []string{"looked for", "kubeadm join"}},
-		"EKS with nodeadm":    {host: "al2023-eks-nvidia", join: `method = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
-		"EKS, hybrid":         {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/opt/nodeadm/tracker": "x"}, notes: []string{"nodeadm of EKS Hybrid Nodes joins"}},
+		"AKS pool":         {host: "aks-ubuntu2204", join: `method = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
+		"no AKS pool":      {host: "ubuntu24-h100", join: `method = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
+		"GKE pool":         {host: "gke-ubuntu", join: `method = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
+		"GKE pool, COS":    {host: "gke-ubuntu", join: `method = "gke"`, files: cos, notes: []string{"verifies and labels"}},
+		"no GKE":           {host: "ubuntu24-h100", join: `method = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", "kubeadm join"}},
+		"no EKS":           {host: "ubuntu24-h100", join: "method = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
+		"nothing":          {host: "ubuntu24-h100", join: `method = "auto"`, err: []string{"looked for", "kubeadm join"}},
+		"EKS with nodeadm": {host: "al2023-eks-nvidia", join: `method = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
+		"EKS, hybrid": {
+			host: "ubuntu24-h100", join: "method = \"auto\"\nregion = \"us-west-2\"\ncluster = \"c\"", files: map[string]string{"/opt/nodeadm/tracker": "x"},
+			notes: []string{"nodeadm of EKS Hybrid Nodes joins", "cluster, region in [join] means nothing on this machine: nodeadm joins it"},
+		},
 		"AKS Flex":            {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
 		"EKS, but not joined": {host: "al2023-eks-nvidia", join: `method = "none"`},
 	} {

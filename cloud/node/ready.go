@@ -47,7 +47,7 @@ func NewReady(se *Session, answers Answers, lacksCDI LacksCDI) converge.Stage {
 			return readyWants(se, answers, lacksCDI, s, f)
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
-		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return fabricNotes(s, f) },
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return readyNotes(s, f) },
 		Whole: true,
 	}
 }

@@ -101,10 +101,14 @@ func inFabric(g host.GPU) bool {
 	return g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == ""
 }
 
-// fabricNotes names the GPUs that the node would wait for without MIG mode.
-func fabricNotes(s spec.Spec, f facts.Facts) []string {
+// readyNotes names the GPUs that the node would wait for without MIG mode, and what is not shared. The device plugin shares the resources
+// that its configuration lists: https://github.com/NVIDIA/k8s-device-plugin, api/config/v1/replicas.go; PluginManifest lists GPUs.
+func readyNotes(s spec.Spec, f facts.Facts) (notes []string) {
+	if s.Sharing.TimeSlicing > 0 && s.Sharing.Strategy == "mixed" {
+		notes = append(notes, `time_slicing with strategy = "mixed" shares GPUs without MIG alone: partitions have names of their own, and one pod each`)
+	}
 	if !TellsCluster(s) || f.Driver == nil {
-		return nil
+		return notes
 	}
 	var exempt []string
 	for _, g := range f.Driver.GPUs {
@@ -113,10 +117,10 @@ func fabricNotes(s spec.Spec, f facts.Facts) []string {
 		}
 	}
 	if len(exempt) == 0 {
-		return nil
+		return notes
 	}
 	const why = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
-	return []string{why + strings.Join(exempt, ", ")}
+	return append(notes, why+strings.Join(exempt, ", "))
 }
 
 // draDriver is NVIDIA's driver for dynamic allocation, under which its devices are published.

@@ -128,6 +128,7 @@ func TestPlanned(t *testing.T) {
 			mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus})
 			check.That(t, err == nil && fmt.Sprint(mps) == c.want, "MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
 		}
+		check.Equal(t, len(readyNotes(s, facts.Facts{})), map[bool]int{true: 1}[c.strategy == "mixed" && c.slicing > 0], "%s × %d: notes", c.strategy, c.slicing)
 		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
 		check.That(t, err == nil && fmt.Sprint(got) == c.want && total == c.total, "%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
 	}

@@ -151,7 +151,7 @@ func closed(s *agent.Closed) *trouble.Error {
 		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + "; systemd then starts kubelet"}
 	} else if cannot := s.Cannot(); len(cannot) > 0 {
 		t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
-		for _, ch := range cannot {
+		for _, ch := range joined(cannot) {
 			t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 		}
 		t.Try = append(t.Try, "then "+trouble.Command("apply")+"; systemd then starts kubelet")

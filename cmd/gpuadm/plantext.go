@@ -128,11 +128,11 @@ func (c *common) refusals(p converge.Plan, short bool) bool {
 	return true
 }
 
-// joined has one change in the place of all that cannot be made for one reason, with their names.
+// joined has one change in the place of all that cannot be made for one reason, with their names: several stages may have the same reason.
 func joined(changes []converge.Change) (list []converge.Change) {
 	at := map[string]int{}
 	for _, ch := range changes {
-		reason := fmt.Sprint(ch.Stage, ch.Cannot, ch.Because, ch.Try)
+		reason := fmt.Sprint(ch.Cannot, ch.Because, ch.Try)
 		if i, seen := at[reason]; seen && ch.Cannot != "" {
 			list[i].Name += ", " + ch.String()
 			continue
