@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -25,17 +24,14 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if len(files) == 0 {
 		return nil
 	}
-	engines, err := facts.Engines(ctx, v, facts.Stated{Config: files[0], Unit: unit})
-	i := slices.IndexFunc(engines, func(e facts.Engine) bool { return e.Config == files[0] && engine.UnitOf(e) == unit })
-	switch {
-	case err != nil || i < 0:
+	switch e, err := engine.Reading(ctx, v, files[0], unit); e.Name {
+	case "crio":
+		return crio.Ready(ctx, v, e)
+	case "containerd":
+		return containerd.Answers(ctx, v, e, engine.Handler{})
+	default:
 		return err
-	case engines[i].Name == "crio":
-		return crio.Ready(ctx, v, engines[i])
-	case engines[i].Name == "containerd":
-		return containerd.Answers(ctx, v, engines[i], engine.Handler{})
 	}
-	return nil
 }
 
 // Answers returns an error unless the engine that pods run on answers now, and has loaded the handler that the spec asks for.
@@ -53,16 +49,10 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	if s.Runtime.Inject == "cdi" {
 		h.Name, h.Default = "", false
 	}
-	switch e.Name {
-	case "crio":
-		return crio.Answers(ctx, v, e, h)
-	case "docker":
-		return docker.Answers(ctx, v, e, h)
-	}
-	if h.Name != "" {
+	if e.Name == "containerd" && h.Name != "" {
 		h.Name = containerd.HandlerFor(s, f, e).Name
 	}
-	return containerd.Answers(ctx, v, e, h)
+	return configurerOf(e).answers(ctx, v, e, h)
 }
 
 // injected wants CDI enabled in the engine, for inject = "cdi": a component in the cluster names CDI devices, and gpuadm writes no
@@ -144,17 +134,7 @@ func NeedsHandler(f facts.Facts) bool {
 }
 
 // ReadConfigured reads an engine's configuration.
-func ReadConfigured(e facts.Engine) engine.Configured {
-	switch e.Name {
-	case "containerd":
-		return containerd.Configured(e)
-	case "crio":
-		return crio.Configured(e)
-	case "docker":
-		return docker.Configured(e)
-	}
-	return engine.Configured{}
-}
+func ReadConfigured(e facts.Engine) engine.Configured { return configurerOf(e).configured(e) }
 
 // Reread wants the engine that pods run on to have started after the last change of its configuration. It edits nothing.
 func Reread(f facts.Facts) ([]converge.Want, error) {
@@ -167,18 +147,10 @@ func Reread(f facts.Facts) ([]converge.Want, error) {
 	case "crio":
 		files = []string{e.Config, e.Folder}
 	case "docker":
-		return []converge.Want{docker.Reread(e, why)}, nil
+		return []converge.Want{docker.Restart(e, nil, why)}, nil
 	}
 	return []converge.Want{things.Judged(engine.Restart(f, e, files, Ready, why), Loads(e))}, nil
 }
 
 // Loads says why an engine would not serve pods after its next start.
-func Loads(e facts.Engine) things.JudgeFunc {
-	switch e.Name {
-	case "crio":
-		return crio.Loads(e)
-	case "docker":
-		return docker.Loads(e)
-	}
-	return containerd.Loads(e)
-}
+func Loads(e facts.Engine) things.JudgeFunc { return configurerOf(e).loads(e) }

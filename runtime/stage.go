@@ -5,6 +5,8 @@
 package runtime
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
 	"github.com/gpuadm/gpuadm/runtime/crio"
@@ -35,6 +38,31 @@ var Stage = converge.Stage{
 	Notes: notes,
 }
 
+// A configurer is the package of this folder that configures an engine.
+type configurer struct {
+	wants      func(spec.Spec, facts.Facts, facts.Engine) ([]converge.Want, error)
+	configured func(facts.Engine) engine.Configured
+	loads      func(facts.Engine) things.JudgeFunc
+	answers    func(context.Context, host.View, facts.Engine, engine.Handler) error
+}
+
+// configurers are those by the engine's name.
+func configurers() map[string]configurer {
+	return map[string]configurer{
+		"containerd": {containerd.Wants, containerd.Configured, containerd.Loads, containerd.Answers},
+		"crio":       {crio.Wants, crio.Configured, crio.Loads, crio.Answers},
+		"docker":     {docker.Wants, docker.Configured, docker.Loads, docker.Answers},
+	}
+}
+
+// configurerOf is an engine's; an engine of another name may be a build of containerd.
+func configurerOf(e facts.Engine) configurer {
+	if c, known := configurers()[e.Name]; known {
+		return c
+	}
+	return configurers()["containerd"]
+}
+
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.Has("runtime") {
 		return nil, nil
@@ -46,13 +74,8 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Runtime.Inject == "cdi" {
 		return []converge.Want{injected(e)}, nil
 	}
-	switch e.Name {
-	case "crio":
-		return crio.Wants(s, f, e)
-	case "docker":
-		return docker.Wants(s, f, e)
-	case "containerd":
-		return containerd.Wants(s, f, e)
+	if c, known := configurers()[e.Name]; known {
+		return c.wants(s, f, e)
 	}
 	return nil, &trouble.Error{
 		What: fmt.Sprintf("cannot configure %s: this gpuadm edits the configuration of containerd, CRI-O and Docker only", e.Name),
@@ -65,28 +88,29 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if r.Config != "" {
 		return stated(r, f)
 	}
+	engines, gone := startable(f.Engines)
 	var found []string
 	pick := -1
-	for i, e := range f.Engines {
+	for i, e := range engines {
 		found = append(found, e.Name)
 		switch {
-		case r.Engine != "auto" && e.Name != r.Engine, r.Engine == "auto" && f.Kubelet.Endpoint == "" && onlyDockers(e, f.Engines):
+		case r.Engine != "auto" && e.Name != r.Engine, r.Engine == "auto" && f.Kubelet.Endpoint == "" && onlyDockers(e, engines):
 		case pick < 0, f.Kubelet.Uses(e):
 			pick = i
 		}
 	}
 	if pick < 0 {
-		t := &trouble.Error{What: "cannot configure a container engine: none is installed", Try: []string{"install containerd first"}}
+		t := &trouble.Error{What: "cannot configure a container engine: none is installed", Because: gone, Try: []string{"install containerd first"}}
 		if r.Engine != "auto" {
 			t.What = fmt.Sprintf("cannot configure %s: it is not installed", r.Engine)
 		}
 		if len(found) > 0 {
-			t.Because = []string{"installed: " + strings.Join(found, ", ")}
+			t.Because = append([]string{"installed: " + strings.Join(found, ", ")}, gone...)
 			t.Try = []string{fmt.Sprintf("write engine = %q in [runtime], or install %s first", found[0], r.Engine)}
 		}
 		return facts.Engine{}, t
 	}
-	e := f.Engines[pick]
+	e := engines[pick]
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint == "" && k.Unit != "" && k.Args == nil && len(others(e, f.Engines)) > 0 {
 		return e, &trouble.Error{
 			What: fmt.Sprintf("cannot tell which container engine kubelet uses: %s starts it by another program, and %s and %s are here", k.Unit, engine.UnitOf(e), strings.Join(others(e, f.Engines), " and ")),
@@ -94,13 +118,13 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 	}
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
-		return e, unknownEndpoint(k.Endpoint, f.Engines)
+		return e, unknownEndpoint(k.Endpoint, engines, gone)
 	}
 	if e.Wrapper != "" {
 		return e, &trouble.Error{
-			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it by %s", e.Name, e.Unit, e.Wrapper),
+			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it with %s", e.Name, engine.UnitOf(e), e.Wrapper),
 			Try: []string{
-				fmt.Sprintf("have ExecStart= in %s start %s itself, with its options", e.Unit, e.Name),
+				fmt.Sprintf("have ExecStart= in %s start %s itself, with absolute names in its options", engine.UnitOf(e), e.Name),
 				fmt.Sprintf("or, if it reads %s, write config = %q into [runtime]", e.Config, e.Config),
 			},
 		}
@@ -111,7 +135,7 @@ func chosen(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 // stated is the engine that reads the file that the spec names.
 func stated(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	i := slices.IndexFunc(f.Engines, func(e facts.Engine) bool {
-		return e.Config == r.Config && (r.Engine == "auto" || r.Engine == e.Name) && (e.Unit != "" || e.Binary != "")
+		return e.Config == r.Config && (r.Engine == "auto" || r.Engine == e.Name) && (e.Unit != "" || e.Binary != "") && !isGone(e)
 	})
 	if i < 0 {
 		return facts.Engine{}, &trouble.Error{
@@ -125,20 +149,37 @@ func stated(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	return f.Engines[i], nil
 }
 
+// isGone says whether an engine's unit is here, and the program that it starts is not: systemd cannot start it. Distributions unpack theirs.
+func isGone(e facts.Engine) bool {
+	return e.Binary == "" && e.Wrapper == "" && e.Unit == e.Name+".service"
+}
+
+// startable are the engines, but for those without a program, which gone names.
+func startable(all []facts.Engine) (engines []facts.Engine, gone []string) {
+	for _, e := range all {
+		if isGone(e) {
+			gone = append(gone, fmt.Sprintf("the program of %s is not there", e.Unit))
+		} else {
+			engines = append(engines, e)
+		}
+	}
+	return engines, gone
+}
+
 // onlyDockers says whether this containerd serves Docker alone: Docker is installed, and containerd's CRI plugin is disabled, as in Docker's
 // package. Then Kubernetes cannot use it, and its configuration does not matter to Docker's containers.
 func onlyDockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
 	}
-	return containerd.Disabled(e)
+	return errors.Is(containerd.Configured(e).Unreadable, engine.NoCRI)
 }
 
 // others are the units of the engines that kubelet could use, but for one.
 func others(e facts.Engine, all []facts.Engine) (units []string) {
 	for _, o := range all {
 		unit := engine.UnitOf(o)
-		if o.Unit+o.Binary != "" && (o.Name != "docker" || o.CRI != "") && !onlyDockers(o, all) && unit != engine.UnitOf(e) && !slices.Contains(units, unit) {
+		if o.Unit+o.Binary != "" && !isGone(o) && (o.Name != "docker" || o.CRI != "") && !onlyDockers(o, all) && unit != engine.UnitOf(e) && !slices.Contains(units, unit) {
 			units = append(units, unit)
 		}
 	}
@@ -148,8 +189,13 @@ func others(e facts.Engine, all []facts.Engine) (units []string) {
 // whyChosen says why it is this one of several engines; "" if there is one.
 func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
 	rest := strings.Join(others(e, f.Engines), " and ")
+	_, gone := startable(f.Engines)
 	switch {
-	case rest == "" || r.Engine != "auto" || r.Config != "":
+	case r.Engine != "auto" || r.Config != "":
+		return nil
+	case rest == "" && f.Kubelet.Endpoint == "" && len(gone) > 0:
+		return []string{fmt.Sprintf("%s is changed, as %s", engine.UnitOf(e), strings.Join(gone, ", and "))}
+	case rest == "":
 		return nil
 	case f.Kubelet.Endpoint != "":
 		return []string{fmt.Sprintf("kubelet talks to %s, the socket of %s: %s is left as it is", f.Kubelet.Endpoint, engine.UnitOf(e), rest)}
@@ -158,13 +204,13 @@ func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
 }
 
 // unknownEndpoint says that kubelet talks to an engine that gpuadm has not found: a handler in another engine would not serve its pods.
-func unknownEndpoint(endpoint string, engines []facts.Engine) error {
+func unknownEndpoint(endpoint string, engines []facts.Engine, gone []string) error {
 	var at []string
 	for _, e := range engines {
 		at = append(at, fmt.Sprintf("%s at %s", e.Name, e.Socket))
 	}
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none of the engines found listens there", endpoint),
+		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none of the engines found listens there", endpoint), Because: gone,
 		Try: []string{
 			"point kubelet's containerRuntimeEndpoint at one of these: " + strings.Join(at, ", "),
 			fmt.Sprintf("or, if its pods do not matter here, say engine = %q in [runtime]", engines[0].Name),

@@ -3,11 +3,13 @@
 package runtime
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -17,9 +19,18 @@ func TestWrapper(t *testing.T) {
 	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: "/etc/containerd/config.toml"}
 	for text, refused := range map[string]bool{"": true, "config = \"/etc/containerd/config.toml\"\n": false} {
 		_, err := wants(must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)}))(t), facts.Facts{Engines: []facts.Engine{e}})
-		check.That(t, (err != nil) == refused && (!refused || err.Error() == "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh"),
+		check.That(t, (err != nil) == refused && (!refused || err.Error() == "cannot tell which configuration containerd reads: containerd.service starts it with /opt/start.sh"),
 			"%q: %v", text, err)
 	}
+}
+
+// TestOtherEngine: doctor reads an engine that gpuadm does not configure, and the stage refuses it.
+func TestOtherEngine(t *testing.T) {
+	e := facts.Engine{Name: "rktlet", Binary: "/usr/bin/rktlet", Unit: "rktlet.service"}
+	check.That(t, ReadConfigured(e).Unreadable == nil && Loads(e) != nil, "it is not read")
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
+	_, err := wants(s, facts.Facts{Engines: []facts.Engine{e}})
+	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot configure rktlet: "), "%v", err)
 }
 
 // TestStated: a file that nothing is known to read is not edited, and a file that a unit's engine reads is, whichever kubelet uses.
@@ -36,8 +47,8 @@ func TestStated(t *testing.T) {
 func TestSeveralEngines(t *testing.T) {
 	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n")}))(t)
 	engines := []facts.Engine{
-		{Name: "containerd", Version: "2.1.5", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"},
-		{Name: "crio", Version: "1.34.0", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"},
+		{Name: "containerd", Version: "2.1.5", Binary: "/usr/bin/containerd", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"},
+		{Name: "crio", Version: "1.34.0", Binary: "/usr/bin/crio", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"},
 	}
 	for _, c := range []struct {
 		kubelet facts.Kubelet
@@ -58,6 +69,39 @@ func TestSeveralEngines(t *testing.T) {
 	}
 	f := facts.Facts{Engines: engines[:1]}
 	check.That(t, whyChosen(s.Runtime, f, engines[0]) == nil, "one engine is explained")
+}
+
+// TestEngineWithoutProgram: a unit whose program is not there is no engine, whichever is named, and the plan says so.
+func TestEngineWithoutProgram(t *testing.T) {
+	gone := facts.Engine{Name: "containerd", Unit: "containerd.service", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock"}
+	crio := facts.Engine{Name: "crio", Version: "1.34.0", Binary: "/usr/bin/crio", Unit: "crio.service", Config: "/etc/crio/crio.conf", Files: []facts.File{{Path: "/etc/crio/crio.conf"}}, Folder: "/etc/crio/crio.conf.d", Socket: "/run/crio/crio.sock"}
+	const why = "the program of containerd.service is not there"
+	for _, c := range []struct {
+		spec     string
+		kubelet  string
+		engines  []facts.Engine
+		err, why string
+	}{
+		{"", "", []facts.Engine{gone, crio}, "", "crio.service is changed, as " + why},
+		{"", "unix:///run/crio/crio.sock", []facts.Engine{gone, crio}, "", ""},
+		{"", crio.Socket, []facts.Engine{crio}, "", ""},
+		{"", gone.Socket, []facts.Engine{gone, crio}, "cannot configure a container engine: kubelet talks to /run/containerd/containerd.sock, and none of the engines found listens there", why},
+		{"", "", []facts.Engine{gone}, "cannot configure a container engine: none is installed", why},
+		{"engine = \"containerd\"\n", "", []facts.Engine{gone, crio}, "cannot configure containerd: it is not installed", "installed: crio; " + why},
+		{"config = \"/etc/containerd/config.toml\"\n", "", []facts.Engine{gone, crio}, "cannot edit /etc/containerd/config.toml: no process and no unit is known to read it", ""},
+	} {
+		s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + c.spec)}))(t)
+		f := facts.Facts{Engines: c.engines, Kubelet: facts.Kubelet{Endpoint: c.kubelet}}
+		e, err := chosen(s.Runtime, f)
+		says := whyChosen(s.Runtime, f, e)
+		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
+			check.Equal(t, tr.What, c.err, "error")
+			says = tr.Because
+		} else {
+			check.That(t, c.err == "" && e.Name == "crio", "%+v: %s, %v", c, e.Name, err)
+		}
+		check.Equal(t, strings.Join(says, "; "), c.why, "%q", c.spec+c.kubelet)
+	}
 }
 
 // TestForgottenRuntime: the drop-in of nvidia-ctk makes CRI-O before 1.26 forget runc, and the plan says so, also where it changes nothing

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/tools/txtar"
+
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
@@ -232,6 +236,54 @@ func TestPartitionsOfSpec(t *testing.T) {
 		n := incident.Working(t).Node()
 		report := Examine(t.Context(), n, s)
 		check.That(t, codes(report) == want && n.Touches() == 0, "%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
+	}
+}
+
+// TestEngineWithoutKubelet: an engine that fails, or that refuses its configuration, is found before a kubelet is on the machine; one that
+// is only stopped, or whose CRI plugin is off, may be meant so.
+func TestEngineWithoutKubelet(t *testing.T) {
+	disabled := `disabled_plugins = ["cri"]` + "\n"
+	for name, c := range map[string]struct {
+		machine  string
+		active   string
+		put      string // a file
+		text     string
+		rejected bool // by crio config
+		want     string
+	}{
+		"well":                       {"rocky9-crio", "active", "", "", false, ""},
+		"stopped":                    {"rocky9-crio", "inactive", "", "", false, ""},
+		"failed":                     {"rocky9-crio", "failed", "", "", false, "RUN-005"},
+		"ends again and again":       {"rocky9-crio", "activating\"\nsub = \"auto-restart", "", "", false, "RUN-010"},
+		"crio config refuses":        {"rocky9-crio", "failed", "", "", true, "RUN-003"},
+		"CRI-O, and no TOML":         {"rocky9-crio", "failed", "etc/crio/crio.conf.d/50-x.conf", "[crio\n", false, "RUN-003"},
+		"containerd, and no TOML":    {"debian13-containerd17", "failed", "etc/containerd/config.toml", "[x\n", false, "RUN-003"},
+		"containerd for other tools": {"debian13-containerd17", "active", "etc/containerd/config.toml", disabled, false, ""},
+	} {
+		a := must.Get(txtar.ParseFile("../../test/hosts/" + c.machine + ".txtar"))(t)
+		a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return strings.Contains(f.Name, "kubelet") || f.Name == c.put })
+		a.Files = append(a.Files, txtar.File{Name: cmp.Or(c.put, "etc/unused"), Data: []byte(c.text)})
+		for i, f := range a.Files {
+			if f.Name == "sim.toml" {
+				before, rest, _ := strings.Cut(string(f.Data), "[[unit]]\nname = \"kubelet.service\"")
+				if at := strings.Index(rest, "[["); at >= 0 {
+					before += rest[at:]
+				}
+				text := strings.Replace(before, `active = "active"`, `active = "`+c.active+`"`, 1)
+				a.Files[i].Data = []byte(text)
+			}
+		}
+		n := must.Get(simhost.New(txtar.Format(a)))(t)
+		if c.rejected {
+			n.Install("crio", simhost.Program{Looks: func([]string) bool { return true }, Run: func(_ *files.Files, argv []string) ([]byte, error) {
+				if slices.Contains(argv, "config") {
+					return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "validating runtime config: monitor_cgroup"}
+				}
+				return []byte("crio version 1.33.6\n"), nil
+			}})
+		}
+		r := examine(t, n)
+		check.That(t, codes(r) == c.want, "%s: %q, want %q: %v", name, codes(r), c.want, r.Causes)
 	}
 }
 

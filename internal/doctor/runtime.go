@@ -75,14 +75,15 @@ func oldConfiguration(m *Machine) []Finding {
 
 func unreadable(m *Machine) []Finding {
 	e, c, ok := m.engine()
-	if !ok || m.Facts().Kubelet.Unit == "" {
+	if !ok {
 		return nil
 	}
 	err := c.Unreadable
 	if err == nil && e.Binary != "" && !m.generates() {
 		err = runtime.Loads(e)(m.ctx, m.View)
 	}
-	if err == nil || errors.Is(err, engine.NoProgram) { // RUN-004 names that
+	// RUN-004 names a program that is missing; without a kubelet containerd may be here for other tools.
+	if err == nil || errors.Is(err, engine.NoProgram) || m.Facts().Kubelet.Unit == "" && errors.Is(err, engine.NoCRI) {
 		return nil
 	}
 	return []Finding{{Object: e.Config, What: err.Error(), Command: engine.Shows(e)}}
@@ -116,11 +117,11 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
-// idleEngine finds an engine that crashes in a loop, or is stopped.
+// idleEngine finds an engine that crashes in a loop, or does not run. Before kubelet has joined an engine may be stopped.
 func idleEngine(ending bool) func(*Machine) []Finding {
 	return func(m *Machine) []Finding {
 		e, _, ok := m.engine()
-		if !ok || !m.Facts().Kubelet.Joined || !m.isStopped(e.Unit) {
+		if u, _ := m.Unit(e.Unit); !ok || !m.isStopped(e.Unit) || !m.Facts().Kubelet.Joined && u.Active == "inactive" {
 			return nil
 		}
 		return m.idle(e.Unit, ending)

@@ -104,6 +104,7 @@ func TestStated(t *testing.T) {
 	}{
 		{"a unit names the file", files{unit: service1("/opt/x/containerd -c /srv/c.toml"), "/opt/x/containerd": "x"}, Stated{Config: "/srv/c.toml"}, "containerd", "/opt/x/containerd", "", "x.service"},
 		{"a unit starts the program", files{unit: service1("/opt/x/engine"), "/opt/x/engine": "x"}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine"}, "containerd", "/opt/x/engine", "", "x.service"},
+		{"a relative name", files{unit: service1("/opt/x/containerd -c c.toml"), "/opt/x/containerd": "x"}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/containerd"}, "containerd", "/opt/x/containerd", "", "x.service"},
 		{"CRI-O by another name", files{unit: service1("/opt/x/engine")}, Stated{Config: "/srv/c.toml", Binary: "/opt/x/engine", Name: "crio"}, "crio", "/opt/x/engine", "", "x.service"},
 		{"a wrapper", files{"/etc/systemd/system/containerd.service": service1("/opt/start.sh")}, Stated{Config: "/srv/c.toml"}, "containerd", "/usr/bin/containerd", "", "containerd.service"},
 		{"K3s, elsewhere", files{"/etc/systemd/system/k3s.service": service1("/usr/local/bin/k3s server"), "/data/k3s/agent/etc/containerd/config.toml": "version = 3\n"}, Stated{Config: moved}, "containerd", "", "k3s", "k3s.service"},

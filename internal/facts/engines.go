@@ -50,6 +50,9 @@ func (l *look) start(ctx context.Context, e *Engine, units, places []string) []s
 	argv := l.argv(s)
 	if s != nil {
 		e.Unit = s.name
+		for _, f := range append(l.environ(s).files, s.files...) {
+			e.Started = append(e.Started, f.Path)
+		}
 	}
 	name := path.Base(places[0])
 	i := -1
@@ -63,15 +66,25 @@ func (l *look) start(ctx context.Context, e *Engine, units, places []string) []s
 	switch {
 	case i >= 0:
 		argv = argv[i:] // what comes before it starts it: nice, env, taskset
-		if path.IsAbs(argv[0]) && l.has(argv[0]) {
-			e.Binary = argv[0]
-			return argv
+		if path.IsAbs(argv[0]) {
+			e.Binary = l.first(argv[0])
+			return e.known(argv)
 		}
 	case len(argv) > 0:
 		e.Wrapper, argv = argv[0], nil // its options are not the engine's
 	}
 	e.Binary = l.first(places...)
-	return argv
+	return e.known(argv)
+}
+
+// known is an engine's command line; nil where a relative name in it hides what the engine reads.
+func (e *Engine) known(argv []string) []string {
+	name := option(argv, "config", "c", "config-dir", "d", "config-file")
+	if name == "" || path.IsAbs(name) {
+		return argv
+	}
+	e.Wrapper = "the relative name " + name
+	return nil
 }
 
 const (
@@ -203,6 +216,7 @@ func (l *look) docker(ctx context.Context) *Engine {
 // started fills in what an engine reads and where it listens, by its command line.
 func (l *look) started(ctx context.Context, e *Engine, argv []string) {
 	l.engineVersion(ctx, e)
+	argv = e.known(argv)
 	switch e.Name {
 	case "containerd":
 		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), containerdDefault)

@@ -148,12 +148,13 @@ type Engine struct {
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
 	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not; of what k0s adds to the config that it makes
-	Wrapper string `json:"wrapper,omitempty"` // the program of the machine's own by which the unit starts the engine, so that its options are unknown
+	Wrapper string `json:"wrapper,omitempty"` // what hides the engine's options: the program by which the unit starts it, or a relative name
 	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 
-	Args []string `json:"-"` // its command line; nil where unknown
+	Args    []string `json:"-"` // its command line; nil where unknown
+	Started []string `json:"-"` // the files that it is from: environment files, then those of the unit, which win
 
 	Expands []string `json:"-"` // pairs for strings.NewReplacer: what MicroK8s puts in place of variables in the template that is Config
 

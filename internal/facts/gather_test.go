@@ -197,6 +197,16 @@ func TestContainerdPlace(t *testing.T) {
 			"/usr/local/bin/containerd", "/x.toml", "/run/containerd/containerd.sock",
 		},
 		{
+			"its program is not there, and another one is",
+			files{"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/opt/c/containerd\n", "/usr/bin/containerd": "x"},
+			"", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
+		{
+			"a relative name",
+			files{"/usr/lib/systemd/system/containerd.service": "[Service]\nWorkingDirectory=/srv\nExecStart=/usr/bin/containerd --config c.toml\n", "/usr/bin/containerd": "x"},
+			"/usr/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
+		{
 			"by a script that has a folder of that name",
 			files{
 				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/opt/start.sh --state /run/containerd --config /x.toml\n",
@@ -207,7 +217,7 @@ func TestContainerdPlace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := engine(t, c.files)
-			hidden := strings.HasPrefix(c.name, "wrapped") || strings.HasPrefix(c.name, "by a script")
+			hidden := c.name == "wrapped" || c.name == "a relative name" || strings.HasPrefix(c.name, "by a script")
 			check.That(t, hidden == (e.Wrapper != ""), "started by %q", e.Wrapper)
 			want := [...]string{c.binary, c.config, c.socket}
 			check.Equal(t, [...]string{e.Binary, e.Config, e.Socket}, want, "got")

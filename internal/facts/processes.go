@@ -210,8 +210,9 @@ func (l *look) stated(ctx context.Context, s Stated, found []Engine) []Engine {
 	case !slices.Contains(known(), e.Name):
 		stated.Name = "containerd"
 	}
-	stated.Config, stated.Binary, stated.Wrapper = s.Config, cmp.Or(e.Binary, s.Binary), ""
+	stated.Config, stated.Binary = s.Config, cmp.Or(e.Binary, s.Binary)
 	l.started(ctx, &stated, e.Args)
+	stated.Wrapper = ""
 	if isRancher(*e, s.Config) {
 		stated.Socket = e.Socket
 	} else if stated.Unit != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
+	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
 // maxConfig bounds what is parsed. A full configuration has 15 KB.
@@ -211,7 +212,7 @@ var tabInKey = pattern.Of(`(?m)^[^#=\n"']*(?:(?:"[^"\n]*"|'[^'\n]*')[^#=\n"']*)*
 type Refused = trouble.Code
 
 const (
-	RefusedDisabled Refused = "cri-disabled"
+	RefusedDisabled Refused = engine.NoCRI
 	RefusedNames    Refused = "plugin-names"
 	RefusedTemplate Refused = "template"
 	RefusedSyntax   Refused = "invalid-toml"

@@ -82,10 +82,7 @@ func unknownReader(files []configFile) criReader {
 	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
 	v3, older := false, false
 	for _, f := range files {
-		_, v := toml.Field(f.tree, "plugins")
-		plugins, _ := v.(map[string]any)
-		v3 = v3 || plugins[criV3] != nil
-		older = older || plugins[criV2] != nil
+		v3, older = v3 || f.plugin(criV3) != nil, older || f.plugin(criV2) != nil
 	}
 	if files[0].version >= 3 || v3 && !older {
 		r.merge, r.cdi = migrateThenMerge, cdiOn

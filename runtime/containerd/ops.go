@@ -31,10 +31,11 @@ func (c *criTree) ops(i int, h engine.Handler) ([]toml.Op, error) {
 	if entry, there := toml.Sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
 		ops = append(ops, c.fixEntry(f, h, entry)...)
 	} else {
-		ops = append(ops, c.newEntry(f, h)...)
+		at := c.at(f, "containerd", "runtimes")
+		ops = append(ops, toml.Set(append(at, h.Name), c.inherit(h, at[1])))
 	}
-	if h.Default {
-		ops = append(ops, c.defaultOps(f, h)...)
+	if h.Default && toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
+		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
 	}
 	if h.CDI {
 		ops = append(ops, c.cdiOps(f, h)...)
@@ -58,11 +59,6 @@ func (c *criTree) versionFor(i int) (int64, bool) {
 		return 0, false
 	}
 	return root.version, root.stated
-}
-
-func (c *criTree) newEntry(f configFile, h engine.Handler) []toml.Op {
-	at := c.at(f, "containerd", "runtimes")
-	return []toml.Op{toml.Set(append(at, h.Name), c.inherit(h, at[1]))}
 }
 
 // inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
@@ -179,15 +175,6 @@ func (c *criTree) binaryOps(at []string, entry map[string]any, h engine.Handler)
 	return []toml.Op{toml.Set(append(slices.Clone(at), key, name), h.Binary)}
 }
 
-// defaultOps makes the handler the default one.
-func (c *criTree) defaultOps(f configFile, h engine.Handler) []toml.Op {
-	var ops []toml.Op
-	if toml.String(toml.Sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
-		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
-	}
-	return ops
-}
-
 // cdiOps enables CDI where the daemon's default disables it. Where the configuration disables CDI, cdiOps enables it only for a spec with
 // cdi = true.
 func (c *criTree) cdiOps(f configFile, h engine.Handler) []toml.Op {
@@ -295,7 +282,7 @@ func (c *criTree) lacks(h engine.Handler) string {
 	entry, found := runtimes[h.Name].(map[string]any)
 	switch program := programOf(entry); {
 	case !found:
-		return fmt.Sprintf("%s has no such handler, only %s", config, listed(runtimes))
+		return fmt.Sprintf("%s has no such handler, only %s", config, cmp.Or(strings.Join(slices.Sorted(maps.Keys(runtimes)), ", "), "the built-in runc"))
 	case program == "":
 		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
 	case !slices.Contains(h.Programs, program):
@@ -306,18 +293,6 @@ func (c *criTree) lacks(h engine.Handler) string {
 		return fmt.Sprintf("CDI is off in %s", config)
 	}
 	return ""
-}
-
-// listed are the names of handlers, for a message.
-func listed(runtimes map[string]any) string {
-	var names []string
-	for _, p := range toml.Sorted(runtimes) {
-		names = append(names, p.Key)
-	}
-	if len(names) == 0 {
-		return "the built-in runc"
-	}
-	return strings.Join(names, ", ")
 }
 
 // asDefault is engine.DefaultRuns for containerd: an entry of the owner's may run another program.

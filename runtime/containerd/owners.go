@@ -237,8 +237,10 @@ func k0sText(h engine.Handler, plugin string, entry toml.Table) ([]byte, error) 
 // The daemon has to serve the handler while the first of the files is there.
 func NewSupervised(socket string, files []string, handler string) converge.Follower {
 	return things.NewSupervised(socket, files, func(ctx context.Context, v host.View, _ string, _ []string) error {
-		if len(files) > 0 && !there(v, files[0]) {
-			handler = ""
+		if len(files) > 0 {
+			if _, err := v.Stat(files[0]); err != nil {
+				handler = ""
+			}
 		}
 		return Answers(ctx, v, facts.Engine{Socket: socket}, engine.Handler{Name: handler})
 	})

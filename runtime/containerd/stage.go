@@ -132,12 +132,6 @@ func Configured(e facts.Engine) engine.Configured {
 	return c
 }
 
-// Disabled says whether containerd's CRI plugin is switched off.
-func Disabled(e facts.Engine) bool {
-	_, err := asRead(e)
-	return errors.Is(err, RefusedDisabled)
-}
-
 func treeOf(e facts.Engine) Tree {
 	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Expands: e.Expands, Texts: e.Texts}
 	for _, f := range e.Files {

@@ -23,40 +23,15 @@ import (
 // Its exit code is not enough: `config dump` exits with 0 even if the default runtime is not configured, and then the CRI plugin does not
 // load and the node is down.
 func Validate(ctx context.Context, v host.View, binary string, t Tree, h engine.Handler, target string, before, after []byte) error {
-	was, err := dump(ctx, v, binary, t.with(target, before))
-	if later := (host.Later{}); errors.As(err, &later) {
-		return nil // no daemon answers here: gpuadm's own reader (Edit) has to do
-	} else if err != nil && binary == "" { // its unit may still run what was removed
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
-			Try:  []string{"reinstall the engine: its unit and its configuration are there"}, Err: err,
+	ask := func(data []byte) (map[string]any, error) {
+		tree := t.with(target, data)
+		if data != nil && tree.data(target) == nil {
+			tree.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: data})
 		}
-	} else if err != nil {
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: the daemon rejects its present configuration: %v", target, err),
-			Try:  []string{binary + " config dump, which says where"}, Err: err,
-		}
+		return dump(ctx, v, binary, tree)
 	}
-	candidate := t.with(target, after)
-	if candidate.data(target) == nil {
-		candidate.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: after})
-	}
-	is, err := dump(ctx, v, binary, candidate)
-	if err == nil {
-		err = judge(was, is, h)
-	}
-	if err == nil {
-		return nil
-	}
-	try := "report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"
-	if errors.Is(err, errUnread) {
-		try = "write the names of settings as " + binary + " config default does: the daemon passes over those that it does not know"
-	}
-	return &trouble.Error{
-		What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
-		Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
-		Try:     []string{try}, Err: err,
-	}
+	e := facts.Engine{Name: "containerd", Binary: binary, Config: t.Root.Path}
+	return engine.JudgeEdit(e, target, before, after, ask, func(was, is map[string]any) error { return judge(was, is, h) })
 }
 
 // Loads judges the present files as the daemon's next start would read them: by gpuadm's reader, and then by the daemon's own program.
@@ -70,7 +45,7 @@ func Loads(e facts.Engine) things.JudgeFunc {
 			return err
 		case !serves(cri):
 			return fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
-		case path.IsAbs(program) && !there(v, program):
+		case path.IsAbs(program) && !facts.Runs(v, program):
 			return &trouble.Error{
 				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which is not there", c.Default, program),
 				Try:  []string{"install it: write [toolkit] into node.toml"}, Err: engine.NoProgram,
@@ -79,14 +54,6 @@ func Loads(e facts.Engine) things.JudgeFunc {
 		return nil
 	})
 }
-
-func there(v host.View, name string) bool {
-	_, err := v.Stat(name)
-	return err == nil
-}
-
-// errUnread reports that a daemon ignores the part of the file that has the handler.
-var errUnread = errors.New("the daemon does not read its part of the file")
 
 // dump asks the daemon for the configuration that it would have with the files of a tree.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
@@ -153,7 +120,10 @@ func judge(was, is map[string]any, h engine.Handler) error {
 func judgeEntry(was, is map[string]any, h engine.Handler) error {
 	entry := toml.Sub(is, "runtimes", h.Name)
 	if entry == nil {
-		return fmt.Errorf("the handler %s would not be there: %w", h.Name, errUnread)
+		return &trouble.Error{
+			What: fmt.Sprintf("the handler %s would not be there: the daemon does not read its part of the file", h.Name),
+			Try:  []string{"write the names of settings as containerd config default does: the daemon passes over those that it does not know"},
+		}
 	}
 	options := toml.Sub(entry, "options")
 	for key, value := range options {

@@ -17,7 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
@@ -69,27 +68,8 @@ func validate(ctx context.Context, v host.View, e facts.Engine, h engine.Handler
 	if e.Binary == "" {
 		return nil // not installed yet; the image's package brings it
 	}
-	was, err := dump(ctx, v, e, withFile(e.Files, target, before))
-	if later := (host.Later{}); errors.As(err, &later) {
-		return nil // CRI-O does not answer here: gpuadm's own reader (editFile) has to do
-	} else if err != nil {
-		return &trouble.Error{
-			What: fmt.Sprintf("cannot edit %s: CRI-O rejects its configuration before the edit: %v", target, err),
-			Try:  []string{e.Binary + " config, which says where"}, Err: err,
-		}
-	}
-	is, err := dump(ctx, v, e, withFile(e.Files, target, after))
-	if err == nil {
-		err = judgeDump(was, is, h)
-	}
-	if err != nil {
-		return &trouble.Error{
-			What:    fmt.Sprintf("cannot edit %s: CRI-O would read the edited files differently: %v", target, err),
-			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
-			Try:     []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
-		}
-	}
-	return nil
+	ask := func(data []byte) ([]byte, error) { return dump(ctx, v, e, withFile(e.Files, target, data)) }
+	return engine.JudgeEdit(e, target, before, after, ask, func(was, is []byte) error { return judgeDump(was, is, h) })
 }
 
 func dump(ctx context.Context, v host.View, e facts.Engine, all []facts.File) ([]byte, error) {
@@ -126,25 +106,19 @@ func Configured(e facts.Engine) (c engine.Configured) {
 	return c
 }
 
-// wanted is what CRI-O must have loaded: handlers, and the default one if that is named.
-type wanted struct {
-	handlers  []string
-	byDefault string
-}
-
-// wantedBy is what gpuadm's drop-in asks for: nothing if it is missing, since an undo has removed it then.
-func wantedBy(v host.View, file string) (m wanted) {
+// wantedBy is what gpuadm's drop-in asks for, handlers and a default one: nothing if it is missing, since an undo has removed it then.
+func wantedBy(v host.View, file string) (handlers []string, byDefault string) {
 	data, err := v.ReadFile(file)
 	if err != nil {
-		return m
+		return nil, ""
 	}
 	tree, _ := toml.Values(data) // CRI-O judges it
 	settings := toml.Sub(tree, "crio", "runtime")
-	return wanted{slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))), toml.String(settings, "default_runtime")}
+	return slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))), toml.String(settings, "default_runtime")
 }
 
-// waitFor waits until CRI-O answers CRI, and then asks what it has loaded.
-func waitFor(ctx context.Context, v host.View, e facts.Engine, must wanted) error {
+// waitFor waits until CRI-O answers CRI, and then asks what it has loaded: it must have the handlers, and the default one if that is named.
+func waitFor(ctx context.Context, v host.View, e facts.Engine, handlers []string, byDefault string) error {
 	var loaded []byte
 	err := engine.UntilDone(ctx, func(ctx context.Context) error {
 		_, _, err := engine.Status(ctx, v, e)
@@ -158,43 +132,40 @@ func waitFor(ctx context.Context, v host.View, e facts.Engine, must wanted) erro
 	} else if err != nil {
 		return fmt.Errorf("CRI-O does not answer at %s: %w", e.Socket, err)
 	}
-	return judgeLoaded(loaded, must)
+	return judgeLoaded(loaded, handlers, byDefault)
 }
 
 // judgeLoaded judges the TOML of what CRI-O has loaded. `crio status config` prints the same: it asks the same socket for the same path in
 // all versions. CRI-O drops a handler whose program is missing, and reports that only in its log.
 // Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go of https://github.com/cri-o/cri-o at
 // v1.23.0 and v1.36.3; ValidateRuntimes in pkg/config/config.go there.
-func judgeLoaded(loaded []byte, must wanted) error {
+func judgeLoaded(loaded []byte, handlers []string, byDefault string) error {
 	tree, err := toml.Values(loaded)
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration that CRI-O has loaded: %w", err)
 	}
 	settings := toml.Sub(tree, "crio", "runtime")
-	for _, name := range must.handlers {
+	for _, name := range handlers {
 		if toml.Sub(settings, "runtimes")[name] == nil {
 			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
 		}
 	}
-	if is := toml.String(settings, "default_runtime"); must.byDefault != "" && is != must.byDefault {
-		return fmt.Errorf("CRI-O has loaded its configuration with the default runtime %q, not %q", is, must.byDefault)
+	if is := toml.String(settings, "default_runtime"); byDefault != "" && is != byDefault {
+		return fmt.Errorf("CRI-O has loaded its configuration with the default runtime %q, not %q", is, byDefault)
 	}
 	return nil
 }
 
 // Ready waits until CRI-O answers with what gpuadm's drop-in asks for.
 func Ready(ctx context.Context, v host.View, e facts.Engine) error {
-	return waitFor(ctx, v, e, wantedBy(v, path.Join(e.Folder, dropIn)))
+	handlers, byDefault := wantedBy(v, path.Join(e.Folder, dropIn))
+	return waitFor(ctx, v, e, handlers, byDefault)
 }
 
 // Answers says whether CRI-O answers now, and has loaded the handler if it has a name.
 func Answers(ctx context.Context, v host.View, e facts.Engine, h engine.Handler) error {
-	must := wanted{}
-	if h.Name != "" {
-		must.handlers = []string{h.Name}
+	if h.Name == "" {
+		return waitFor(ctx, v, e, nil, "")
 	}
-	if h.Default {
-		must.byDefault = h.Name
-	}
-	return waitFor(ctx, v, e, must)
+	return waitFor(ctx, v, e, []string{h.Name}, map[bool]string{true: h.Name}[h.Default])
 }

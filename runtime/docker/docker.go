@@ -171,9 +171,7 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 		return validateEdit(ctx, v, e, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOut).Formed(Form).Validated(judge), edit, h.Why()))
-	restart := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, "Docker runs with its configuration")
-	restart.Thing = restartThing{restart.Thing.(converge.Follower), edited, Loads(e)}
-	return append(wants, restart), nil
+	return append(wants, Restart(e, edited, "Docker runs with its configuration")), nil
 }
 
 // validateEdit has dockerd validate the file together with the options of its unit: dockerd does not start with a key that is in both. The
@@ -182,7 +180,7 @@ func Wants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) 
 // in cmd/dockerd/daemon.go at v26.1.5, and https://github.com/moby/moby/issues/42393. Docker before 23.0
 // cannot validate: there gpuadm's own parser has to do.
 func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, after []byte) error {
-	if t := inUnit(ctx, v, e, after); t != nil {
+	if t := inUnit(v, e, after); t != nil {
 		return t
 	}
 	options := e.Args[min(1, len(e.Args)):]
@@ -208,24 +206,14 @@ func validateEdit(ctx context.Context, v host.View, e facts.Engine, before, afte
 // inUnit refuses a default runtime that is in the file and in the unit's options: Docker refuses a key that both have, except runtimes.
 // Sources: findConfigurationConflicts in daemon/config/config.go of https://github.com/moby/moby (v20.10.24 and v28.5.2);
 // https://docs.docker.com/engine/daemon/troubleshoot/ on conflicts between the daemon.json and startup scripts.
-func inUnit(ctx context.Context, v host.View, e facts.Engine, after []byte) error {
+func inUnit(v host.View, e facts.Engine, after []byte) error {
 	d, err := jsonedit.Parse(after)
 	if given := facts.Options(e.Args, defaultKey); err != nil || d.Text(defaultKey) == nil || given == nil {
 		return nil
 	}
 	const option = "--" + defaultKey
 	from := "systemctl cat " + e.Unit + " shows where"
-	u, _ := v.Unit(ctx, e.Unit)
-	var files []string // the environment's first: the unit's own files win
-	for _, name := range u.Files {
-		text, _ := v.ReadFile(name)
-		for line := range strings.Lines(string(text)) {
-			if name, is := strings.CutPrefix(strings.TrimSpace(line), "EnvironmentFile="); is {
-				files = append(files, strings.TrimPrefix(name, "-"))
-			}
-		}
-	}
-	for _, name := range append(files, u.Files...) {
+	for _, name := range e.Started {
 		if text, _ := v.ReadFile(name); strings.Contains(string(text), option) {
 			from = "it is in " + name
 		}
@@ -277,10 +265,10 @@ func Notes(e facts.Engine, k facts.Kubelet, h engine.Handler) (notes []string) {
 	return notes
 }
 
-// Reread wants Docker to run with its present configuration.
-func Reread(e facts.Engine, why string) converge.Want {
+// Restart wants Docker to run with its configuration; edited is daemon.json as it will be, nil where it is as it is.
+func Restart(e facts.Engine, edited []byte, why string) converge.Want {
 	w := things.Restart(engine.UnitOf(e), []string{e.Config}, ready, why)
-	w.Thing = restartThing{Follower: w.Thing.(converge.Follower), judge: Loads(e)}
+	w.Thing = restartThing{w.Thing.(converge.Follower), edited, Loads(e)}
 	return w
 }
 

@@ -3,6 +3,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,9 +148,9 @@ func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, 
 	if u.PID == 0 {
 		return info, file, fmt.Errorf("%s does not run", f.Ref().Name)
 	}
-	e, err := engineOf(ctx, v, f.Ref().Reads[0])
-	if err != nil {
-		return info, file, err
+	e, err := engine.Reading(ctx, v, f.Ref().Reads[0], f.Ref().Name)
+	if err != nil || e.Name != "docker" {
+		return info, file, cmp.Or(err, fmt.Errorf("no Docker reads %s", f.Ref().Reads[0]))
 	}
 	file.version = e.Version
 	if file.Doc, err = jsonedit.Parse(e.Files[0].Data); err != nil {
@@ -157,19 +158,6 @@ func (f restartThing) asked(ctx context.Context, v host.View) (info daemonInfo, 
 	}
 	info, err = askDocker(ctx, v, e.Socket)
 	return info, file, err
-}
-
-func engineOf(ctx context.Context, v host.View, config string) (facts.Engine, error) {
-	engines, err := facts.Engines(ctx, v, facts.Stated{})
-	if err != nil {
-		return facts.Engine{}, err
-	}
-	for _, e := range engines {
-		if e.Name == "docker" && e.Config == config {
-			return e, nil
-		}
-	}
-	return facts.Engine{}, fmt.Errorf("no Docker reads %s", config)
 }
 
 func askDocker(ctx context.Context, v host.View, socket string) (info daemonInfo, err error) {

@@ -143,6 +143,40 @@ func Loads(e facts.Engine, read func(facts.Engine) Configured, ask func(context.
 	}
 }
 
+// JudgeEdit has an engine's own program judge an edit of the file target. ask has the program print its configuration with these bytes in
+// that file, and judge compares what it prints before and after. Where no program answers, gpuadm's own reader has to do.
+func JudgeEdit[T any](e facts.Engine, target string, before, after []byte, ask func(data []byte) (T, error), judge func(was, is T) error) error {
+	was, err := ask(before)
+	switch {
+	case errors.As(err, &host.Later{}):
+		return nil
+	case err != nil && e.Binary == "": // its unit may still run what was removed
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
+			Try:  []string{"reinstall the engine: its configuration is there"}, Err: err,
+		}
+	case err != nil:
+		return &trouble.Error{
+			What: fmt.Sprintf("cannot edit %s: %s rejects its present configuration: %v", target, e.Name, err), Try: []string{Shows(e) + ", which says where"}, Err: err,
+		}
+	}
+	is, err := ask(after)
+	if err == nil {
+		err = judge(was, is)
+	}
+	if err == nil {
+		return nil
+	}
+	try, says := []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, (*trouble.Error)(nil)
+	if errors.As(err, &says) {
+		try = says.Try
+	}
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot edit %s: %s would read the edited file differently: %v", target, e.Name, err),
+		Because: []string{e.Name + " was asked about a copy; the machine's own files are as they were"}, Try: try, Err: err,
+	}
+}
+
 // Shows is the command that prints an engine's configuration as its program reads it, or says why it cannot.
 func Shows(e facts.Engine) string {
 	program := cmp.Or(e.Binary, e.Name)
@@ -229,8 +263,10 @@ const (
 	AnswerPatience = 3 * time.Second
 )
 
-// NoProgram is doctor's code for a default handler whose program is missing.
-const NoProgram trouble.Code = "RUN-004"
+const (
+	NoProgram trouble.Code = "RUN-004"      // doctor's code for a default handler whose program is missing
+	NoCRI     trouble.Code = "cri-disabled" // the configuration switches the CRI plugin off
+)
 
 // Restart wants an engine to have started after its files were changed. Where kubelet restarts with it, the want says so.
 func Restart(f facts.Facts, e facts.Engine, files []string, ready things.ReadyFunc, why string) converge.Want {
@@ -252,6 +288,17 @@ func UntilDone(ctx context.Context, try func(context.Context) error) error {
 			return err
 		}
 	}
+}
+
+// Reading is the engine that reads a configuration file and runs in a unit; the zero Engine if there is none.
+func Reading(ctx context.Context, v host.View, config, unit string) (facts.Engine, error) {
+	all, err := facts.Engines(ctx, v, facts.Stated{Config: config, Unit: unit})
+	for _, e := range all {
+		if err == nil && e.Config == config && UnitOf(e) == unit {
+			return e, nil
+		}
+	}
+	return facts.Engine{}, err
 }
 
 // UnitOf is the unit that runs an engine.

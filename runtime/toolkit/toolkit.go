@@ -51,24 +51,13 @@ func Repository(t spec.Toolkit, manager, arch string) packages.Repository {
 	const base = "https://nvidia.github.io/libnvidia-container/"
 	r := packages.Repository{
 		ID: "toolkit", About: "NVIDIA Container Toolkit",
-		URL: t.Repo.URL, Key: t.Repo.Key, Fingerprint: t.Repo.Fingerprint,
+		URL: cmp.Or(t.Repo.URL, base+"stable/deb/"+arch), Key: cmp.Or(t.Repo.Key, base+"gpgkey"), Fingerprint: cmp.Or(t.Repo.Fingerprint, signingKey),
 	}
 	if manager == "dnf" { // NVIDIA's own .repo file says so: the packages are not signed, nor are a mirror's
 		r.Signed = packages.SignedMetadata
+		r.URL = cmp.Or(t.Repo.URL, base+"stable/rpm/"+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch])
 	}
 	r.Signed = packages.SignedAs(t.Repo.Signature, r.Signed)
-	if r.URL == "" {
-		r.URL = base + "stable/deb/" + arch
-		if manager == "dnf" {
-			r.URL = base + "stable/rpm/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
-		}
-	}
-	if r.Key == "" {
-		r.Key = base + "gpgkey"
-	}
-	if r.Fingerprint == "" {
-		r.Fingerprint = signingKey
-	}
 	if t.Version != "" {
 		r.Pins = []packages.Pin{packages.KeepAt(pattern(t.Version), packageNames()...)}
 	}
