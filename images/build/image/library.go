@@ -3,12 +3,10 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -118,33 +116,29 @@ func distro() (string, error) {
 
 // unpack takes files out of a package, which has them below / or, since Debian 13, below /usr.
 func unpack(deb string, loader [2]string) (files []file, err error) {
-	plain, err := output(filepath.Dir(deb), "dpkg-deb", "--fsys-tarfile", deb)
-	if err != nil {
+	dir := deb + ".files"
+	if _, err := output(filepath.Dir(deb), "dpkg-deb", "--extract", deb, dir); err != nil {
 		return nil, err
 	}
 	link, folder := loader[0], loader[1]
-	left := map[string]bool{"usr/share/doc/libc6/copyright": true}
+	names := []string{"usr/share/doc/libc6/copyright"}
 	for _, name := range []string{filepath.Base(link), "libc.so.6", "libdl.so.2", "libpthread.so.0"} {
-		left[folder+name] = true
+		names = append(names, folder+name)
 	}
-	for t := tar.NewReader(bytes.NewReader(plain)); len(left) > 0; {
-		head, err := t.Next()
-		if err != nil {
-			return nil, fmt.Errorf("%v: %w", left, err)
+	for _, name := range names {
+		at := filepath.Join(dir, name)
+		if _, err := os.Stat(at); err != nil {
+			at = filepath.Join(dir, "usr", name)
 		}
-		name := strings.TrimPrefix(head.Name, "./")
-		if !left[name] {
-			name = strings.TrimPrefix(name, "usr/")
-		}
-		if !left[name] || head.Typeflag != tar.TypeReg {
-			continue
-		}
-		data, err := io.ReadAll(t)
+		data, err := os.ReadFile(at)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{name: name, mode: head.Mode, data: data})
-		delete(left, name)
+		info, err := os.Stat(at)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name: name, mode: int64(info.Mode().Perm()), data: data})
 	}
 	return append(files, file{name: link, link: "/" + folder + filepath.Base(link)}), nil
 }

@@ -16,8 +16,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -190,25 +190,10 @@ func (o options) write(index v1.ImageIndex) error {
 	if err := path.AppendIndex(index, layout.WithAnnotations(named)); err != nil {
 		return err
 	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	if err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return err
-		}
-		if entry.IsDir() {
-			return put(w, tar.Header{Name: name + "/", Mode: 0o755, Typeflag: tar.TypeDir}, nil)
-		}
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		return put(w, tar.Header{Name: name, Mode: 0o644, Typeflag: tar.TypeReg}, data)
-	}); err != nil {
-		return err
+	pack := exec.Command("tar", "--create", "--format=ustar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner",
+		"--mode=a=r,u+w,a+X", "--directory="+dir, "--file="+o.out, "blobs", "index.json", "oci-layout")
+	if said, err := pack.CombinedOutput(); err != nil {
+		return fmt.Errorf("tar: %w: %s", err, said)
 	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return os.WriteFile(o.out, archive.Bytes(), 0o644)
+	return nil
 }
