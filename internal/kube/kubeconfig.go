@@ -156,7 +156,7 @@ func parse(text []byte, folder string) (s setting, err error) {
 	return s, err
 }
 
-// CredentialsIn returns those of a kubeconfig's current context; none if that cannot be read.
+// CredentialsIn returns those of a kubeconfig's current context, whatever its cluster; none if it cannot be read.
 func CredentialsIn(text []byte) Credentials {
 	var k kubeconfig
 	if yaml.Unmarshal(text, &k) != nil {
@@ -190,17 +190,17 @@ func (k kubeconfig) current() (cl cluster, u Credentials, err error) {
 	lacks := func(kind, name string) error {
 		return fmt.Errorf("its context %q names %s %q, which it does not have", clean(k.Current, 60), kind, clean(name, 60))
 	}
+	of := slices.IndexFunc(k.Users, func(c userEntry) bool { return c.Name == pair.User })
+	if of >= 0 {
+		u = k.Users[of].User
+	}
 	if i = slices.IndexFunc(k.Clusters, func(c clusterEntry) bool { return c.Name == pair.Cluster }); i < 0 {
 		return cl, u, lacks("cluster", pair.Cluster)
 	}
-	cl = k.Clusters[i].Cluster
-	if pair.User == "" {
-		return cl, u, nil
-	}
-	if i = slices.IndexFunc(k.Users, func(c userEntry) bool { return c.Name == pair.User }); i < 0 {
+	if cl = k.Clusters[i].Cluster; of < 0 && pair.User != "" {
 		return cl, u, lacks("user", pair.User)
 	}
-	return cl, k.Users[i].User, nil
+	return cl, u, nil
 }
 
 // unpacked decodes a key's base64; nil for "".
