@@ -391,6 +391,7 @@ func TestUnpackagedRPM(t *testing.T) {
 	for answers, owner := range map[string]string{
 		"yes libnvidia-ml": "", "yes xorg-x11-drv-nvidia-cuda-libs": OtherOwner, "yes nvidia-x11-drv-libs": OtherOwner,
 		"yes nvidia-dc-driver580-libs": CIQDriver, "yes 1": OtherOwner, "1 1": "", "yes 2": "", "elsewhere": OtherOwner,
+		"yes cuda-open-hwe": OtherOwner, "yes cuda": AKSDriver,
 	} {
 		lies := "usr/lib64/"
 		if answers == "elsewhere" {
@@ -409,6 +410,9 @@ func TestUnpackagedRPM(t *testing.T) {
 		for range 2 {
 			var c Cache
 			l := c.look(n)
+			if owner == AKSDriver {
+				l.cloud.Managed = "aks"
+			}
 			got := ""
 			if o := l.driverOwner(t.Context(), Modules{Libraries: l.libraries("amd64")}); o != nil {
 				got = o.Name

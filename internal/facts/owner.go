@@ -4,6 +4,7 @@ package facts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -132,14 +133,16 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	return l.unpackaged(ctx, m)
 }
 
-// packagers are those whose packages of the driver no source in drivers/catalog has, by how the names begin. Google's images of Rocky Linux
-// have CIQ's, of which Secure Boot takes the modules. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580);
-// package_installed_test.go of https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation; for the others
-// xorg-x11-drv-nvidia.spec of https://github.com/rpmfusion/xorg-x11-drv-nvidia and nvidia-x11-drv.spec of https://github.com/elrepo/packages,
-// and nvidia-driver.spec of https://github.com/negativo17/nvidia-driver, whose packages conflict with both. Evidence of 2026-11; out of date
-// where dnf refuses to install a driver beside files of another's.
+// packagers are those whose packages of the driver are of no source in drivers/catalog, by how the names begin, and what the owner is called:
+// "" is another one, or AKS. Google's images of Rocky Linux have CIQ's, of which Secure Boot takes the modules; AKS installs Microsoft's on
+// Azure Linux. Sources: https://docs.ciq.com/scn (nvidia-dc-driver580, kmod-nvidia-dc-open580) and package_installed_test.go of
+// https://github.com/GoogleCloudPlatform/cloud-image-tests, test_suites/packagevalidation; DISTROS.md of
+// https://github.com/NVIDIA/yum-packaging-precompiled-kmod (cuda-open-hwe) and azurelinux in https://github.com/NVIDIA/gpu-driver-container
+// (cuda); xorg-x11-drv-nvidia.spec of https://github.com/rpmfusion/xorg-x11-drv-nvidia and nvidia-x11-drv.spec of
+// https://github.com/elrepo/packages, with nvidia-driver.spec of https://github.com/negativo17/nvidia-driver, which conflicts with both.
+// Evidence of 2026-11; out of date where dnf refuses to install a driver beside another's files.
 func packagers() [][2]string {
-	return [][2]string{{"nvidia-dc-", CIQDriver}, {"xorg-x11-drv-nvidia", OtherOwner}, {"nvidia-x11-drv", OtherOwner}}
+	return [][2]string{{"nvidia-dc-", CIQDriver}, {"cuda-", ""}, {"xorg-x11-drv-nvidia", ""}, {"nvidia-x11-drv", ""}}
 }
 
 // unpackaged finds a driver that is loaded and belongs to no package of a source that gpuadm knows: another program brought it. dpkg's lists
@@ -162,17 +165,16 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 	if len(names) == 0 {
 		rpm = l.rpmOf(ctx, m)
 	}
-	for _, p := range packagers() {
-		if strings.HasPrefix(rpm, p[0]) {
-			return &Owner{Name: p[1], Why: rpm + " is installed"}
-		}
-	}
 	owner := &Owner{Name: OtherOwner, Why: "driver " + version + " is loaded, and no package has its files"}
+	if l.cloud.Managed == "aks" {
+		owner.Name = AKSDriver
+	}
+	by := slices.IndexFunc(packagers(), func(p [2]string) bool { return strings.HasPrefix(rpm, p[0]) })
 	switch {
+	case by >= 0:
+		owner.Name, owner.Why = cmp.Or(packagers()[by][1], owner.Name), rpm+" is installed"
 	case rpm != noPackage:
 		return nil
-	case l.cloud.Managed == "aks":
-		owner.Name = AKSDriver
 	}
 	return owner
 }

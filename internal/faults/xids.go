@@ -64,7 +64,7 @@ func actions() map[string]string {
 		"bus-reset": drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU); reboot if the driver still asks for it, since that resets the PCIe bus",
 		"quiet": "end the programs that share memory with this GPU over NVLink, and nvidia-persistenced's --uvm-persistence-mode; " +
 			"no reset is needed until the driver asks for one",
-		"imex": "restart the IMEX daemons of its domain, on all its nodes; no reset is needed",
+		"imex": "restart the IMEX daemons of its domain, on all its nodes (sudo systemctl restart nvidia-imex, or the pods of its ComputeDomain); no reset is needed",
 	}
 }
 
@@ -86,7 +86,7 @@ func (x Xid) Command(address string) string {
 		"power": "sudo poweroff", "report": "sudo nvidia-bug-report.sh", "peers": "nvidia-smi nvlink --status", "cable": "nvidia-smi nvlink --status",
 		"recovery": "nvidia-smi --query-gpu=gpu_bus_id,gpu_recovery_action --format=csv", "cooling": "nvidia-smi -q -d TEMPERATURE",
 		"idle-reset": "sudo nvidia-smi --gpu-reset -i " + address, "bus-reset": "sudo nvidia-smi --gpu-reset -i " + address,
-		"quiet": "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv", "imex": "sudo systemctl restart nvidia-imex",
+		"quiet": "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv",
 	}[x.Remedy]
 }
 

@@ -25,8 +25,8 @@ func (d *dnfDriver) rpms(repository, version, release string, names ...string) {
 	d.Put("/etc/yum.repos.d/"+repository+".repo", fmt.Sprintf("[%[1]s]\nname=%[1]s\nbaseurl=file:///srv/%[1]s\nenabled=0\ngpgcheck=0\n", repository), 0o644)
 }
 
-// TestLabDnfSignedModules: modules that Red Hat and AlmaLinux have signed, by the real dnf, from repositories with the names, versions and
-// releases of test/listings (rhel10 redhat 580.105.08, almalinux10 615.71.09) and of https://github.com/mizdebsk/radii: a repository that is
+// TestLabDnfSignedModules: modules that Red Hat and AlmaLinux have signed, by the real dnf, from repositories with the names and versions
+// of test/listings (rhel10 redhat 580.105.08, almalinux10 615.71.09) and of https://github.com/mizdebsk/radii, at any release: a repository that is
 // off is named with the command that enables it; install, upgrade, a kernel without a module, undo.
 func TestLabDnfSignedModules(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestLabDnfSignedModules(t *testing.T) {
 			d := newDnfDriver(t)
 			d.Put("/etc/os-release", fmt.Sprintf("ID=%q\nID_LIKE=\"fedora\"\nVERSION_ID=%q\nPLATFORM_ID=\"platform:el10\"\nPRETTY_NAME=\"%s %s\"\n", x.id, x.version, x.id, x.version), 0o644)
 			d.Put("/lib/modules/"+kernel+".el10_1.x86_64/modules.dep", "", 0o644)
-			d.rpms(x.repositories[1], x.old, "1.el10_1", user...)
+			d.rpms(x.repositories[1], x.old, "7.el10_1.2", user...)
 			d.rpms(x.repositories[1], x.new, "3.el10_2", user...)
 			d.rpms(x.repositories[0], x.old, "3.el10_1", x.module)
 			d.rpms(x.repositories[0], x.new, "3.el10_2", x.fresh)
