@@ -111,10 +111,8 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 			}
 		}
 	}
-	for _, sign := range []string{"/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"} {
-		if l.has(sign) {
-			return &Owner{Name: GPUOperator, Why: "its driver container has written " + sign}
-		}
+	if sign := l.first("/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"); sign != "" {
+		return &Owner{Name: GPUOperator, Why: "its driver container has written " + sign}
 	}
 	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was
 	// incomplete the marker stays, and the next provisioning removes it then.

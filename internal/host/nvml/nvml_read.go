@@ -329,20 +329,18 @@ func (r *reading) slowed() string {
 
 // fabric asks by the versioned call, which replaces the plain one.
 func (r *reading) fabric() host.Fabric {
-	var info nvml.GpuFabricInfo
-	faults := ""
+	var v nvml.GpuFabricInfo_v3
 	ret := nvml.ERROR_FUNCTION_NOT_FOUND
 	if r.has("nvmlDeviceGetGpuFabricInfoV") {
-		var v nvml.GpuFabricInfo_v3
 		if v, ret = r.GetGpuFabricInfoV().V3(); ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH { // before R580
 			var v2 nvml.GpuFabricInfo_v2
 			v2, ret = r.GetGpuFabricInfoV().V2()
 			v = nvml.GpuFabricInfo_v3{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State, HealthMask: v2.HealthMask}
 		}
-		faults = fabricFaults(v.HealthMask, v.HealthSummary)
-		info = nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State}
 	} else if r.has("nvmlDeviceGetGpuFabricInfo") {
-		info, ret = r.GetGpuFabricInfo() //nolint:staticcheck // the only call there is before R545
+		var v1 nvml.GpuFabricInfo
+		v1, ret = r.GetGpuFabricInfo() //nolint:staticcheck // the only call there is before R545
+		v = nvml.GpuFabricInfo_v3{ClusterUuid: v1.ClusterUuid, Status: v1.Status, CliqueId: v1.CliqueId, State: v1.State}
 	}
 	if !r.got("nvmlDeviceGetGpuFabricInfo", ret) {
 		return host.Fabric{}
@@ -351,16 +349,16 @@ func (r *reading) fabric() host.Fabric {
 		nvml.GPU_FABRIC_STATE_NOT_STARTED: "not-started",
 		nvml.GPU_FABRIC_STATE_IN_PROGRESS: "in-progress",
 		nvml.GPU_FABRIC_STATE_COMPLETED:   "completed",
-	}[info.State]}
+	}[v.State]}
 	if f.State != "completed" { // what else it says holds only then: nvml.h
 		return f
 	}
-	if status := nvml.Return(info.Status); status != nvml.SUCCESS {
+	if status := nvml.Return(v.Status); status != nvml.SUCCESS {
 		f.Status = nvmlCode(status)
 		return f
 	}
-	f.Clique, f.Faults = info.CliqueId, faults
-	if id := hex.EncodeToString(info.ClusterUuid[:]); strings.Trim(id, "0") != "" {
+	f.Clique, f.Faults = v.CliqueId, fabricFaults(v.HealthMask, v.HealthSummary)
+	if id := hex.EncodeToString(v.ClusterUuid[:]); strings.Trim(id, "0") != "" {
 		f.Cluster = id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 	}
 	return f
