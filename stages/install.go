@@ -117,36 +117,12 @@ func preflight() converge.Stage {
 			return notes
 		},
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			switch first := cloud.Begin(s, f); {
-			case !f.Live:
+			if !f.Live {
 				return nil, nil
-			case s.Driver.GPUCount > 0:
-				return append(first, gpusOnTheBus(s, f)), nil
-			default:
-				return append(first, gpusAsBefore(s, f)), nil
 			}
+			return append(cloud.Begin(s, f), gpusOnTheBus(s, f)), nil
 		},
 	}
-}
-
-// gpusAsBefore refuses a machine that has lost GPUs. Without this check a machine without GPUs would count as one that never had
-// any, and a machine with seven of eight GPUs as one with seven.
-func gpusAsBefore(s spec.Spec, f facts.Facts) converge.Want {
-	n := gpuCount(f)
-	look := func(_ context.Context, v host.View) (string, error) {
-		why := node.MissingGPUs(v, s, f)
-		switch {
-		case why == "":
-			return "", nil
-		case n == 0: // gpu_count = 0 expects no number
-			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus: " + why +
-				things.OrTry("if the GPUs were taken out for good: "+trouble.Command("undo --to all")+", then apply again"), nil
-		}
-		return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
-			things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
-	}
-	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		"dmesg shows PCI errors", faults.Of("GPU-001").Fix)
 }
 
 func gpuCount(f facts.Facts) (n int) {
@@ -158,24 +134,30 @@ func gpuCount(f facts.Facts) (n int) {
 	return n
 }
 
-// gpusOnTheBus wants as many GPUs as the spec expects. lspci does not list a GPU that fell off the bus, and a node that joins
-// without it leaves a paid GPU unused.
+// gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off the bus leaves nothing on it: without this check
+// a machine without GPUs would count as one that never had any, and one with seven of eight as one with seven.
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {
-		if n == expect {
-			return "", nil
-		}
-		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect)
-		if why := node.MissingGPUs(v, s, f); why != "" {
-			problem += ": " + why
-		}
+		why := node.MissingGPUs(v, s, f)
+		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus", n)
 		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)
-		if n == 0 {
+		switch {
+		case expect == 0 && why == "", expect > 0 && n == expect:
+			return "", nil
+		case expect == 0 && n == 0: // gpu_count = 0 expects no number
+			meant = "if the GPUs were taken out for good: " + trouble.Command("undo --to all") + ", then apply again"
+		case n == 0:
 			meant = "if the machine should have none: remove gpu_count from [driver]"
+		}
+		if expect > 0 {
+			problem += fmt.Sprintf(", node.toml expects %d", expect)
+		}
+		if why != "" {
+			problem += ": " + why
 		}
 		return problem + things.OrTry(meant), nil
 	}
-	return things.Check("NVIDIA GPUs on the PCI bus", look, "gpu_count in [driver]",
+	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
 		"lspci -d 10de: lists them, and dmesg shows PCI errors", faults.Of("GPU-001").Fix)
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
@@ -177,9 +176,6 @@ func (b *bundle) index() string {
 	return t.String()
 }
 
-// bundledRuns is how many of the last runs a bundle has.
-const bundledRuns = 10
-
 // bundledLines is how many lines of the journal a bundle has of each unit.
 const bundledLines = "2000"
 
@@ -232,26 +228,12 @@ func (b *bundle) answers(ctx context.Context) {
 		}
 		return e.Plan(ctx, b.seen)
 	})
-	answer("status.json", "what gpuadm has made, and what was changed since", func(ctx context.Context) (any, error) {
+	answer("status.json", "the runs with their changes, what gpuadm has made, and what was changed since", func(ctx context.Context) (any, error) {
 		e, _, err := b.c.engineOfFiles(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
 		return e.Status(ctx, b.seen)
-	})
-	answer("runs.json", fmt.Sprintf("the last %d runs, with their changes", bundledRuns), func(context.Context) (any, error) {
-		j := converge.ReadJournal(b.h)
-		switch {
-		case j.Refused != nil:
-			return nil, j.Refused
-		case j.Problem != "":
-			return nil, errors.New(j.Problem)
-		}
-		runs := j.Runs()
-		if len(runs) == 0 {
-			return nil, errors.New("gpuadm has changed nothing on this machine")
-		}
-		return runs[max(0, len(runs)-bundledRuns):], nil
 	})
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -51,10 +50,8 @@ const leakyJournal = `2026-11-23T04:00:01+00:00 node containerd[811]: time="2026
 func onNode(t *testing.T, n *simhost.Node, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	e := env{
-		stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
-		open: func(string) (host.Host, error) { return n, nil },
-	}
+	e := envOn(n, &stdout)
+	e.stderr = &stderr
 	code = run(context.Background(), e, args)
 	return code, stdout.String(), stderr.String()
 }
@@ -98,8 +95,8 @@ func TestBundleHasNoSecret(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"journal/containerd.service.txt": "(masked)", "journal/gpuadm.txt": "mirror.example", "kernel.txt": "loading NVIDIA UNIX Open Kernel Module",
-		"runs.json": `"changes":`, "plan.json": `"changes":[{`, "facts.txtar": "-- etc/containerd/config.toml", "units.txt": "kubelet.service",
-		"status.json": `"made":`, "doctor.json": `"checks":`, "versions.txt": "gpuadm devel",
+		"plan.json": `"changes":[{`, "facts.txtar": "-- etc/containerd/config.toml", "units.txt": "kubelet.service",
+		"status.json": `"runs":[{`, "doctor.json": `"checks":`, "versions.txt": "gpuadm devel",
 	} {
 		check.That(t, strings.Contains(files[name], want), "%s lacks %s:\n%s", name, want, files[name])
 		check.That(t, strings.Contains(files["index.txt"], name), "the index does not name %s:\n%s", name, files["index.txt"])
@@ -124,7 +121,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	}
 	check.That(t, size <= bundleMost+1<<20 && len(files["kernel.txt"]) <= partMost+1<<10 && strings.HasPrefix(files["kernel.txt"], "(the beginning is left out)\n2026"),
 		"%d bytes, of them %d in kernel.txt, which begins with %.60q", size, len(files["kernel.txt"]), files["kernel.txt"])
-	for _, name := range []string{"plan.json", "packages.txt", "runs.json"} {
+	for _, name := range []string{"plan.json", "packages.txt"} {
 		_, packed := files[name]
 		at := strings.Index(files["index.txt"], "\nNot in it:\n")
 		check.That(t, !packed && at >= 0 && strings.Contains(files["index.txt"][at:], name) && strings.Contains(out, name),
@@ -189,10 +186,8 @@ func factLines(t *testing.T, n *simhost.Node) []string {
 // TestBundleWithoutSystemd: the reason is a sentence about the machine, not about a later time.
 func TestBundleWithoutSystemd(t *testing.T) {
 	var out bytes.Buffer
-	e := env{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
-		open: local.Open,
-	}
+	e := envOn(nil, &out)
+	e.open = local.Open
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
 	check.That(t, strings.Contains(out.String(), "units.txt: systemd does not run here\n"), "units.txt has another reason:\n%s", out.String())
 	text := out.String()

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -33,10 +32,7 @@ func TestDemo(t *testing.T) {
 		w = os.Stdout
 	}
 	n := must.Get(simhost.New(demoNode))(t)
-	e := env{
-		stdin: strings.NewReader(""), stdout: w, stderr: w, root: true, read: os.ReadFile,
-		getenv: func(string) string { return "" }, open: func(string) (host.Host, error) { return n, nil },
-	}
+	e := envOn(n, w)
 	fmt.Fprintf(w, "\nnode# cat /etc/gpuadm/node.toml\n%s", must.Get(n.ReadFile("/etc/gpuadm/node.toml"))(t))
 	for _, line := range []string{"plan", "plan runtime", "apply", "apply", "status", "undo", "status"} {
 		fmt.Fprintf(w, "\nnode# gpuadm %s\n", line)

@@ -90,6 +90,14 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	return s, trust(v, s.Files()...)
 }
 
+// machine opens the machine, and reads the files named with -f, or its own.
+func (c *common) machine() (h host.Host, s spec.Spec, err error) {
+	if h, err = c.open(c.rootDir); err == nil {
+		s, err = c.spec(h, c.files)
+	}
+	return h, s, err
+}
+
 // asker returns the user who started gpuadm with another user's rights by sudo, run0, pkexec or doas; "" if gpuadm has its
 // caller's own rights. Sources: sudo(8), run0(1), pkexec(1) and doas(1), each under ENVIRONMENT.
 func asker(getenv func(string) string) string {

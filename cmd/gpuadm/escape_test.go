@@ -107,10 +107,8 @@ func TestNothingIsForged(t *testing.T) {
 		n := machine(t)
 		for _, form := range []string{"text", "json"} {
 			var out, err bytes.Buffer
-			e := env{
-				stdin: strings.NewReader(""), stdout: &out, stderr: &err, getenv: func(string) string { return "" }, root: true,
-				open: func(string) (host.Host, error) { return n, nil }, read: os.ReadFile,
-			}
+			e := envOn(n, &out)
+			e.stderr = &err
 			run(context.Background(), e, append(strings.Fields(line), "-o", form))
 			told := strings.Contains(out.String()+err.String(), `exit status 1: x;   because  forged; `)
 			check.That(t, strings.Contains("plan apply status", line) == told, "%s -o %s does not say what the daemon says, or says it: %s%s", line, form, &out, &err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,12 +32,15 @@ func onHost(t *testing.T, n *simhost.Node, args ...string) (code int, out string
 func onHostWith(t *testing.T, n *simhost.Node, stdin string, args ...string) (code int, out string) {
 	t.Helper()
 	var all strings.Builder
-	e := env{
-		stdin: strings.NewReader(stdin), stdout: &all, stderr: &all, root: true, read: os.ReadFile,
-		getenv: func(string) string { return "" },
-		open:   func(string) (host.Host, error) { return n, nil },
-	}
+	e := envOn(n, &all)
+	e.stdin = strings.NewReader(stdin)
 	return run(context.Background(), e, args), all.String()
+}
+
+// envOn is for root on a machine, without variables; all that is printed goes to w.
+func envOn(h host.Host, w io.Writer) env {
+	open := func(string) (host.Host, error) { return h, nil }
+	return env{stdin: strings.NewReader(""), stdout: w, stderr: w, getenv: func(string) string { return "" }, root: true, open: open, read: os.ReadFile}
 }
 
 // recorded are the machines of test/hosts, by name.

@@ -75,11 +75,7 @@ func runtimeClass(s spec.Spec) (string, map[string]any, error) {
 
 // manifest prints objects for the cluster, made of the spec alone: as YAML, each under its comment, or as JSON. What is nil is left out.
 func (c *common) manifest(all ...func(spec.Spec) (comment string, object map[string]any, err error)) error {
-	h, err := c.open(c.rootDir)
-	if err != nil {
-		return err
-	}
-	s, err := c.spec(h, c.files)
+	_, s, err := c.machine()
 	if err != nil {
 		return err
 	}

@@ -150,11 +150,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 		}
 		return mig.Asked(spec.MIG{File: c.files[0], Layout: layout}, data, c.public != nil && !c.public(c.files[0]))
 	}
-	h, err := c.open(c.rootDir)
-	if err != nil {
-		return nil, err
-	}
-	s, err := c.spec(h, c.files)
+	h, s, err := c.machine()
 	if err != nil {
 		return nil, err
 	}

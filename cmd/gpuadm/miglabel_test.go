@@ -97,12 +97,7 @@ func (l *labelled) label(labels kubesim.Object) {
 func (l *labelled) gpuadm(args ...string) string {
 	l.t.Helper()
 	var out strings.Builder
-	e := env{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &out, root: true,
-		getenv: func(string) string { return "" },
-		open:   func(string) (host.Host, error) { return l.Node, nil },
-		read:   os.ReadFile,
-	}
+	e := envOn(l.Node, &out)
 	l.states = nil
 	code := run(l.t.Context(), e, args)
 	l.said = out.String()
@@ -182,11 +177,7 @@ func TestMIGLabelCut(t *testing.T) {
 }
 
 func (l *labelled) gpuadmCut(args ...string) int {
-	e := env{
-		stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
-		open: func(string) (host.Host, error) { return l.Node, nil }, read: os.ReadFile,
-	}
-	return run(l.t.Context(), e, args)
+	return run(l.t.Context(), envOn(l.Node, io.Discard), args)
 }
 
 // TestMIGLabelPlugin: without the operator the device plugin is ended after a change, and starts again with the new partitions.
@@ -245,11 +236,8 @@ func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
 
 func outputOn(h host.Host, root bool, argv ...string) (int, string) {
 	var out strings.Builder
-	e := env{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: root,
-		open: func(string) (host.Host, error) { return h, nil },
-		read: func(string) ([]byte, error) { return nil, io.EOF },
-	}
+	e := envOn(h, &out)
+	e.root, e.read = root, func(string) ([]byte, error) { return nil, io.EOF }
 	return run(context.Background(), e, argv), out.String()
 }
 

@@ -80,11 +80,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		return err
 	}
 	key := dir + ".key"
-	h, err := c.open(c.rootDir)
-	if err != nil {
-		return err
-	}
-	s, err := c.spec(h, c.files)
+	h, s, err := c.machine()
 	if err != nil {
 		return err
 	}

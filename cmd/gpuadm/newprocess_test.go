@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -37,29 +36,26 @@ func startsNewProcess(t *testing.T, deadline string) {
 		must.OK(t, err)
 		var out, bad strings.Builder
 		started := 0
-		e := env{
-			stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, root: true,
-			open: func(string) (host.Host, error) { return replaced{n, again}, nil },
-			read: func(string) ([]byte, error) { return nil, io.EOF },
-			restartSelf: func(more ...string) error {
-				unlock, err := n.Lock()
-				if err != nil {
-					t.Errorf("started a new process with the lock held: %v", err)
-				} else {
-					unlock()
+		e := envOn(replaced{n, again}, &out)
+		e.stderr = &bad
+		e.restartSelf = func(more ...string) error {
+			unlock, err := n.Lock()
+			if err != nil {
+				t.Errorf("started a new process with the lock held: %v", err)
+			} else {
+				unlock()
+			}
+			started++
+			if deadline == "" && len(more) > 0 {
+				t.Errorf("started a new process with %q", more)
+			} else if deadline != "" {
+				left := time.Duration(0)
+				if len(more) == 1 {
+					left, _ = time.ParseDuration(strings.TrimPrefix(more[0], "--deadline="))
 				}
-				started++
-				if deadline == "" && len(more) > 0 {
-					t.Errorf("started a new process with %q", more)
-				} else if deadline != "" {
-					left := time.Duration(0)
-					if len(more) == 1 {
-						left, _ = time.ParseDuration(strings.TrimPrefix(more[0], "--deadline="))
-					}
-					check.That(t, left > 0 && left < time.Hour, "started a new process with %q: want the time left of the hour", more)
-				}
-				return nil
-			},
+				check.That(t, left > 0 && left < time.Hour, "started a new process with %q: want the time left of the hour", more)
+			}
+			return nil
 		}
 		argv := []string{"apply", "mig"}
 		if deadline != "" {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/pages"
@@ -259,14 +257,9 @@ func TestTutorial(t *testing.T) {
 			pairs.Write(t, n, specHome+"/node.d/lab.toml", string(must.Get(os.ReadFile("testdata/tutorial.toml"))(t)))
 			first = pairs.Tree(n)
 		}
-		var out bytes.Buffer
-		e := env{
-			stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true,
-			open: func(string) (host.Host, error) { return n, nil }, read: os.ReadFile,
-		}
-		code := run(t.Context(), e, words[2:])
-		t.Logf("%s: exit code %d\n%s", line, code, &out)
-		must.That(t, code == 0 || words[2] == "doctor" && code == exitPending, "%s: exit code %d\n%s", line, code, &out)
+		code, out := onHost(t, n, words[2:]...)
+		t.Logf("%s: exit code %d\n%s", line, code, out)
+		must.That(t, code == 0 || words[2] == "doctor" && code == exitPending, "%s: exit code %d\n%s", line, code, out)
 	}
 	check.Equal(t, pairs.Tree(n), first, "after the tutorial's undo the machine is")
 }

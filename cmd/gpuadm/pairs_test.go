@@ -4,11 +4,8 @@ package main
 
 import (
 	"bytes"
-	"os"
-	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/pairs"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -17,10 +14,8 @@ import (
 func TestPairs(t *testing.T) {
 	pairs.Test(t, func(t testing.TB, n *simhost.Node, args ...string) (said pairs.Said) {
 		var stdout, stderr bytes.Buffer
-		e := env{
-			stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, getenv: func(string) string { return "" }, root: true,
-			open: func(string) (host.Host, error) { return n, nil }, read: os.ReadFile, told: func(line string) { said.Told = append(said.Told, line) },
-		}
+		e := envOn(n, &stdout)
+		e.stderr, e.told = &stderr, func(line string) { said.Told = append(said.Told, line) }
 		said.Code = run(t.Context(), e, args)
 		said.Out, said.Talk = stdout.String(), stderr.String()
 		return said

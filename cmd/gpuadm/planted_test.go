@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	_ "embed"
 	"fmt"
 	"os"
@@ -53,19 +51,12 @@ func TestPlantedSecrets(t *testing.T) {
 	n, corpus := leakyNode(t)
 
 	said := func(want int, args ...string) string {
-		var out bytes.Buffer
-		e := env{
-			stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
-			open: func(string) (host.Host, error) { return n, nil },
-		}
-		code := run(context.Background(), e, args)
-		check.That(t, code == want, "%v ends with %d:\n%s", args, code, out.String())
+		code, out := onHost(t, n, args...)
+		check.That(t, code == want, "%v ends with %d:\n%s", args, code, out)
 		for _, secret := range append(corpus, "planted-") {
-			if strings.Contains(out.String(), secret) {
-				t.Errorf("%v prints %s:\n%s", args, secret, lineWith(out.String(), secret))
-			}
+			check.None(t, lineWith(out, secret), "%v prints %s:", args, secret)
 		}
-		return out.String()
+		return out
 	}
 	out := said(0, "facts", "--record")
 	check.That(t, strings.Contains(out, "(masked)") && strings.Contains(out, "--kubeconfig=/var/lib/kubelet/kubeconfig"),

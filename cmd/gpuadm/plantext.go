@@ -51,11 +51,7 @@ func (c *common) planText(p converge.Plan) {
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
 		printf(w, "\n")
 	}
-	waitingText(w, p.Changes)
-	c.notes(p.Notes)
-	if len(p.Notes) > 0 {
-		printf(w, "\n")
-	}
+	c.remarks(p)
 	if c.refusals(p, short) {
 		printf(w, "\n")
 	}

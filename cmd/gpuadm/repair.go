@@ -96,11 +96,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	if i < 0 {
 		return nil, nil, usage{noRepair(code)}
 	}
-	h, err := c.open(c.rootDir)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := c.spec(h, c.files)
+	h, s, err := c.machine()
 	if errors.Is(err, errNoSpec) {
 		s, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
 	}

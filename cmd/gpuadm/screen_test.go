@@ -74,11 +74,8 @@ func TestScreens(t *testing.T) {
 				if plain != "" { // a run changes the machine
 					on = n.Clone()
 				}
-				e := env{
-					stdin: strings.NewReader(""), stdout: screen, stderr: screen, root: true, read: os.ReadFile,
-					getenv: func(name string) string { return map[string]string{"NO_COLOR": plain}[name] },
-					open:   func(string) (host.Host, error) { return on, nil },
-				}
+				e := envOn(on, screen)
+				e.getenv = func(name string) string { return map[string]string{"NO_COLOR": plain}[name] }
 				run(t.Context(), e, strings.Fields(strings.TrimPrefix(line, "$ gpuadm ")))
 				shown[i] = dated.ReplaceAllStringFunc(close(), func(s string) string { return strings.Repeat("N", len(s)) })
 			}

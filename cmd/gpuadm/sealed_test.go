@@ -88,7 +88,6 @@ func onPage(t *testing.T, page, text string) {
 	check.That(t, err == nil && strings.Contains(string(b), text), "docs/%s.md does not say %q: %v", page, text, err)
 }
 
-// owned is a file of -f.
 // moduleKey makes a private key in PEM, and a certificate of it in DER.
 func moduleKey(t *testing.T) (key, cert []byte) {
 	t.Helper()

@@ -97,11 +97,7 @@ func newOwners(c *common) *cobra.Command {
 		Short: "show who owns each part of this node",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open(c.rootDir)
-			if err != nil {
-				return err
-			}
-			s, err := c.spec(h, c.files)
+			h, s, err := c.machine()
 			if errors.Is(err, errNoSpec) { // operators ask for the owners before they write a spec
 				s, err = spec.Defaults(), nil
 			}

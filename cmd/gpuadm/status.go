@@ -155,16 +155,21 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 		printf(w, "\nThe journal: %s\n", s.Damage)
 	}
 	printf(w, "\n")
-	waitingText(w, s.Changes)
-	c.notes(s.Notes)
-	if len(s.Notes) > 0 {
-		printf(w, "\n")
-	}
+	c.remarks(s.Plan)
 	if s.InProgress {
 		printf(w, "Run %s is in progress.\n", s.Unfinished)
 		return
 	}
 	printf(w, "%s\n", c.statusEnd(s))
+}
+
+// remarks prints what changes wait for, and the notes.
+func (c *common) remarks(p converge.Plan) {
+	waitingText(c.stdout, p.Changes)
+	c.notes(p.Notes)
+	if len(p.Notes) > 0 {
+		printf(c.stdout, "\n")
+	}
 }
 
 // waitingText prints each event that changes wait for once, and what to do if it does not happen.
