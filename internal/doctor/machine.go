@@ -128,8 +128,11 @@ func (m *Machine) has(name string) bool {
 	return err == nil
 }
 
-// Unit describes a unit; ok is false where no systemd answers.
+// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs.
 func (m *Machine) Unit(name string) (host.Unit, bool) {
+	if name == "" {
+		return host.Unit{}, false
+	}
 	u, err := m.View.Unit(m.ctx, name)
 	if err != nil {
 		m.cannotRead("units of systemd", err)
