@@ -35,11 +35,11 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(agent|doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
 ALONE     := Test(Pairs|Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # Tests that boot machines: they have targets of their own.
-LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
+LABTESTS  := Test(Lab|Slow|Bench|VM|Metal)([A-Z(]|$$)
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
 LINKED    := {{if .Standard}}std{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal mokka fuzz parts update clean
+.PHONY: help build repro sbom image packages dist push repository demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal metal-node mokka fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -184,6 +184,10 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md
 	$(HOSTGO) build -o $(BIN)/metal ./test/metal
 	$(BIN)/metal -gpuadm $(BIN)/gpuadm -o $(BIN)/metal.txt $(if $(FULL),-full)
+
+metal-node: lab-hosts ## as root, on a machine with GPUs: a host of the lab becomes a node with them; PLUGIN is NVIDIA's device plugin: docs/metal.md
+	$(GO) run ./test/lab/kube/cmd/kube build
+	GPUADM_DEVICE_PLUGIN=$(abspath $(PLUGIN)) $(LABTEST) ./test/lab/kube -run 'TestMetalNode$$' -count=1 -v -timeout 20m
 
 mokka: build ## doctor on NVIDIA's own mock of NVML: MOKKA=DIR is a checkout of https://github.com/NVIDIA/k8s-test-infra
 	$(MAKE) -C $(MOKKA)/pkg/gpu/mocknvml NO_PADDING=1

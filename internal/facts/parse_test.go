@@ -162,7 +162,7 @@ func TestSpoken(t *testing.T) {
 }
 
 func TestDpkgEntry(t *testing.T) {
-	l := &look{v: files{"/var/lib/dpkg/status": `Package: containerd-doc
+	status := []byte(`Package: containerd-doc
 Status: install ok installed
 Version: 9
 
@@ -175,13 +175,19 @@ Conffiles:
 Description: open and reliable container runtime
  Version: 8
 
+Package: gone
+Status: deinstall ok config-files
+Version: 1.0
+
 Package: half
 Status: install reinstreq half-configured
 Version: 2.0
-`}}
-	e := l.dpkgEntry("containerd")
-	check.That(t, e["Version"] == "1.7.24~ds1-6+b4" && e["Architecture"] == "amd64", "containerd: %v", e)
-	check.That(t, l.dpkgEntry("missing") == nil, "a missing package has an entry")
+`)
+	e := dpkgEntry(status, "containerd")
+	check.That(t, e["Version"] == "1.7.24~ds1-6+b4" && e.installed(), "containerd: %v", e)
+	check.That(t, !dpkgEntry(status, "gone").installed(), "a removed package counts as installed")
+	check.That(t, dpkgEntry(status, "half").installed(), "a half-configured package has its files in place")
+	check.That(t, !dpkgEntry(status, "missing").installed() && !dpkgEntry(nil, "x").installed(), "a missing package counts as installed")
 }
 
 func TestNewer(t *testing.T) {

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/tools/txtar"
+
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/test/check"
 )
@@ -75,4 +78,42 @@ func TestOneTable(t *testing.T) {
 		compared += len(fake)
 	}
 	check.That(t, compared != 0, "nothing was compared")
+}
+
+// TestAsRecorded: the fake H100 has the name, the ids and the partitions of the real one that is recorded.
+func TestAsRecorded(t *testing.T) {
+	file, err := txtar.ParseFile("../hosts/h100-passed-through.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var real struct {
+		GPU []struct {
+			Name, Device, Sub string
+			Profiles          []struct {
+				ID, Enum, Slices, Max int
+				Name                  string
+				Memory                int
+				Places                []struct{ Start, Size int }
+			}
+		}
+	}
+	settings := slices.IndexFunc(file.Files, func(f txtar.File) bool { return f.Name == "sim.toml" })
+	if err := toml.Unmarshal(file.Files[settings].Data, &real); err != nil || len(real.GPU) != 1 {
+		t.Fatalf("%d GPUs: %v", len(real.GPU), err)
+	}
+	all := models(t)
+	fake := all[slices.IndexFunc(all, func(m Model) bool { return m.Key == "H100-80" })]
+	check.Equal(t, fake.Name, real.GPU[0].Name, "name")
+	check.Equal(t, fmt.Sprint(fake.fields["pci"][:2]), fmt.Sprint([]string{real.GPU[0].Device, real.GPU[0].Sub}), "device and subsystem")
+	check.Equal(t, len(fake.Profiles), len(real.GPU[0].Profiles), "profiles")
+	for _, is := range real.GPU[0].Profiles {
+		p := fake.Profiles[slices.IndexFunc(fake.Profiles, func(p Profile) bool { return p.ID == is.ID })]
+		starts := slices.Sorted(slices.Values(p.Starts))
+		var places []int
+		for _, place := range is.Places {
+			places = append(places, place.Start)
+			check.Equal(t, p.Size, place.Size, "%s: size of a place", is.Name)
+		}
+		check.Equal(t, fmt.Sprint(p.Kind, p.Name, p.Slices, p.Max, p.MemoryMB<<20, starts), fmt.Sprint(is.Enum, is.Name, is.Slices, is.Max, is.Memory, places), "profile %d", is.ID)
+	}
 }

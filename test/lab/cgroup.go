@@ -188,6 +188,17 @@ func (g cgroups) empty() error {
 	}) {
 		return errors.New("cannot empty the host's cgroups: some are still in use")
 	}
+	if g.Unified == "" {
+		return nil
+	}
+	// A group that gives controllers to groups below it takes no process: the next boot needs a fresh one. Source: cgroups(7).
+	err := syscall.Rmdir(g.Unified)
+	if err == nil {
+		err = os.Mkdir(g.Unified, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot empty the host's cgroup: %w", err)
+	}
 	return nil
 }
 

@@ -191,7 +191,11 @@ func (h *Host) ImportImages() {
 	triple := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	files = append(files, tarFile{name: "lib/" + triple + "/", mode: 0o755})
 	loader := map[string]string{"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
-	for _, name := range []string{"usr/local/sbin/gpuadm", loader, "lib/" + triple + "/libc.so.6", "lib/" + triple + "/libdl.so.2", "lib/" + triple + "/libpthread.so.0"} {
+	names := []string{"usr/local/sbin/gpuadm", loader}
+	for _, library := range []string{"libc.so.6", "libdl.so.2", "libpthread.so.0", "libm.so.6", "librt.so.1"} { // the last two are libcuda's and nvidia-smi's
+		names = append(names, "lib/"+triple+"/"+library)
+	}
+	for _, name := range names {
 		text := []byte(h.Must("cat", "/"+name)) // by the host: its links lead elsewhere from here
 		files = append(files, tarFile{name: name, mode: 0o755, data: text})
 	}

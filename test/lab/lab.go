@@ -120,8 +120,8 @@ func Asked(t testing.TB) {
 	t.Helper()
 	run := flag.Lookup("test.run")
 	asked := func(kind string) bool { return run != nil && strings.Contains(run.Value.String(), kind) }
-	if !slices.ContainsFunc([]string{"TestLab", "TestSlow", "TestBench"}, asked) {
-		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow or TestBench")
+	if !slices.ContainsFunc([]string{"TestLab", "TestSlow", "TestBench", "TestMetal"}, asked) {
+		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow, TestBench or TestMetal")
 	}
 }
 

@@ -40,11 +40,14 @@ func (s *Manager) runs() bool {
 	return err == nil && i.Mode.IsDir()
 }
 
+// errNotRunning: what was asked for holds once the machine has booted.
+var errNotRunning = host.Later{Until: "once systemd runs, which it does not here"}
+
 func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 	if !s.runs() {
 		found, err := s.unitFiles(ctx).read(name)
 		if err == nil {
-			err = host.Later{Until: "once systemd runs"}
+			err = errNotRunning
 		}
 		return found.Unit, err
 	}
@@ -183,7 +186,7 @@ func (s *Manager) sync(changed []string) error {
 // job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed unit files first.
 func (s *Manager) job(ctx context.Context, name, job string) error {
 	if !s.runs() {
-		return fmt.Errorf("systemd does not run here: %w", host.Later{Until: "once systemd runs"})
+		return errNotRunning
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
 	defer stop()

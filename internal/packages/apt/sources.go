@@ -3,7 +3,6 @@
 package apt
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -50,8 +49,7 @@ func parseSources(file string, data []byte, arch func() string) []source {
 			rest = after
 			for _, o := range strings.Fields(options[1:]) {
 				name, value, _ := strings.Cut(o, "=")
-				name = strings.ToLower(name)
-				said[cmp.Or(inDeb822[name], name)] = strings.ReplaceAll(value, ",", " ")
+				said[inDeb822(strings.ToLower(name))] = strings.ReplaceAll(value, ",", " ")
 				if value, is := strings.CutPrefix(strings.ToLower(o), "signed-by="); is {
 					signedBy = keyFiles(o[len(o)-len(value):])
 				}
@@ -72,8 +70,18 @@ func unquoted(word string) string {
 	return word
 }
 
-// inDeb822 has the names of a one-line entry's options that differ in the other form: sources.list(5).
-var inDeb822 = map[string]string{"arch": "architectures", "lang": "languages", "target": "targets"}
+// inDeb822 is the name of a one-line entry's option in the other form: sources.list(5).
+func inDeb822(option string) string {
+	switch option {
+	case "arch":
+		return "architectures"
+	case "lang":
+		return "languages"
+	case "target":
+		return "targets"
+	}
+	return option
+}
 
 // maxSources is the number of sources that gpuadm reads of one file: no real file has so many. Each URI combines with each suite, and the
 // product of a small file could fill the memory; sources are compared with each other, and 60,000 took minutes.
