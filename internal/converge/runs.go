@@ -78,13 +78,10 @@ func (j Journal) usual(c Change) (longest int64) {
 		if to.What == "end" && to.Result == "ok" {
 			ok = to.Run
 		}
-		if from.What != "make" || from.Run != ok || from.Change.Kind != c.Kind || from.Change.Stage != c.Stage || (from.Change.After == "") != (c.After == "") {
-			continue
+		alike := from.What == "make" && from.Run == ok && from.Change.Kind == c.Kind && from.Change.Stage == c.Stage && (from.Change.After == "") == (c.After == "")
+		if alike && cmp.Or(run, ok) == ok {
+			run, longest = ok, max(longest, spent(from, to))
 		}
-		if run = cmp.Or(run, ok); run != ok {
-			break
-		}
-		longest = max(longest, spent(from, to))
 	}
 	return longest
 }
