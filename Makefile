@@ -200,8 +200,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	  done; \
 	done
 
-update: ## rewrite the golden files, and the driver catalog's Go form, which they are made with
-	$(GO) test ./drivers -run TestCatalogData -update
+update: ## rewrite the golden files
 	$(GO) test ./cloud/node ./internal/doctor ./internal/facts ./internal/instance ./internal/mask ./internal/spec ./drivers ./runtime/containerd ./runtime/crio ./stages ./cmd/gpuadm ./test/containerd -update
 	$(GO) test -C images/build/chart . -run TestManifests -update
 

@@ -3,7 +3,6 @@
 package drivers
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
@@ -30,7 +29,7 @@ func (c Catalog) overlaid(text []byte, private bool) (Catalog, error) {
 		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: it has %d bytes, and at most %d are read", overlay, len(text), maxOverlay), "keep only the rows that this machine needs")
 	}
 	var over Catalog
-	if err := over.decode(bytes.NewReader(text)); err != nil {
+	if err := over.decode(text); err != nil {
 		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err, private)),
 			"fix the line; its tables and keys are those of drivers/catalog in gpuadm's source", "or remove the file: this release's catalog is used then")
 	}
