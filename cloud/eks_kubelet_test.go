@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,24 +26,9 @@ import (
 
 // kubeadmUnit is a unit as the packages kubelet and kubeadm bring it. Source: cmd/krel/templates/latest of
 // https://github.com/kubernetes/release.
-const kubeadmUnit = `
--- usr/lib/systemd/system/kubelet.service --
-[Unit]
-Description=kubelet: The Kubernetes Node Agent
-[Service]
-ExecStart=/usr/bin/kubelet
-Restart=always
-[Install]
-WantedBy=multi-user.target
--- usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf --
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-`
+//
+//go:embed testdata/kubeadm-unit.txtar
+var kubeadmUnit string
 
 // refused applies, and wants a refusal that touched nothing and tells these words.
 func (c *eksCloud) refused(t *testing.T, words ...string) {

@@ -4,6 +4,7 @@ package drivers_test
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"os"
 	"slices"
@@ -22,16 +23,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-const ownedNode = `
--- proc/sys/kernel/osrelease --
-6.8.0
--- lib/modules/6.8.0/modules.dep --
--- sys/bus/pci/devices/0000:17:00.0/uevent --
-PCI_CLASS=30200
-PCI_ID=10DE:2330
--- sys/module/nvidia/version --
-580.95.05
-`
+//go:embed testdata/owned-node.txtar
+var ownedNode string
 
 // TestOwners: a driver of another owner is verified and not touched; the message names the owner and how to take it over.
 func TestOwners(t *testing.T) {

@@ -5,6 +5,7 @@ package drivers_test
 import (
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -30,26 +31,13 @@ import (
 
 const runfileLib = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so."
 
+//go:embed testdata/installer-node.txtar
+var installerFiles string
+
 // installerNode is a machine on which NVIDIA's installers run: calls records their arguments.
 func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(`
--- proc/sys/kernel/osrelease --
-6.8.0
--- lib/modules/6.8.0/modules.dep --
--- lib/modules/6.8.0/build/Makefile --
--- var/lib/gpuadm/ --
--- var/log/ --
--- usr/bin/ --
--- usr/src/ --
--- usr/lib/x86_64-linux-gnu/ --
--- simulated-net/mirror.example/570.run --
-570.172.08 fine
--- simulated-net/mirror.example/580.run --
-580.95.05 fine
--- simulated-net/mirror.example/bad.run --
-580.95.05 bad
-`))
+	n, err := simhost.New([]byte(installerFiles))
 	must.OK(t, err)
 	uninstall := func(f *files.Files) error {
 		log, err := f.ReadFile("/var/lib/nvidia/log")

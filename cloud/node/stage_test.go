@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,28 +21,12 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
+//go:embed testdata/kubeadm-unit.txtar
+var kubeadmUnit string
+
 // The machines: how kubelet is set up, and where our part must be found afterwards.
 const (
-	simKubelet = "[[unit]]\nname = \"kubelet.service\"\nenabled = \"enabled\"\nactive = \"active\"\n"
-
-	kubeadmUnit = `-- usr/bin/kubelet mode=0755 size=77 --
--- usr/lib/systemd/system/kubelet.service --
-[Service]
-ExecStart=/usr/bin/kubelet
-Restart=always
-RestartSec=10
-StartLimitInterval=0
-[Install]
-WantedBy=multi-user.target
--- usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf --
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-ENVFILE
-ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-`
+	simKubelet  = "[[unit]]\nname = \"kubelet.service\"\nenabled = \"enabled\"\nactive = \"active\"\n"
 	joinedFiles = "-- etc/kubernetes/kubelet.conf --\napiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {user: u, cluster: k}}]\nclusters: [{name: k, cluster: {server: https://k}}]\nusers: [{name: u, user: {token: abc}}]\n" +
 		"-- var/lib/kubelet/config.yaml --\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nregisterWithTaints:\n- key: dedicated # theirs\n  effect: NoSchedule\nmaxPods: 110\n-- var/lib/kubelet/kubeadm-flags.env --\nKUBELET_KUBEADM_ARGS=\"--node-ip=10.0.0.1\"\n"
 )

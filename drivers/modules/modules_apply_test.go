@@ -4,6 +4,7 @@ package modules_test
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"strings"
 	"testing"
@@ -23,24 +24,13 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
+//go:embed testdata/machine.txtar
+var machineFiles string
+
 // machine is one with a GPU, a kernel with nouveau and headers, and the source of a driver told to DKMS.
 func machine(t *testing.T) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(`
--- proc/sys/kernel/osrelease --
-6.8.0
--- lib/modules/6.8.0/modules.dep --
-kernel/fs/ext4.ko:
--- lib/modules/6.8.0/build/Makefile --
--- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --
--- boot/initrd.img-6.8.0 --
--- usr/sbin/update-initramfs --
--- usr/src/nvidia-580.95.05/dkms.conf --
--- var/lib/dkms/nvidia/580.95.05/source link=/usr/src/nvidia-580.95.05 --
--- sys/bus/pci/devices/0000:17:00.0/uevent --
-PCI_CLASS=30200
-PCI_ID=10DE:2330
-`))
+	n, err := simhost.New([]byte(machineFiles))
 	must.OK(t, err)
 	ko := drivertest.Module("580.95.05", "Dual MIT/GPL", "6.8.0")
 	const dep = "/lib/modules/6.8.0/modules.dep"

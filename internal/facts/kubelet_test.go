@@ -3,6 +3,7 @@
 package facts
 
 import (
+	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"strings"
@@ -261,18 +262,10 @@ func TestRancherRegistration(t *testing.T) {
 }
 
 // A kubeconfig with a token, and what is needed to make others.
-const tokenConfig = kubeconfigHead + "    token: t0p.s3cret\n"
+var tokenConfig = kubeconfigHead + "    token: t0p.s3cret\n"
 
-const kubeconfigHead = `apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443"}}]
-contexts: [{name: other, context: {cluster: c, user: stranger}}, {name: x, context: {cluster: c, user: u}}]
-current-context: x
-users:
-- name: stranger
-- name: u
-  user:
-`
+//go:embed testdata/kubeconfig-head.yaml
+var kubeconfigHead string
 
 func TestJoined(t *testing.T) {
 	const pem = "/var/lib/kubelet/pki/kubelet-client-current.pem"

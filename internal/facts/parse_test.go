@@ -3,6 +3,7 @@
 package facts
 
 import (
+	_ "embed"
 	"slices"
 	"testing"
 
@@ -161,28 +162,11 @@ func TestSpoken(t *testing.T) {
 	}
 }
 
+//go:embed testdata/dpkg-status
+var statusFile string
+
 func TestDpkgEntry(t *testing.T) {
-	status := []byte(`Package: containerd-doc
-Status: install ok installed
-Version: 9
-
-Package: containerd
-Status: install ok installed
-Architecture: amd64
-Version: 1.7.24~ds1-6+b4
-Conffiles:
- /etc/containerd/config.toml 0123
-Description: open and reliable container runtime
- Version: 8
-
-Package: gone
-Status: deinstall ok config-files
-Version: 1.0
-
-Package: half
-Status: install reinstreq half-configured
-Version: 2.0
-`)
+	status := []byte(statusFile)
 	e := dpkgEntry(status, "containerd")
 	check.That(t, e["Version"] == "1.7.24~ds1-6+b4" && e.installed(), "containerd: %v", e)
 	check.That(t, !dpkgEntry(status, "gone").installed(), "a removed package counts as installed")

@@ -5,6 +5,7 @@ package docker
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -161,29 +162,13 @@ func within(part, whole []byte) bool {
 	return len(part) == 0
 }
 
+//go:embed testdata/docker.txtar
+var dockerFiles string
+
 // dockerHost is a machine with Docker, its daemon.json changed since Docker's start, and what Docker says of itself.
 func dockerHost(t *testing.T, version, file string, info map[string]any) *simhost.Node {
 	t.Helper()
-	n, err := simhost.New([]byte(fmt.Sprintf(`
--- sim.toml --
-[[unit]]
-name = "docker.service"
-enabled = "enabled"
-active = "active"
-reads = [%q]
-[[command]]
-argv = ["/usr/bin/dockerd", "--version"]
-stdout = "Docker version %s, build a72d7cd\n"
--- usr/bin/dockerd mode=0755 size=81000000 --
--- usr/lib/systemd/system/docker.service --
-[Service]
-ExecStart=/usr/bin/dockerd -H fd://
-ExecReload=/bin/kill -s HUP $MAINPID
-[Install]
-WantedBy=multi-user.target
--- etc/docker/daemon.json --
-{}
-`, daemonJSON, version)))
+	n, err := simhost.New([]byte(fmt.Sprintf(dockerFiles, daemonJSON, version)))
 	must.OK(t, err)
 	must.OK(t, n.WriteFile(daemonJSON, []byte(file), host.Attr{Mode: 0o644}))
 	if info != nil {

@@ -20,16 +20,9 @@ import (
 )
 
 // kubelet is a fake with what matters of the real one's unit: it is enabled, and comes back by itself.
-const kubelet = `[Unit]
-Description=a fake kubelet
-After=containerd.service
-[Service]
-ExecStart=/bin/sleep infinity
-Restart=always
-RestartSec=2
-[Install]
-WantedBy=multi-user.target
-`
+//
+//go:embed testdata/kubelet.service
+var kubelet string
 
 const bootUnit = "gpuadm.service"
 

@@ -3,6 +3,7 @@
 package lab_test
 
 import (
+	_ "embed"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,23 +13,9 @@ import (
 )
 
 // epelRelease is what the distribution's package of EPEL brings: the repository's file and its key.
-const epelRelease = `Name: epel-release
-Version: 9
-Release: 7.el9
-Summary: EPEL
-License: Apache-2.0
-BuildArch: noarch
-AutoReqProv: no
-%description
-EPEL
-%install
-mkdir -p %{buildroot}/etc/yum.repos.d %{buildroot}/etc/pki/rpm-gpg
-cp /root/epel.repo %{buildroot}/etc/yum.repos.d/epel.repo
-cp /root/epel.key %{buildroot}/etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9
-%files
-%config(noreplace) /etc/yum.repos.d/epel.repo
-/etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9
-`
+//
+//go:embed testdata/epel-release.spec
+var epelRelease string
 
 // freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in extras, and gcc in CRB, which is
 // disabled.

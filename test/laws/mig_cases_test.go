@@ -4,6 +4,7 @@ package laws
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,21 +146,9 @@ func TestPodWithoutProcess(t *testing.T) {
 }
 
 // inUse has instances made outside gpuadm on all of its GPUs, one of them in use, one half-made.
-const inUse = `[[gpu]]
-model = "A100-80"
-mode = true
-instance = [
-  { profile = "3g.40gb", start = 4, clients = [4711] },
-  { profile = "2g.20gb", start = 0, compute = [1, 1] },
-  { profile = "1g.10gb", start = 3, compute = [] },
-]
-[[gpu]]
-model = "H200"
-mode = true
-instance = [{ profile = "4g.71gb", start = 0 }, { profile = "1g.18gb", start = 6 }]
-[[gpu]]
-model = "A100-80"
-`
+//
+//go:embed testdata/in-use.toml
+var inUse string
 
 // A run that is killed before any touch, and goes on, ends as one that was not; then undo in what was there, ids included, and
 // the same for undo. The instance in use is never touched: the simulated driver would note it.

@@ -3,6 +3,7 @@
 package laws
 
 import (
+	_ "embed"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -102,6 +103,18 @@ const (
 	rke2Dir = "/var/lib/rancher/rke2/agent/etc/containerd/"
 )
 
+// aksNoDriver is as Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl
+// have it where the pool has no driver of AKS's.
+//
+//go:embed testdata/aks-no-driver.toml
+var aksNoDriver string
+
+// toolkitDropIn is as NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
+// with the folder that https://github.com/NVIDIA/gpu-operator/issues/2387 shows.
+//
+//go:embed testdata/toolkit-drop-in.toml
+var toolkitDropIn string
+
 // TestOwnersCases: what the owner's file and the programs that are there decide.
 func TestOwnersCases(t *testing.T) {
 	only := func(name, text string) map[string]string { return map[string]string{name: text} }
@@ -115,42 +128,7 @@ func TestOwnersCases(t *testing.T) {
 			"runtime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \""+program+"\"}\n")
 	}
 	program, operators := only("/usr/bin/nvidia-container-runtime", ""), only("/usr/local/nvidia/toolkit/nvidia-container-runtime", "")
-	// As NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
-	// with the folder that https://github.com/NVIDIA/gpu-operator/issues/2387 shows.
-	dropIn := only("/srv/containerd/d/99-nvidia.toml", `version = 3
-
-[plugins]
-
-  [plugins."io.containerd.cri.v1.runtime"]
-
-    [plugins."io.containerd.cri.v1.runtime".containerd]
-
-      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes]
-
-        [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
-          runtime_type = "io.containerd.runc.v2"
-
-          [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
-            BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-`)
-	// As Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl
-	// have it where the pool has no driver of AKS's.
-	const aksNoDriver = `version = 2
-oom_score = -999
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "mcr.microsoft.com/oss/kubernetes/pause:3.6"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      BinaryName = "/usr/bin/runc"
-      SystemdCgroup = true
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted]
-      runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted.options]
-      BinaryName = "/usr/bin/runc"
-`
+	dropIn := only("/srv/containerd/d/99-nvidia.toml", toolkitDropIn)
 	noDriver := only("/etc/containerd/config.toml", aksNoDriver)
 	edited := only("/etc/containerd/config.toml", editedByGpuadm(t, aksNoDriver))
 	for _, c := range []struct {

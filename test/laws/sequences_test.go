@@ -4,6 +4,7 @@ package laws
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"slices"
 	"strings"
@@ -25,18 +26,9 @@ import (
 // Sequences that once went wrong, and rules that nothing else here would miss.
 
 // dying has a daemon that runs with the old file and dies with ours.
-const dying = `
--- sim.toml --
-[[unit]]
-name = "d.service"
-enabled = "enabled"
-active = "active"
-reads = ["/etc/d.conf"]
-refuses = "bad"
--- etc/systemd/system/ --
--- etc/d.conf --
-good
-`
+//
+//go:embed testdata/dying.txtar
+var dying string
 
 func daemonStage(text string) converge.Stage {
 	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Restart("d.service", []string{"/etc/d.conf"}, nil, ""))

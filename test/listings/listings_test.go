@@ -3,6 +3,7 @@
 package listings
 
 import (
+	_ "embed"
 	"os/exec"
 	"strings"
 	"testing"
@@ -11,18 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-const small = `# listing: debian12 debian 535.309.01-security
-# source: a page
-# seen: pocket (driver packages of this pocket)
-# note: a word
-libcuda1 535.309.01-0+deb12u1 amd64
-linux-modules-nvidia-{k} -
-old 1-1
-depends: libcuda1: nvidia-alternative (= 535.309.01-0+deb12u1), libc6 (>= 2.34)
-component: libcuda1: non-free
-transitional: old -> new
-absent: libnvidia-gpucomp
-`
+//go:embed testdata/small.list
+var small string
 
 func TestParse(t *testing.T) {
 	l := must.Get(Parse(small))(t)

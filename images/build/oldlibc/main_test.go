@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"debug/elf"
+	_ "embed"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,18 +41,8 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-const program = `
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-static void *thread(void *text) { fputs(text, stderr); return dlopen("libm.so.6", RTLD_LAZY); }
-int main(int n, char **args) {
-	pthread_t id; void *result; char copy[64];
-	memcpy(copy, "starts\n", (size_t)n * 8);
-	if (pthread_create(&id, NULL, thread, copy) != 0 || pthread_join(id, &result) != 0 || !result) return 1;
-	return 0;
-}`
+//go:embed testdata/program.c.txt
+var program string
 
 // TestLink links a program with the libraries that are made from this machine's C library, and runs it.
 func TestLink(t *testing.T) {

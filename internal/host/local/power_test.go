@@ -3,6 +3,7 @@
 package local_test
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,18 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-const oldNode = `
--- sim.toml --
-live = false
--- w/file mode=0640 owner=1:2 xattr=user.x=1 --
-old
--- w/log --
-one
--- w/torn nonl --
-tor
--- w/link link=file --
--- w/folder/ --
-`
+//go:embed testdata/old-node.txtar
+var oldNode string
 
 // works are the touches a host has, each with what it shall lead to.
 func works() []work {

@@ -3,6 +3,7 @@
 package apt
 
 import (
+	_ "embed"
 	"reflect"
 	"slices"
 	"strings"
@@ -107,24 +108,9 @@ func TestLackingComponents(t *testing.T) {
 }
 
 // Of apt 2.6.2 on Debian 12.
-const policy = `bash:
-  Installed: 5.2.15-2+b8
-  Candidate: 5.2.15-2+b13
-  Version table:
-     5.2.15-2+b13 500
-        500 http://debian.example/debian bookworm/main amd64 Packages
- *** 5.2.15-2+b8 100
-        100 /var/lib/dpkg/status
-nvidia-driver:
-  Installed: (none)
-  Candidate: 580.95.05-1
-  Version table:
-     580.95.05-1 1001
-        500 http://127.0.0.1:33977  Packages
-     535.247.01-1~deb12u1 500 (phased 20%)
-        500 http://debian.example/debian bookworm/non-free amd64 Packages
-        500 http://debian.example/debian-security bookworm-security/non-free amd64 Packages
-`
+//
+//go:embed testdata/policy.txt
+var policy string
 
 func TestPolicy(t *testing.T) {
 	t.Parallel()
@@ -160,26 +146,9 @@ func FuzzPolicy(f *testing.F) {
 const many = 20_000
 
 // simulation is what apt 2.6.1 and apt 3.0.3 print, but for the names.
-const simulation = `Reading package lists...
-The following additional packages will be installed:
-   libc6 (2.36-9+deb12u13)
-The following packages will be REMOVED:
-   gone* (2)
-   nvidia-kernel-open
-The following held packages will be changed:
-   held (1 => 2)
-The following NEW packages will be installed:
-   huge (1)
-   libfoo:i386 (1.0-1)
-The following packages will be upgraded:
-   libc6 (2.36-9+deb12u8 => 2.36-9+deb12u13)
-The following packages will be DOWNGRADED:
-   local (1.0 => 0.9)
-1 upgraded, 2 newly installed, 1 downgraded, 2 to remove and 0 not upgraded.
-Need to get 51.2 kB/4136 kB of archives.
-After this operation, 12.3 MB of additional disk space will be used.
-'file:/srv/huge_1_amd64.deb' huge_1_amd64.deb 51200 SHA256:0
-`
+//
+//go:embed testdata/simulation.txt
+var simulation string
 
 func TestSimulation(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ package dnf
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -40,32 +41,10 @@ func TestParseRepos(t *testing.T) {
 	}
 }
 
-func TestParseTable(t *testing.T) {
-	const out = `Last metadata expiration check: 0:02:44 ago on Sat Nov 21 12:46:45 2026.
-Dependencies resolved.
-================================================================================
- Package                          Arch      Version              Repo      Size
-================================================================================
-Installing:
- nvlsm                            x86_64    2025.06.11-1         cuda     7.6 k
- kernel-devel-matched-with-a-name-longer-than-its-column
-                                  x86_64    5.14.0-427.el9       baseos    21 M
-     replacing  kernel-old.x86_64 5.14.0-1.el9
-Removing:
- nvidia-driver-cuda               x86_64    3:580.65.06-1.el9    @cuda    168  
-Downgrading:
- libnvidia-container1             x86_64    1.18.0-1             tk       7.9 k
-Installing dependencies:
- libnvidia-cfg                    x86_64    3:580.65.06-1.el9    cuda     8.1 k
-Removing dependent packages:
- nvidia-persistenced              x86_64    3:580.65.06-1.el9    @cuda    1.6 M
-Enabling module streams:
- nvidia-driver                              580-open                           
+//go:embed testdata/transaction.txt
+var transactionTable string
 
-Transaction Summary
-================================================================================
-Install    1 Package
-`
+func TestParseTable(t *testing.T) {
 	want := []move{
 		{rpmPackage{"nvlsm", "2025.06.11-1", "x86_64"}, false},
 		{rpmPackage{"kernel-devel-matched-with-a-name-longer-than-its-column", "5.14.0-427.el9", "x86_64"}, false},
@@ -75,7 +54,7 @@ Install    1 Package
 		{rpmPackage{"libnvidia-cfg", "3:580.65.06-1.el9", "x86_64"}, false},
 		{rpmPackage{"nvidia-persistenced", "3:580.65.06-1.el9", "x86_64"}, true},
 	}
-	got := parseTable(out)
+	got := parseTable(transactionTable)
 	check.That(t, slices.Equal(got, want), "got  %+v\nwant %+v", got, want)
 	got = parseTable("Dependencies resolved.\nNothing to do.\nComplete!\n")
 	check.That(t, got == nil, "nothing to do is %v", got)

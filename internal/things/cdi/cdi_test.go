@@ -4,6 +4,7 @@ package cdi_test
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"strings"
 	"testing"
@@ -19,30 +20,9 @@ import (
 )
 
 // cdiNode is a machine of two A100, the first one with MIG and two compute instances, and the toolkit's service.
-const cdiNode = `-- sim.toml --
-[driver]
-version = "580.95.05"
-[[gpu]]
-model = "A100-40"
-mode = true
-[[gpu.instance]]
-profile = "3g.20gb"
-start = 0
-[[gpu.instance]]
-profile = "3g.20gb"
-start = 4
-[[gpu]]
-model = "A100-40"
-[[unit]]
-name = "nvidia-cdi-refresh.service"
-enabled = "enabled"
--- dev/nvidia0 device=195:0 --
--- dev/nvidia1 device=195:1 --
--- dev/nvidiactl device=195:255 --
--- usr/bin/nvidia-cdi-hook mode=0755 --
--- usr/lib/libcuda.so.580.95.05 --
--- usr/lib/libnvidia-ml.so.580.95.05 --
-`
+//
+//go:embed testdata/node.txtar
+var cdiNode string
 
 // cdiSpec is a spec in the form in which nvidia-ctk 1.20.1 writes it.
 func cdiSpec(t *testing.T, n *simhost.Node) string {

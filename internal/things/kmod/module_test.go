@@ -3,6 +3,7 @@
 package kmod_test
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -146,17 +147,8 @@ func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err er
 	return before, after, err
 }
 
-const loaded570 = `
--- sys/module/nvidia/refcnt --
-1
--- sys/module/nvidia/version --
-570.1
--- sys/module/nvidia/holders/nvidia_uvm --
--- sys/module/nvidia_uvm/refcnt --
-0
--- proc/driver/nvidia/version --
-NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1
-`
+//go:embed testdata/loaded570.txtar
+var loaded570 string
 
 func TestModuleLoads(t *testing.T) {
 	before, after, err := settle(t, simulated(t, ""))
@@ -192,23 +184,12 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 	check.That(t, s == "580.95.05 open without NVreg_X=17", "%q", s)
 }
 
+//go:embed testdata/pod.txtar
+var podFiles string
+
 func TestModuleInUse(t *testing.T) {
-	const pod = `
--- proc/devices --
-Character devices:
-195 nvidia
--- dev/nvidia0 device=195:0 --
--- dev/nvidiactl device=195:255 --
--- proc/4711/fd/3 link=/dev/nvidia0 --
--- proc/4711/fd/4 link=/dev/nvidiactl --
--- proc/4711/comm --
-python3
--- proc/4711/cgroup --
-0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-aaaabbbbccccddddeeeeffff0000111122223333444455556666777788889999.scope
--- var/log/pods/ml_train-0_01234567-89ab-cdef-0123-456789abcdef/x --
-`
 	for _, c := range []struct{ name, more, why string }{
-		{"pod", loaded570 + pod, "process 4711 (python3) of pod ml/train-0, container aaaabbbbcccc, has /dev/nvidia0, /dev/nvidiactl open"},
+		{"pod", loaded570 + podFiles, "process 4711 (python3) of pod ml/train-0, container aaaabbbbcccc, has /dev/nvidia0, /dev/nvidiactl open"},
 		{"foreign module", strings.Replace(loaded570, "holders/nvidia_uvm", "holders/efa_nv_peermem", 1), "module nvidia is used by the module efa_nv_peermem"},
 		{"console", strings.Replace(loaded570, "refcnt --\n1", "refcnt --\n3", 1), "used 2 times by no process"},
 		{"nouveau", "-- sys/module/nouveau/refcnt --\n1\n", "nouveau has the GPUs and is in use"},

@@ -3,6 +3,7 @@
 package kube_test
 
 import (
+	_ "embed"
 	"slices"
 	"strings"
 	"testing"
@@ -43,36 +44,14 @@ func (n gpuHost) neverPrinted(word string, but ...string) {
 // aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
 // say that they are done. They run once in a machine's life, started by Azure's agent late in its first boot.
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts, cse_start.sh, cse_main.sh and cse_config.sh.
-const aksScripts = `#!/bin/bash
-test -e /opt/azure/containers/provision.complete && exit 0
-set -e
-mkdir -p /etc/kubernetes/certs /var/lib/kubelet /var/log/azure
-for f in $(cd /opt/azure/rendered && find . -type f); do install -D -m 0600 /opt/azure/rendered/$f /$f; done
-systemctl restart containerd.service
-systemctl enable --quiet kubelet.service
-for try in $(seq 100); do
-  timeout 30 systemctl restart kubelet.service && break
-  echo "kubelet does not start, try $try" >>/var/log/azure/cluster-provision.log
-  sleep 1
-done
-touch /opt/azure/containers/provision.complete
-`
+//
+//go:embed testdata/aks-scripts.sh
+var aksScripts string
 
 // aksKubelet is kubelet's unit on AKS's images. Source: the same folder, kubelet.service.
-const aksKubelet = `[Unit]
-Description=Kubelet
-ConditionPathExists=/opt/bin/kubelet
-Wants=network-online.target containerd.service
-After=network-online.target containerd.service
-[Service]
-Restart=always
-RestartSec=2
-EnvironmentFile=/etc/default/kubelet
-SuccessExitStatus=143
-ExecStart=/opt/bin/kubelet --node-labels="${KUBELET_NODE_LABELS}" --v=2 $KUBELET_TLS_BOOTSTRAP_FLAGS $KUBELET_CONFIG_FILE_FLAGS $KUBELET_CONTAINERD_FLAGS $KUBELET_FLAGS
-[Install]
-WantedBy=multi-user.target
-`
+//
+//go:embed testdata/aks-kubelet.service
+var aksKubelet string
 
 // aksPool makes of a host what one of an AKS pool is before its first boot: AKS's image, and what AKS will have written.
 func (n gpuHost) aksPool() {

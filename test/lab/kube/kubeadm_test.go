@@ -3,6 +3,7 @@
 package kube_test
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"strings"
@@ -15,16 +16,9 @@ import (
 )
 
 // partitioned is a spec for two H100 of two partitions each, which the device plugin offers as four GPUs.
-const partitioned = `[runtime]
-[[mig.gpu]]
-layout = { "3g.40gb" = 2 }
-[sharing]
-strategy = "single"
-[node]
-labels = { "example.com/pool" = "h100" }
-taints = ["example.com/gpu=yes:NoSchedule"]
-wait_for_allocatable = true
-`
+//
+//go:embed testdata/partitioned.toml
+var partitioned string
 
 // TestLabKubeKubeadm: gpuadm prepares a machine, and a plain kubeadm join makes it a node, which registers with all labels and taints of the
 // spec. The next apply says that the GPUs are ready, and the one after it has nothing to do; nor has one after a reboot, in which kubelet

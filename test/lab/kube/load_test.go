@@ -5,6 +5,7 @@ package kube_test
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,17 +26,9 @@ import (
 )
 
 // crowd is a machine with GPUs, a kubelet that has joined, and nothing else: one of many that are the same.
-const crowd = `
--- proc/sys/kernel/hostname --
-%s
--- proc/sys/kernel/random/boot_id --
-%[1]s
--- usr/bin/kubelet mode=0755 --
--- etc/systemd/system/kubelet.service --
-[Service]
-ExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf
--- etc/kubernetes/kubelet.conf --
-`
+//
+//go:embed testdata/crowd.txtar
+var crowd string
 
 // onTheWire is a simulated machine on the real network.
 type onTheWire struct {

@@ -4,6 +4,7 @@ package kube_test
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,18 +30,9 @@ func manifest(t testing.TB, cloud string) []byte {
 // gkeAdmission is how GKE keeps pods of the critical classes to namespaces with a quota that names them. Sources:
 // https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default and the refusal that
 // https://github.com/open-policy-agent/gatekeeper/issues/1120 quotes.
-const gkeAdmission = `apiVersion: apiserver.config.k8s.io/v1
-kind: AdmissionConfiguration
-plugins:
-- name: ResourceQuota
-  configuration:
-    apiVersion: apiserver.config.k8s.io/v1
-    kind: ResourceQuotaConfiguration
-    limitedResources:
-    - resource: pods
-      matchScopes:
-      - {scopeName: PriorityClass, operator: In, values: [system-node-critical, system-cluster-critical]}
-`
+//
+//go:embed testdata/gke-admission.yaml
+var gkeAdmission string
 
 // machines are nodes, by their labels and taints, and the cloud that has them. Sources: those of images/chart/values.yaml.
 var machines = []struct {

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -35,6 +36,9 @@ const (
 	bundle     = "/etc/ssl/certs/ca-certificates.crt" // what the package ca-certificates makes, and Go's programs read
 )
 
+//go:embed testdata/cloud.service
+var cloudService string
+
 // Cloud puts a host into a cloud, now and at each boot: its firmware names it, 169.254.169.254 answers, and so do AWS's APIs
 // by their names, with certificates that the host trusts. A second call changes what is said. The cluster takes the tokens of
 // an AWS machine for its node, if no other machine has a cluster of that name.
@@ -59,22 +63,7 @@ func (n *Node) Cloud(c Cloud) {
 			}
 		})
 	}
-	n.Put("/etc/systemd/system/"+cloudUnit, fmt.Sprintf(`[Unit]
-Description=the cloud that this machine is in
-DefaultDependencies=no
-After=local-fs.target
-Before=sysinit.target network-pre.target
-[Service]
-# The firmware's folder is laid beside those of /sys/class: on a machine without one, and on one with its own.
-ExecStartPre=-/bin/sh -c 'findmnt --types overlay --mountpoint /sys/class >/dev/null && umount --lazy /sys/class'
-ExecStartPre=/bin/mount -t overlay overlay -o lowerdir=%[1]s/firmware:/sys/class /sys/class
-ExecStartPre=-/bin/ip address add 169.254.169.254/32 dev lo
-ExecStart=%[2]s -setup %[1]s/setup.json -metadata 169.254.169.254:80 -after %[3]s -api %[4]s:443 -ca %[1]s/ca.crt -ca-key %[1]s/ca.key
-StandardOutput=append:%[5]s
-StandardError=journal
-[Install]
-WantedBy=sysinit.target
-`, cloudDir, cloudProg, c.After, apiAddress, cloudSaid), 0o644)
+	n.Put("/etc/systemd/system/"+cloudUnit, fmt.Sprintf(cloudService, cloudDir, cloudProg, c.After, apiAddress, cloudSaid), 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--quiet", cloudUnit)
 	n.Must("systemctl", "restart", cloudUnit)

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"strconv"
@@ -106,25 +107,14 @@ type Kubeadm struct {
 	Flags, ExtraFlags string
 }
 
+//go:embed testdata/kubelet.service
+var kubeletUnit string
+
 // Packages puts on a host what the packages kubelet and kubeadm put there, but for the time between kubelet's attempts: it tries in vain
 // until the machine has joined. Source: cmd/krel/templates/latest/kubelet and kubeadm of https://github.com/kubernetes/release, at f618b2a3.
 func (n *Node) Packages() {
 	n.t.Helper()
-	n.Put("/usr/lib/systemd/system/kubelet.service", `[Unit]
-Description=kubelet: The Kubernetes Node Agent
-Documentation=https://kubernetes.io/docs/
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-ExecStart=/usr/bin/kubelet
-Restart=always
-StartLimitInterval=0
-RestartSec=1
-
-[Install]
-WantedBy=multi-user.target
-`, 0o600)
+	n.Put("/usr/lib/systemd/system/kubelet.service", kubeletUnit, 0o600)
 	n.Put("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", `[Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"

@@ -3,6 +3,7 @@
 package simhost_test
 
 import (
+	_ "embed"
 	"errors"
 	"slices"
 	"strings"
@@ -152,29 +153,12 @@ func TestBadGPUs(t *testing.T) {
 	}
 }
 
+//go:embed testdata/recorded.txtar
+var recordedFiles string
+
 // TestGPURecord: a recorded machine answers as the first one did.
 func TestGPURecord(t *testing.T) {
-	n := node(t, `
--- sim.toml --
-now = 2026-02-03T04:05:06Z
-[driver]
-version = "580.95.05"
-cuda = "13.0"
-[[gpu]]
-model = "H100-80"
-mode = true
-persistent = true
-[[gpu.instance]]
-profile = "3g.40gb"
-start = 4
-compute = [2, 1]
-clients = [12, 34]
-[[gpu]]
-model = "T4"
-[[gpu]]
-model = "A100-80"
-lost = "it has fallen off the bus"
-`)
+	n := node(t, recordedFiles)
 	again := func(n *simhost.Node) *simhost.Node {
 		r := view.Record(n.View())
 		_, _ = r.Driver(t.Context())

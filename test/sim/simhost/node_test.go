@@ -171,20 +171,11 @@ func TestPower(t *testing.T) {
 	must.OK(t, n.WriteFile("/etc/x", nil, attr))
 }
 
+//go:embed testdata/tree.txtar
+var treeFiles string
+
 func TestTree(t *testing.T) {
-	n := node(t, `
--- etc/x mode=4755 owner=1:2 xattr=user.a=b --
-text
--- etc/secret size=9 --
--- etc/raw base64 --
-AAE=
--- etc/end nonl --
-end
--- "etc/a b" chattr=i --
--- dev/nvidia0 type=char mode=0666 --
--- home/ mode=0700 owner=5:5 --
--- home/l link=../etc/x --
-`)
+	n := node(t, treeFiles)
 	want := `/dev/nvidia0 char 0666 0:0
 /etc folder 0755 0:0
 /etc/a b file 0644 0:0 ""
