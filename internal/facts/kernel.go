@@ -111,17 +111,7 @@ func (l *look) arch() string {
 			return a
 		}
 	}
-	return goArch(strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch"))))
-}
-
-func goArch(machine string) string {
-	switch machine {
-	case "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return machine
+	return map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch")))]
 }
 
 // asked is what a cloud answered in this run, or why it did not. Neither is asked again before each stage: what they say

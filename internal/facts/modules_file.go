@@ -67,28 +67,19 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 		return ModuleFile{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
 	}
 	r := io.NewSectionReader(host.Part{View: v, Name: name}, 0, info.Size)
-	m, err := readModule(r, path.Ext(name))
-	m.Path = name
-	if err != nil {
+	var m ModuleFile
+	plain, err := unpacked(r, path.Ext(name)) // by the file name's ending, as kmod does
+	if err == nil {
+		m, err = parseModule(plain, plain.Size())
+	}
+	if m.Path = name; err != nil {
 		return m, fmt.Errorf("cannot read module %s: %w", name, err)
 	}
 	return m, nil
 }
 
-// readModule unpacks a compressed module, by the file name's ending, as kmod does.
-func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
-	plain, err := unpacked(r, ending)
-	if err != nil {
-		return ModuleFile{}, err
-	}
-	return parseModule(plain, plain.Size())
-}
-
 // unpacked is what a file contains, by its ending.
 func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
-	if !packedModule(ending) {
-		return r, nil
-	}
 	var plain io.Reader
 	packed := bufio.NewReaderSize(r, 64<<10) // unpackers read single bytes, and each would be a read of the file
 	switch ending {
@@ -112,6 +103,8 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 			return nil, err
 		}
 		plain = z
+	default:
+		return r, nil
 	}
 	most := min(maxModule, maxRatio*r.Size()+maxModinfo)
 	data, err := io.ReadAll(io.LimitReader(plain, most+1))
@@ -122,15 +115,6 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 		return nil, errors.New("unpacked it is too big for a module")
 	}
 	return io.NewSectionReader(bytes.NewReader(data), 0, int64(len(data))), nil
-}
-
-// packedModule says whether a module's file has to be unpacked.
-func packedModule(name string) bool {
-	switch path.Ext(name) {
-	case ".gz", ".zst", ".xz":
-		return true
-	}
-	return false
 }
 
 // parseModule reads a module's .modinfo section and the signature behind its end.

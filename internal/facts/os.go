@@ -114,28 +114,17 @@ func (l *look) dpkgVersion(file string, packages ...string) string {
 		if list == nil || !bytes.Contains(list, line) && !bytes.HasPrefix(list, line[1:]) {
 			continue
 		}
-		if e := l.dpkgEntry(p); e.installed() {
+		// Unpacked and half-configured packages have their files in place, too.
+		if e := l.dpkgEntry(p); e["Version"] != "" && !strings.HasSuffix(e["Status"], " config-files") {
 			return e["Version"]
 		}
 	}
 	return ""
 }
 
-// dpkgEntry finds a package's paragraph in dpkg's status file.
-func (l *look) dpkgEntry(name string) entry { return dpkgEntry(l.read("/var/lib/dpkg/status"), name) }
-
-// entry is one package's paragraph in dpkg's status file, its first lines only.
-type entry map[string]string
-
-func (e entry) installed() bool {
-	// "want flag status": install ok installed. Unpacked and half-configured packages have their files in place, too.
-	_, status, _ := strings.Cut(e["Status"], " ")
-	_, status, _ = strings.Cut(status, " ")
-	return status != "" && status != "not-installed" && status != "config-files"
-}
-
-// dpkgEntry parses a package's paragraph; nil if there is none.
-func dpkgEntry(status []byte, name string) entry {
+// dpkgEntry finds a package's paragraph in dpkg's status file; nil if there is none.
+func (l *look) dpkgEntry(name string) map[string]string {
+	status := l.read("/var/lib/dpkg/status")
 	first := []byte("Package: " + name + "\n")
 	at := 0
 	if !bytes.HasPrefix(status, first) {
@@ -144,7 +133,7 @@ func dpkgEntry(status []byte, name string) entry {
 		}
 	}
 	paragraph, _, _ := bytes.Cut(status[at:], []byte("\n\n"))
-	e := entry{}
+	e := map[string]string{}
 	for line := range strings.SplitSeq(string(paragraph), "\n") {
 		if key, value, ok := strings.Cut(line, ": "); ok && !strings.HasPrefix(line, " ") {
 			e[key] = strings.TrimSpace(value)

@@ -103,14 +103,6 @@ type choice struct {
 	site string // "" if its packages come from several
 }
 
-// strangers returns the installed packages of the family that the changes do not name.
-func (f *Family) strangers(all map[string]State, changes []converge.Change) []string {
-	named := Named(changes)
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool {
-		return named[name] || !all[name].Installed() || !f.Has(name, all[name].Version)
-	})
-}
-
 // fit returns the state that an installed package of the family needs for a choice: the version that the chosen source has, or
 // removed. kept is true if the package can stay.
 func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
@@ -157,7 +149,11 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: before, After: to.String(), Why: why, Dependency: true})
 		}
 	}
-	for _, name := range f.strangers(all, changes) {
+	named := Named(changes)
+	for _, name := range slices.Sorted(maps.Keys(all)) { // installed parts that the changes do not name
+		if named[name] || !all[name].Installed() || !f.Has(name, all[name].Version) {
+			continue
+		}
 		to, kept := f.fit(all[name], chosen, offers[name])
 		switch {
 		case kept && to.Broken != "":

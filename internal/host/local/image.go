@@ -158,18 +158,16 @@ func (i *image) placeholders() []placeholder {
 		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes one where they name none.
 		// Sources: read_framework_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
 		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two settings.
-		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", i.dkmsSettings, 0o644, "/etc/dkms/framework.conf.d"},
+		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", func() ([]byte, error) {
+			if i.sign == nil {
+				return nil, fs.ErrNotExist
+			}
+			return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
+		}, 0o644, "/etc/dkms/framework.conf.d"},
 		// rpm's plugin gives each script a mount namespace, which programs in an image may not make: rpm-plugin-unshare(8), and
 		// rpm-plugins(8) on switching one off.
 		{"/usr/lib/rpm/macros.d/macros.zz-gpuadm", func() ([]byte, error) { return []byte("%__transaction_unshare %{nil}\n"), nil }, 0o644, ""},
 	}
-}
-
-func (i *image) dkmsSettings() ([]byte, error) {
-	if i.sign == nil {
-		return nil, fs.ErrNotExist
-	}
-	return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
 }
 
 // cover mounts a placeholder's file, once.

@@ -3,6 +3,7 @@
 package apt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -49,7 +50,8 @@ func parseSources(file string, data []byte, arch func() string) []source {
 			rest = after
 			for _, o := range strings.Fields(options[1:]) {
 				name, value, _ := strings.Cut(o, "=")
-				said[inDeb822(strings.ToLower(name))] = strings.ReplaceAll(value, ",", " ")
+				name = strings.ToLower(name)
+				said[cmp.Or(inDeb822[name], name)] = strings.ReplaceAll(value, ",", " ")
 				if value, is := strings.CutPrefix(strings.ToLower(o), "signed-by="); is {
 					signedBy = keyFiles(o[len(o)-len(value):])
 				}
@@ -70,18 +72,8 @@ func unquoted(word string) string {
 	return word
 }
 
-// inDeb822 is the name of a one-line entry's option in the other form: sources.list(5).
-func inDeb822(option string) string {
-	switch option {
-	case "arch":
-		return "architectures"
-	case "lang":
-		return "languages"
-	case "target":
-		return "targets"
-	}
-	return option
-}
+// inDeb822 has the names of a one-line entry's options that differ in the other form: sources.list(5).
+var inDeb822 = map[string]string{"arch": "architectures", "lang": "languages", "target": "targets"}
 
 // maxSources is the number of sources that gpuadm reads of one file: no real file has so many. Each URI combines with each suite, and the
 // product of a small file could fill the memory; sources are compared with each other, and 60,000 took minutes.

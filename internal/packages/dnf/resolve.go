@@ -222,33 +222,19 @@ func parseTable(out string) (moves []move) {
 				moves = append(moves, move{rpmPackage{f[1][:i], strings.TrimSuffix(f[2], "."), f[1][i+1:]}, true})
 			}
 		default:
-			if words = append(words, f...); len(words) >= 4 {
-				if m, ok := moveIn(section, words); ok {
-					moves = append(moves, m)
-				}
-				words = nil
+			if words = append(words, f...); len(words) < 4 {
+				continue
 			}
+			verb, _, _ := strings.Cut(section, " ")
+			installs := slices.Contains([]string{"Installing", "Upgrading", "Downgrading", "Reinstalling"}, verb) && !strings.Contains(section, "module") && !strings.Contains(section, "group")
+			if installs || verb == "Removing" {
+				moves = append(moves, move{rpmPackage{words[0], strings.TrimPrefix(words[2], "0:"), words[1]}, !installs})
+			}
+			words = nil
 		}
 	}
 	return moves
 }
-
-func moveIn(section string, words []string) (move, bool) {
-	m := move{rpmPackage: rpmPackage{words[0], evrOf(words[2]), words[1]}}
-	switch verb, _, _ := strings.Cut(section, " "); verb {
-	case "Installing", "Upgrading", "Downgrading", "Reinstalling":
-		if strings.Contains(section, "module") || strings.Contains(section, "group") {
-			return m, false
-		}
-		return m, true
-	case "Removing":
-		m.gone = true
-		return m, true
-	}
-	return m, false
-}
-
-func evrOf(s string) string { return strings.TrimPrefix(s, "0:") }
 
 // A task is what dnf does in one transaction.
 type task struct{ install, remove []string }

@@ -56,13 +56,7 @@ func (p rpmPackage) key(asked map[string]bool) string {
 
 // nativeRPM is what rpm calls the architecture that this program was built for.
 func nativeRPM() string {
-	switch runtime.GOARCH {
-	case "amd64":
-		return "x86_64"
-	case "arm64":
-		return "aarch64"
-	}
-	return runtime.GOARCH
+	return map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 }
 
 // evr writes a version; epoch 0 is left out.
