@@ -41,53 +41,36 @@ const (
 // Note says that the error alone is no fault of the machine.
 func (x Xid) Note() bool { return x.Of == OfProgram || x.Of == OfUnknown }
 
-const (
-	drain   = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "
-	report  = "run sudo nvidia-bug-report.sh and send its file to the board's maker"
-	program = "find the cause in the program's own log (kubectl logs POD), and restart the program"
-	support = "; if it comes again, " + report
-	links   = "check both ends of the link (nvidia-smi nvlink --status)"
-)
+//go:embed actions.tsv
+var words string
 
-// actions are the words of errors.tsv, as an operator reads them.
-func actions() map[string]string {
-	return map[string]string{
-		"reset": drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU)", "reboot": drain + "reboot (sudo reboot)", "power": drain + offAndOn,
-		"reset-linked": drain + "reset all GPUs of the switch in one command (sudo nvidia-smi --gpu-reset)",
-		"peers":        links, "cable": drain + "check cables and modules (nvidia-smi nvlink --status; nvidia-smi -q -d POWER)",
-		"cooling": "find what keeps air or water from it (nvidia-smi -q -d TEMPERATURE)", "program": program, "report": report, "nothing": "nothing now",
-		"cause":    "find the Xid before it (sudo journalctl --dmesg --grep Xid)",
-		"software": "install another version of the driver (version in [driver], " + trouble.Command("apply") + ")",
-		"recovery": "do what the driver asks for (nvidia-smi --query-gpu=gpu_bus_id,gpu_recovery_action --format=csv)",
-		"idle-reset": "keep new pods off the node (kubectl cordon NODE), and let those of this GPU end, since its error did not reach them; " + drain +
-			"reset the GPU (sudo nvidia-smi --gpu-reset -i GPU)",
-		"bus-reset": drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU); reboot if the driver still asks for it, since that resets the PCIe bus",
-		"quiet": "end the programs that share memory with this GPU over NVLink, and nvidia-persistenced's --uvm-persistence-mode; " +
-			"no reset is needed until the driver asks for one",
-		"imex": "restart the IMEX daemons of its domain, on all its nodes (sudo systemctl restart nvidia-imex, or the pods of its ComputeDomain); no reset is needed",
+// actions are the words of errors.tsv, as an operator reads them, and what to type: actions.tsv.
+var actions = sync.OnceValue(func() map[string][2]string {
+	all := map[string][2]string{}
+	for line := range strings.Lines(words) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 3 {
+			continue // a comment
+		}
+		for word, row := range all {
+			f[1] = strings.ReplaceAll(f[1], "{"+word+"}", row[0])
+		}
+		all[f[0]] = [2]string{f[1], f[2]}
 	}
-}
+	return all
+})
 
 // Action is all that the error asks for.
 func (x Xid) Action() string {
-	return actions()[x.Remedy] + map[string]string{
-		"report": support, "link": "; if it comes again, " + links, "version": "; if it comes again, " + actions()["software"],
-		"power": "; if it cannot be reset, " + offAndOn + support, "later": ", when it suits; restart the program that had it now (kubectl delete pod POD)",
-		"program": "; without one " + program,
-	}[x.again]
+	text := actions()[x.Remedy][0] + actions()["again "+x.again][0]
+	return strings.NewReplacer("{apply}", trouble.Command("apply"), "{off and on}", offAndOn).Replace(text)
 }
 
 func (x Xid) String() string { return x.Means + ": " + x.Action() }
 
 // Command is what to type of the action, for a GPU or a switch; "" where the operator has to look first.
 func (x Xid) Command(address string) string {
-	return map[string]string{
-		"reset": "sudo nvidia-smi --gpu-reset -i " + address, "reset-linked": "sudo nvidia-smi --gpu-reset", "reboot": "sudo reboot",
-		"power": "sudo poweroff", "report": "sudo nvidia-bug-report.sh", "peers": "nvidia-smi nvlink --status", "cable": "nvidia-smi nvlink --status",
-		"recovery": "nvidia-smi --query-gpu=gpu_bus_id,gpu_recovery_action --format=csv", "cooling": "nvidia-smi -q -d TEMPERATURE",
-		"idle-reset": "sudo nvidia-smi --gpu-reset -i " + address, "bus-reset": "sudo nvidia-smi --gpu-reset -i " + address,
-		"quiet": "nvidia-smi --query-compute-apps=pid,name,gpu_bus_id --format=csv",
-	}[x.Remedy]
+	return strings.ReplaceAll(actions()[x.Remedy][1], "GPU", address)
 }
 
 // XidCatalogue is where NVIDIA says what an Xid means and what to do.
