@@ -169,6 +169,9 @@ func (f configFile) checkVersion(r criReader, root bool) error {
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")
 	case f.version < 2 && !f.empty && (root || f.stated || short):
 		fix := "write version = 2 as the first line"
+		if root && toml.Sub(f.tree, "plugins") == nil && len(f.imports()) > 0 {
+			fix = fmt.Sprintf("write version = %d as the first line", r.create) // the files that it imports may be of that version
+		}
 		if short {
 			fix += fmt.Sprintf(", and [plugins.%q] for [plugins.cri]", criV2)
 		}

@@ -203,3 +203,16 @@ func TestTakeOutAnyFile(t *testing.T) {
 	got, left, err := engine.TakeOut(before, comments, append([]byte("x = 1\n"), comments...))
 	check.That(t, err == nil && left == nil && string(got) == "x = 1\n"+string(comments), "an edit of comments alone: %s %q %v", got, left, err)
 }
+
+// TestVersionOfRootWithImportsAlone: containerd 2.3.4 does not start with an imported file that is newer than a root of version 2.
+func TestVersionOfRootWithImportsAlone(t *testing.T) {
+	for version, want := range map[string]string{"1.7.24": "write version = 2 as the first line", "2.3.4": "write version = 3 as the first line"} {
+		tree := Tree{
+			Root:    File{Path: "/etc/containerd/config.toml", Data: []byte("imports = [\"/etc/containerd/conf.d/*.toml\"]\n")},
+			Imports: []File{{Path: "/etc/containerd/conf.d/a.toml", Data: []byte("version = 3\n")}},
+		}
+		_, err := Target(tree, Daemon{Version: version}, handlers()[0])
+		says := (*trouble.Error)(nil)
+		check.That(t, errors.As(err, &says) && says.Try[0] == want, "%s: %v", version, err)
+	}
+}
