@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"context"
+	_ "embed"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -33,18 +34,11 @@ import (
 
 const eksServer = "https://api.example"
 
+//go:embed testdata/eks.txtar
+var eksFiles string
+
 // eksMachine is a p5.48xlarge with an image of one's own: containerd, kubelet and EKS's plugin for ECR, and no nodeadm.
-var eksMachine = joins.Machine + `-- sys/class/dmi/id/sys_vendor --
-Amazon EC2
--- sys/class/dmi/id/board_asset_tag --
-i-0abcdef1234567890
--- sys/devices/system/cpu/online --
-0-191
--- proc/meminfo --
-MemTotal:       2097152000 kB
--- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --
--- usr/local/sbin/gpuadm mode=0755 size=1000 --
-`
+var eksMachine = joins.Machine + eksFiles
 
 // eksCloud is a machine of EC2's, its cloud, and its cluster's API server.
 type eksCloud struct {

@@ -28,37 +28,10 @@ import (
 func TestLikeNodeadm(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
-	reasons := map[string]string{
-		"config.address":                                              "kubelet's default",
-		"config.authentication.webhook.cacheTTL":                      "kubelet's default",
-		"config.authorization.webhook":                                "kubelet's defaults",
-		"config.cgroupRoot":                                           "kubelet's default",
-		"config.featureGates":                                         "on by default in the kubelets that have them (1.12, 1.34, 1.35); an older one does not start with a gate that it does not know",
-		"config.hairpinMode":                                          "nothing has read it since dockershim went",
-		"config.kubeReservedCgroup":                                   "kubelet reads it only where enforceNodeAllocatable names kube-reserved, which neither does",
-		"config.systemReservedCgroup":                                 "the same",
-		"config.logging":                                              "kubelet's default is 0; who debugs raises it by kubelet_config",
-		"config.protectKernelDefaults":                                "kubelet does not start where a sysctl differs; EKS's images set them",
-		"config.readOnlyPort":                                         "kubelet's default in a config file",
-		"config.shutdownGracePeriod":                                  "it has kubelet write /etc/systemd/logind.conf.d/99-kubelet.conf, which would outlive an undo; who wants it writes kubelet_config",
-		"config.shutdownGracePeriodCriticalPods":                      "the same",
-		"flags.config":                                                "the file lies where kubeadm has it",
-		"flags.kubeconfig":                                            "the file lies where kubeadm has it",
-		"flags.runtime-cgroups":                                       "an image of one's own has no runtime.slice",
-		"containerd.containerd.default_runtime_name":                  "pods that ask for no GPU run as they do elsewhere; set_as_default = true in [runtime] makes it nvidia",
-		"containerd.containerd.discard_unpacked_layers":               "the image's own, and what runs here may rely on the layers",
-		"containerd.containerd.runtimes.nvidia.base_runtime_spec":     "a file of EKS's images, which are its limits on open files; containerd's own here",
-		"containerd.containerd.runtimes.nvidia.options.SystemdCgroup": "as the engine's handler runc has it, and kubelet's cgroupDriver goes by that",
-		"containerd.containerd.runtimes.+runc":                        "the engine's own handler, stated where another one is",
-		"containerd.cni":                                              "the engine's own configuration says where: gpuadm adds a handler to what is there",
-		"containerd.sandbox_image":                                    "the same",
-		"containerd.registry":                                         "the same",
-		"containerd.enable_cdi":                                       "cdi in [runtime] turns it on",
-		"kubeconfig.clusters":                                         "other names, same server and CA: checked below",
-		"kubeconfig.contexts":                                         "other names",
-		"kubeconfig.current-context":                                  "another name",
-		"kubeconfig.users":                                            "gpuadm in place of the AWS CLI: checked below",
-		"config.+resolvConf":                                          "the test's image has systemd-resolved's stub, which EKS's images have not",
+	reasons := map[string]string{}
+	for line := range strings.Lines(eksFile(t, "reasons.txt")) {
+		at, why, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		reasons[at] = why
 	}
 	used := map[string]bool{}
 	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }

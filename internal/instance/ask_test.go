@@ -4,10 +4,12 @@ package instance_test
 
 import (
 	"context"
+	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,31 +44,12 @@ func golden(t *testing.T, name, got string) {
 
 const ca = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
 
+//go:embed testdata/user-data.txt
+var userDataText string
+
 // userData names the cluster, and holds a secret.
 func userData() string {
-	return `MIME-Version: 1.0
-Content-Type: multipart/mixed; boundary="//"
-
---//
-Content-Type: text/x-shellscript; charset="us-ascii"
-
-#!/bin/bash
-echo planted-user-data
---//
-Content-Type: application/node.eks.aws
-
-apiVersion: node.eks.aws/v1alpha1
-kind: NodeConfig
-spec:
-  cluster:
-    name: gpus
-    apiServerEndpoint: https://ABC.gr7.us-east-1.eks.amazonaws.com
-    certificateAuthority: ` + base64.StdEncoding.EncodeToString([]byte(ca)) + `
-    cidr: 172.20.0.0/16
-  kubelet:
-    flags: ["--node-labels=planted-user-data=1"]
---//--
-`
+	return fmt.Sprintf(userDataText, base64.StdEncoding.EncodeToString([]byte(ca)))
 }
 
 func ec2() cloudfake.Machine {

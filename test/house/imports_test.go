@@ -4,6 +4,7 @@ package house
 
 import (
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"io"
 	"os/exec"
@@ -17,90 +18,28 @@ import (
 
 const module = "github.com/gpuadm/gpuadm/"
 
-// mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
-// spec + facts → wants → changes → touches → events → words.
-var mayImport = map[string][]string{
-	"cmd/gpuadm":             {"cloud/node", "drivers", "drivers/hardware", "mig", "stages", "internal/agent", "internal/converge", "internal/devices", "internal/doctor", "internal/facts", "internal/faults", "internal/host", "internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/host/view", "internal/instance", "internal/mask", "internal/nearest", "internal/pattern", "internal/remote", "internal/spec", "internal/things", "internal/trouble"},
-	"internal/agent":         {"cloud/node", "mig", "stages", "internal/converge", "internal/devices", "internal/faults", "internal/host", "internal/host/systemd", "internal/instance", "internal/spec", "internal/trouble"},
-	"images/build/oldlibc":   {},
-	"images/daemonset":       {},
-	"images/systemd":         {},
-	"stages":                 {"cloud", "cloud/eks", "cloud/kubelet", "cloud/node", "drivers", "drivers/modules", "images/systemd", "mig", "runtime", "runtime/containerd", "runtime/docker", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},
-	"drivers":                {"drivers/hardware", "drivers/modules", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things", "internal/things/kmod", "internal/trouble"},
-	"drivers/hardware":       {"internal/facts", "internal/pattern"},
-	"drivers/modules":        {"drivers/hardware", "internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
-	"mig":                    {"internal/converge", "internal/devices", "internal/facts", "internal/host", "internal/nearest", "internal/pattern", "internal/spec", "internal/things", "internal/things/cdi", "internal/trouble"},
-	"runtime":                {"runtime/containerd", "runtime/crio", "runtime/docker", "runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
-	"runtime/containerd":     {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/mask", "internal/pattern", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},
-	"runtime/crio":           {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/toml", "internal/trouble"},
-	"runtime/docker":         {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/jsonedit", "internal/spec", "internal/things", "internal/trouble"},
-	"runtime/engine":         {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble", "internal/toml"},
-	"runtime/toolkit":        {"runtime/engine", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things", "internal/things/cdi", "internal/toml", "internal/trouble"},
-	"cloud":                  {"cloud/aks", "cloud/eks", "cloud/gke", "cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
-	"cloud/aks":              {"cloud/kubelet", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
-	"cloud/eks":              {"cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/spec", "internal/things", "internal/trouble"},
-	"cloud/gke":              {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things", "internal/trouble"},
-	"cloud/node":             {"cloud/kubelet", "cloud/method", "internal/converge", "internal/devices", "internal/facts", "internal/faults", "internal/host", "internal/host/nvml", "internal/instance", "internal/kube", "internal/mask", "internal/spec", "internal/things", "internal/trouble"},
-	"cloud/method":           {"cloud/kubelet", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/spec", "internal/trouble"},
-	"cloud/kubelet":          {"internal/converge", "internal/facts", "internal/faults", "internal/host", "internal/pattern", "internal/spec", "internal/things", "internal/trouble"},
-	"internal/kube":          {"internal/host", "internal/host/commands", "internal/host/view", "internal/instance", "internal/mask", "internal/trouble"},
-	"internal/instance":      {"internal/host", "internal/trouble"},
-	"internal/packages":      {"internal/converge", "internal/facts", "internal/host", "internal/host/view", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
-	"internal/packages/apt":  {"internal/converge", "internal/host", "internal/host/view", "internal/packages", "internal/pattern", "internal/things", "internal/things/kmod", "internal/trouble"},
-	"internal/packages/dnf":  {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things", "internal/trouble"},
-	"internal/things":        {"internal/converge", "internal/host", "internal/trouble"},
-	"internal/things/cdi":    {"internal/converge", "internal/devices", "internal/host", "internal/things", "internal/trouble"},
-	"internal/things/kmod":   {"internal/converge", "internal/devices", "internal/faults", "internal/host", "internal/pci", "internal/things", "internal/trouble"},
-	"internal/devices":       {"internal/converge", "internal/facts", "internal/host", "internal/pattern", "internal/trouble"},
-	"internal/faults":        {"internal/host", "internal/pattern", "internal/trouble"},
-	"internal/diff":          {"internal/mask"},
-	"internal/doctor":        {"cloud/kubelet", "drivers", "mig", "runtime", "runtime/engine", "runtime/toolkit", "internal/converge", "internal/devices", "internal/facts", "internal/faults", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/pci", "internal/spec", "internal/things", "internal/things/cdi", "internal/things/kmod", "internal/trouble"},
-	"internal/jsonedit":      {},
-	"internal/mask":          {},
-	"internal/converge":      {"internal/diff", "internal/facts", "internal/faults", "internal/host", "internal/host/systemd", "internal/host/view", "internal/spec", "internal/trouble"},
-	"internal/facts":         {"internal/host", "internal/host/view", "internal/instance", "internal/kube", "internal/pattern", "internal/pci", "internal/toml", "internal/trouble"},
-	"internal/pattern":       {},
-	"internal/pci":           {},
-	"internal/nearest":       {},
-	"internal/spec":          {"internal/nearest", "internal/trouble"},
-	"internal/toml":          {},
-	"internal/trouble":       {},
-	"internal/host":          {},
-	"internal/host/files":    {"internal/host"},
-	"internal/host/systemd":  {"internal/host", "internal/host/files"},
-	"internal/host/nvml":     {"internal/host", "internal/host/commands", "internal/host/files"},
-	"internal/host/web":      {"internal/host", "internal/host/files"},
-	"internal/host/commands": {"internal/host", "internal/mask"},
-	"internal/host/view":     {"internal/host", "internal/host/files", "internal/host/systemd", "internal/mask"},
-	"internal/host/local":    {"internal/host", "internal/host/commands", "internal/host/files", "internal/host/nvml", "internal/host/systemd", "internal/host/web"},
-	"internal/remote":        {},
+//go:embed testdata/imports.txt
+var importsText string
+
+//go:embed testdata/only-in.txt
+var onlyInText string
+
+// rows reads a table: a package to a line, and after the colon the packages that go with it.
+func rows(text string) map[string][]string {
+	all := map[string][]string{}
+	for line := range strings.Lines(text) {
+		name, with, _ := strings.Cut(line, ":")
+		all[name] = strings.Fields(with)
+	}
+	return all
 }
 
+// mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
+// spec + facts → wants → changes → touches → events → words.
+var mayImport = rows(importsText)
+
 // onlyIn says where alone a package of others may be imported. "test" is anything below test/.
-var onlyIn = map[string][]string{
-	"os/exec":                              {"internal/host/commands", "internal/host/local", "internal/host/nvml", "internal/remote", "test"},
-	"github.com/NVIDIA/go-nvml":            {"internal/host/nvml"},
-	"github.com/coreos/go-systemd":         {"internal/host/systemd", "cmd/gpuadm", "internal/facts"},
-	"github.com/godbus/dbus":               {"internal/host/systemd"},
-	"github.com/knqyf263/go-deb-version":   {"internal/packages/apt"},
-	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf", "internal/facts"},
-	"github.com/pelletier/go-toml":         {"cloud/node", "cloud/kubelet", "drivers", "internal/faults", "internal/host/view", "internal/spec", "internal/facts", "internal/toml", "test"},
-	"github.com/spf13/cobra":               {"cmd/gpuadm"},
-	"tags.cncf.io":                         {"internal/things/cdi"},
-	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
-	"log":                                  {},
-	"log/slog":                             {},
-	"net/http":                             {"internal/host", "internal/host/local", "internal/host/web", "internal/instance", "internal/kube"},
-	"k8s.io/client-go":                     {},
-	"k8s.io/api":                           {},
-	"github.com/aws/aws-sdk-go-v2":         {"internal/instance"},
-	"cloud.google.com/go":                  {"internal/instance"},
-	"github.com/google/jsonschema-go":      {},
-	"plugin":                               {},
-	"text/template":                        {},
-	"html/template":                        {},
-	"github.com/rogpeppe/go-internal/diff": {"internal/diff"},
-}
+var onlyIn = rows(onlyInText)
 
 type pkg struct {
 	ImportPath string

@@ -5,6 +5,7 @@ package laws
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"regexp"
 	"strings"
@@ -131,19 +132,12 @@ func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Los
 	}
 }
 
+//go:embed testdata/shared-modules.txtar
+var sharedFiles string
+
 // TestSharedModulesCut: a power cut while modules that were built once are installed, or undone.
 func TestSharedModulesCut(t *testing.T) {
-	m := machine{"ubuntu24", append(pairs.Archive(t), `
--- sys/module/ --
--- usr/lib/firmware/ --
--- usr/lib/modprobe.d/ --
--- usr/lib/x86_64-linux-gnu/ --
--- var/lib/apt/extended_states --
--- var/lib/apt/lists/archive.example_ubuntu_dists_noble_InRelease --
-archive
--- var/lib/apt/lists/mirror.example_ubuntu2404_InRelease --
-mirror
-`...)} // what stays of packages
+	m := machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)} // what stays of packages
 	text := ""
 	for _, s := range pairs.Specs {
 		if s.Name == "580 shared modules" {

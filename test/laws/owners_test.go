@@ -65,37 +65,20 @@ const (
 	crioDropIn   = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
 )
 
-// ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the one
-// that is has no engine.
-func ownersTable() map[string]string {
-	return map[string]string{
-		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service",
-		"aks-ubuntu2204":        "nothing to do",
-		"al2023-eks-nvidia":     "nothing to do",
-		"al2023-eks-trees":      "nothing to do",
-		"arm64-gh200":           editsDefault,
-		"bake-root":             editsDefault,
-		"bare-folder":           editsDefault,
-		"debian12-containerd16": editsDefault,
-		"debian13-containerd17": "nothing to do",
-		"debian13-docker":       editsDefault,
-		"demo":                  editsDefault,
-		"docker-only":           "file /etc/docker/daemon.json, restart docker.service",
-		"eks-bottlerocket":      "nothing to do",
-		"gke-cos":               "nothing to do",
-		"gke-ubuntu":            "nothing to do",
-		"h100-passed-through":   "refused: cannot configure a container engine: none is installed",
-		"k3s":                   "nothing to do",
-		"mig-h100-a100-t4":      "refused: cannot configure a container engine: none is installed",
-		"no-gpu":                editsDefault, // the verbs say before that it has no GPU,
-		"operator-26.3":         "nothing to do",
-		"operator-26.7":         "file /etc/containerd/conf.d/99-gpuadm.toml, restart containerd.service",
-		"rke2":                  "nothing to do",
-		"rocky9-crio":           crioDropIn,
-		"rocky9-crio125":        crioDropIn,
-		"talos":                 "nothing to do",
-		"ubuntu24-h100":         editsDefault,
+// ownersText has below the name of every recorded machine what a plain [runtime] does there, and whose each part is. A healthy machine is
+// never refused: one that is has no engine. Of no-gpu the verbs say before that it has none.
+//
+//go:embed testdata/owners.txt
+var ownersText string
+
+// ownersTable has one line of each machine: 1 what [runtime] does, 2 whose the parts are.
+func ownersTable(line int) map[string]string {
+	all := map[string]string{}
+	lines := strings.Split(strings.TrimSuffix(ownersText, "\n"), "\n")
+	for i := 0; i < len(lines); i += 3 {
+		all[lines[i]] = strings.TrimPrefix(lines[i+line], "\t")
 	}
+	return all
 }
 
 const (
@@ -209,7 +192,7 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 
 // TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the shipped DaemonSet carries.
 func TestOwnersTable(t *testing.T) {
-	table, shipped := ownersTable(), shippedSpec(t)
+	table, shipped := ownersTable(1), shippedSpec(t)
 	for _, m := range archives(t) {
 		t.Run(m.name, func(t *testing.T) {
 			want, known := table[m.name]
@@ -251,7 +234,7 @@ const plugins = "/var/lib/kubelet/device-plugins/"
 
 // TestOwnersOfParts: each part of each recorded machine has one owner or says why it has none.
 func TestOwnersOfParts(t *testing.T) {
-	table := ownersOfParts()
+	table := ownersTable(2)
 	for _, m := range archives(t) {
 		t.Run(m.name, func(t *testing.T) {
 			n := m.boot(t)
@@ -299,34 +282,3 @@ func TestOwnersQuarrels(t *testing.T) {
 
 // noMore is the end of most: no partitions are asked for, no rack, and nothing has registered with kubelet.
 const noMore = "; IMEX=-; device plugin or DRA=-"
-
-func ownersOfParts() map[string]string {
-	return map[string]string{
-		"a100-mixed-t4":         "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"aks-ubuntu2204":        "driver=AKS; toolkit=AKS; CDI=-; handler=aks; MIG=-" + noMore,
-		"al2023-eks-nvidia":     "driver=the EKS image; toolkit=the EKS image; CDI=-; handler=nodeadm; MIG=-" + noMore,
-		"al2023-eks-trees":      "driver=the EKS image; toolkit=the EKS image; CDI=-; handler=nodeadm; MIG=-" + noMore,
-		"arm64-gh200":           "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"bake-root":             "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"bare-folder":           "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"debian12-containerd16": "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"debian13-containerd17": "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"debian13-docker":       "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"demo":                  "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"docker-only":           "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"eks-bottlerocket":      "driver=the Bottlerocket variant's image; toolkit=the Bottlerocket variant's image; CDI=-; handler=bottlerocket; MIG=-" + noMore,
-		"gke-cos":               "driver=Google's cos-gpu-installer, or GKE's driver installer; toolkit=-; CDI=-; handler=-; MIG=-; IMEX=-; device plugin or DRA=the device plugin",
-		"gke-ubuntu":            "driver=-; toolkit=-; CDI=-; handler=-; MIG=-" + noMore,
-		"h100-passed-through":   "driver=another owner; toolkit=-; CDI=-; handler=-; MIG=-" + noMore,
-		"k3s":                   "driver=-; toolkit=-; CDI=-; handler=k3s; MIG=-" + noMore,
-		"mig-h100-a100-t4":      "driver=-; toolkit=-; CDI=-; handler=-; MIG=-" + noMore,
-		"no-gpu":                "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"operator-26.3":         "driver=NVIDIA's GPU Operator; toolkit=NVIDIA's GPU Operator; CDI=-; handler=NVIDIA's GPU Operator; MIG=nvidia-mig-manager; IMEX=-; device plugin or DRA=the device plugin",
-		"operator-26.7":         "driver=NVIDIA's GPU Operator; toolkit=-; CDI=-; handler=gpuadm; MIG=-; IMEX=-; device plugin or DRA=NVIDIA's DRA driver",
-		"rke2":                  "driver=-; toolkit=-; CDI=-; handler=rke2; MIG=-" + noMore,
-		"rocky9-crio":           "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"rocky9-crio125":        "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-		"talos":                 "driver=the Talos image's NVIDIA system extension; toolkit=the Talos image's NVIDIA system extension; CDI=the Talos image's NVIDIA system extension; handler=talos; MIG=-" + noMore,
-		"ubuntu24-h100":         "driver=-; toolkit=-; CDI=-; handler=gpuadm; MIG=-" + noMore,
-	}
-}
