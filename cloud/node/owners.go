@@ -3,6 +3,7 @@
 package node
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,55 +24,17 @@ func ownerOf(key string) (owner string) {
 	}, key) {
 		return ""
 	}
-	for _, o := range owners() {
-		if key == o.key || strings.HasSuffix(o.key, "/") && strings.HasPrefix(key, o.key) {
-			return o.name
+	for row := range strings.Lines(ownerRows) {
+		kept, owner, ok := strings.Cut(strings.TrimSpace(row), "\t")
+		if ok && (key == kept || strings.HasSuffix(kept, "/") && strings.HasPrefix(key, kept)) {
+			return owner
 		}
 	}
 	return ""
 }
 
-type owner struct {
-	key  string // a domain with its slash, or one key
-	name string
-}
-
-// owners lists the owners of keys.
-func owners() []owner {
-	return []owner{
-		// https://kubernetes.io/docs/reference/labels-annotations-taints/: conditions as taints, and kubelet's own labels.
-		{"node.kubernetes.io/", "Kubernetes"},
-		{"node.cloudprovider.kubernetes.io/", "the cloud controller manager"},
-		{"kubernetes.io/hostname", "kubelet"},
-		{"kubernetes.io/os", "kubelet"},
-		{"kubernetes.io/arch", "kubelet"},
-		{"beta.kubernetes.io/", "kubelet"},
-		// https://karpenter.sh/docs/concepts/scheduling/, "well-known labels"; karpenter.sh/capacity-type marks spot nodes.
-		{"karpenter.sh/", "Karpenter"},
-		{"karpenter.k8s.aws/", "Karpenter"},
-		{"karpenter.azure.com/", "Karpenter"},
-		{"karpenter.k8s.gcp/", "Karpenter"},
-		// https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html; eks.amazonaws.com/capacityType marks spot nodes.
-		{"eks.amazonaws.com/", "EKS"},
-		{"topology.k8s.aws/", "EKS"},
-		{"alpha.eksctl.io/", "eksctl"},
-		// https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms and .../node-taints: gke-spot, gke-provisioning, gke-accelerator.
-		{"cloud.google.com/", "GKE"},
-		{"cloud.google.com.node-restriction.kubernetes.io/", "GKE"},
-		{"iam.gke.io/", "GKE"},
-		{"node.gke.io/", "GKE"},
-		// https://learn.microsoft.com/azure/aks/use-labels, "reserved system labels"; scalesetpriority marks spot nodes.
-		{"kubernetes.azure.com/", "AKS"},
-		{"node.kubernetes.azure.com/", "AKS"},
-		// https://github.com/kubernetes/autoscaler, cluster-autoscaler/utils/taints: it marks a node that it deletes.
-		{"ToBeDeletedByClusterAutoscaler", "cluster-autoscaler"},
-		{"DeletionCandidateOfClusterAutoscaler", "cluster-autoscaler"},
-		// https://github.com/NVIDIA/gpu-operator, controllers/state_manager.go; mig-parted's deployments.
-		{"nvidia.com/gpu-driver-upgrade-state", "the GPU Operator"},
-		{"nvidia.com/mig.config.state", "NVIDIA's MIG manager"},
-		{"nvidia.com/gfd.timestamp", "GPU Feature Discovery"},
-	}
-}
+//go:embed owners.tsv
+var ownerRows string
 
 // refuseForeign refuses a spec that asks for a label or taint that another owner keeps.
 func refuseForeign(s spec.Spec) error {

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	_ "embed"
 	"slices"
 	"strings"
 )
@@ -22,97 +23,22 @@ const (
 	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
 )
 
-// edges makes one Edge for each pair: every code in By explains every code in Explains.
-func edges() []Edge {
-	const (
-		driverDaemons = "FAB-001 FAB-002 FAB-003 GPU-010"
-		brokenGPU     = "GPU-011/bus GPU-011/memory GPU-011/device GPU-011/link" // Xids that are no program's
-	)
-	return []Edge{
-		{By: "SYS-001 SYS-002 SYS-006", Explains: "PKG-001 PKG-002 PKG-003 PKG-004 DRV-002"},
-		{By: "SYS-006", Explains: "SYS-001"},
-		{By: "SYS-005", Explains: "SYS-004"},
-		{By: "SYS-001", Explains: "RUN-005 KUB-001"},
-		{By: "SYS-008", Explains: "RUN-005 RUN-013 KUB-001 KUB-004 KUB-010 KUB-016"},
-
-		{By: "PKG-004", Explains: "PKG-001 PKG-002 PKG-003"},
-		{By: "PKG-001", Explains: "PKG-003 DRV-001"},
-		{By: "PKG-003", Explains: "DRV-014 FAB-001"},
-
-		{By: "DRV-003", Explains: "DRV-002 DRV-001 PKG-001"},
-		{By: "DRV-002", Explains: "DRV-001 PKG-001"},
-		{By: "DRV-016", Explains: "DRV-017", Of: sameObject},
-		{By: "DRV-008 DRV-009", Explains: "DRV-017 GPU-002"},
-		{By: "DRV-014", Explains: "DRV-013"},
-		{By: "DRV-006 DRV-016 DRV-017", Explains: "GPU-002", Of: sameObject},
-		{By: "DRV-007", Explains: "DRV-006"}, // nouveau takes what the refused module leaves
-		{By: "DRV-004 DRV-006 DRV-007 DRV-018", Explains: "DRV-005 DRV-015"},
-		{By: "DRV-008 DRV-009 DRV-010 DRV-013 DRV-014 DRV-016 DRV-017", Explains: "DRV-015"},
-		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
-		{By: "DRV-008", Explains: "DRV-005"},
-		{By: "DRV-001 DRV-005 DRV-008 DRV-009 DRV-013 DRV-015 DRV-019", Explains: driverDaemons},
-		{By: "DRV-014", Explains: "FAB-002 FAB-003 GPU-010"},
-		// The plugin ends where no driver answers.
-		{By: "DRV-001 DRV-005 DRV-006 DRV-007 DRV-013 DRV-014 DRV-015 DRV-017 DRV-019", Explains: "KUB-004"},
-
-		{By: "GPU-001", Explains: "GPU-003 GPU-002 DRV-017 GPU-011/program GPU-011/unknown GPU-011/recovery " + brokenGPU, Of: sameObject},
-		{By: "GPU-001", Explains: "DRV-015 GPU-011/link"}, // a link has two ends: the GPU that is gone is another one
-		{By: "GPU-003", Explains: "GPU-002", Of: sameObject},
-		{By: "GPU-006 GPU-007", Explains: "GPU-005 GPU-011/memory", Of: sameObject},
-		{By: "FAB-001 FAB-004", Explains: "FAB-002 FAB-003"},
-		{By: "FAB-002", Explains: "FAB-003"},
-		{By: "FAB-005", Explains: "GPU-011/link GPU-015 FAB-003"}, // a switch has links to all GPUs
-		{By: "GPU-001 GPU-003 GPU-011/link GPU-011/bus FAB-002", Explains: "GPU-015"},
-		{By: "GPU-008 GPU-009", Explains: "GPU-013", Of: sameObject},
-
-		{By: brokenGPU, Explains: "GPU-011/program GPU-011/unknown GPU-011/recovery", Of: sameObject},
-		{By: "GPU-011/bus", Explains: "GPU-002 GPU-003 DRV-017 GPU-011/memory GPU-011/device GPU-011/link", Of: sameObject},
-		{By: "GPU-011/bus", Explains: "DRV-015"},
-		{By: "GPU-001 " + brokenGPU, Explains: "DRV-019"},
-		{By: "GPU-011/memory", Explains: "GPU-005 GPU-011/link", Of: sameObject},
-		{By: "GPU-011/recovery", Explains: "GPU-003", Of: sameObject},
-
-		{By: "MIG-002", Explains: "MIG-001 MIG-003", Of: sameObject},
-		{By: "MIG-003", Explains: "MIG-001", Of: sameObject},
-		{By: "MIG-002", Explains: "CDI-001"},
-
-		{By: "RUN-003", Explains: "RUN-002"}, // a restart would stop the engine
-		{By: "RUN-003", Explains: "RUN-005"},
-		{By: "RUN-003", Explains: "KUB-001"}, // kubelet ends where the engine serves no pods: https://github.com/containerd/containerd/issues/4581
-		{By: "RUN-001", Explains: "RUN-002"}, // adding the handler restarts it
-		{By: "RUN-005", Explains: "KUB-001"},
-		{By: "RUN-008", Explains: "RUN-007"},                         // while no container starts, none lacks a device
-		{By: "RUN-004 RUN-004/default RUN-001", Explains: "KUB-004"}, // the device plugin's pod needs the handler
-		{By: "RUN-004/default", Explains: "KUB-013 KUB-016"},         // the pod of the network add-on does not start either
-		{By: "RUN-009", Explains: "KUB-004 KUB-009 KUB-010"},         // its log shows that no taint kept it away
-
-		{By: "KUB-002", Explains: "KUB-001 KUB-007"},                         // its fix restarts kubelet
-		{By: "RUN-002", Explains: "KUB-007", Of: sameObject},                 // of K3s and RKE2 kubelet and engine are one unit
-		{By: "KUB-006 KUB-012 KUB-015 KUB-020", Explains: "KUB-001 KUB-007"}, // a restart would end kubelet
-		{By: "KUB-005", Explains: "KUB-001 KUB-004"},
-		{By: "KUB-001", Explains: "KUB-004"},
-		{By: "KUB-013", Explains: "KUB-004 KUB-009"}, // the taint is the cluster's, for a node that is not ready
-		{By: "KUB-009", Explains: "KUB-004"},
-		{By: "RUN-003 RUN-005 RUN-013 KUB-001 KUB-005 KUB-013 SYS-001 SYS-002 SYS-006", Explains: "KUB-016"},
-		{By: "RUN-003 RUN-005", Explains: "RUN-013"},
-		{By: "RUN-013", Explains: "KUB-001 KUB-004 KUB-013 RUN-002"}, // a restart ends what still serves
-		{By: "KUB-016", Explains: "KUB-004 KUB-009"},
-		{By: "GPU-001 GPU-011/bus DRV-019", Explains: "CDI-001"},
-		{By: "CDI-001", Explains: "RUN-012"},                                                 // the runtime has no spec to inject by
-		{By: "SYS-003 SYS-007", Explains: "SYS-004 KUB-001 KUB-005 KUB-016 KUB-017 KUB-018"}, // by a wrong clock a certificate is not yet valid, or no longer
-		{By: "KUB-017 KUB-018", Explains: "KUB-001 KUB-004 KUB-008 KUB-016"},
-		// The plugin does not offer what does not work, but for an Xid of a program's.
-		{By: "GPU-001 GPU-002 GPU-003 GPU-005 GPU-006 GPU-007 GPU-011/recovery " + brokenGPU, Explains: "KUB-010"},
-		{By: "RUN-001 RUN-002 RUN-004 RUN-004/default FAB-001 FAB-002 FAB-003 MIG-001 MIG-002 MIG-003 KUB-003", Explains: "KUB-010"},
-	}
-}
+// edgeRows are the rows of Edges: codes, codes that each of them explains, and the scope.
+//
+//go:embed edges.tsv
+var edgeRows string
 
 // Edges lists which fault explains which. What holds of a kubelet or an engine that does not run holds of one that ends again and again.
 func Edges() (all []Edge) {
-	for _, row := range edges() {
-		for by := range strings.FieldsSeq(row.By) {
-			for explains := range strings.FieldsSeq(row.Explains) {
-				all = append(all, Edge{by, explains, row.Of})
+	for row := range strings.Lines(edgeRows) {
+		by, explained, ok := strings.Cut(strings.TrimSpace(row), "\t")
+		if !ok {
+			continue // a comment
+		}
+		explained, of, _ := strings.Cut(explained, "\t")
+		for by := range strings.FieldsSeq(by) {
+			for explains := range strings.FieldsSeq(explained) {
+				all = append(all, Edge{by, explains, scope(of)})
 			}
 		}
 	}
