@@ -123,14 +123,6 @@ func TestIdle(t *testing.T) {
 	b.want(b.gpuadm("apply", "mig", "--unattended"), "0 [success] "+seven)
 }
 
-// TestNever: the same change is refused, as before there was a policy.
-func TestNever(t *testing.T) {
-	b := newBusy(t, "policy = \"never\"\n", "ml/train")
-	b.want(b.gpuadm("apply", "mig", "--unattended"), "1 [pending failed] "+two)
-	b.says("pod ml/train has 1g.10gb@4 of GPU 0", "run again with --allow stop-clients")
-	check.That(t, b.condition() == "" && b.cordoned() == free, "the condition is %q, cordoned %s", b.condition(), b.cordoned())
-}
-
 // TestDrain: the pods are evicted by kubelet's identity alone, and the node is uncordoned after the change.
 func TestDrain(t *testing.T) {
 	b := newBusy(t, "policy = \"drain\"\n", "ml/train", "web/infer")

@@ -34,15 +34,6 @@ func TestNothing(t *testing.T) {
 	check.That(t, f.String() == "", "%q", f)
 }
 
-func TestOnlyConfig(t *testing.T) {
-	e := engine(t, files{"/etc/os-release": "ID=debian\nVERSION_ID=\"12\"\n", "/etc/containerd/config.toml": "version = 2\n"})
-	want := Engine{
-		Name: "containerd", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock",
-		Files: []File{{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}},
-	}
-	check.None(t, cmp.Diff(want, e), "got")
-}
-
 // The engine with a binary is the one in use, whatever files others left behind.
 func TestConfigOnlyComesLast(t *testing.T) {
 	f := gather(t, files{"/etc/containerd/config.toml": "", "/usr/bin/crio": "x"})

@@ -210,11 +210,6 @@ func (m *Machine) NewKernel() {
 	m.Put("proc/sys/kernel/osrelease", "6.8.0-90-generic\n")
 }
 
-// NoAdapters has the driver start no GPU.
-func (m *Machine) NoAdapters() {
-	m.Silent("GPU_NOT_FOUND", "driver 580.95.05 is loaded and sees no GPU")
-}
-
 // Drop has the driver leave one GPU out.
 func (m *Machine) Drop(nth int) {
 	m.Change("sim.toml", fmt.Sprintf("\n[[gpu]]\nmodel = \"H100-80\"\naddress = %q\n", m.GPUs()[nth]), "")

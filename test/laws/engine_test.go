@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	cloudnode "github.com/gpuadm/gpuadm/cloud/node"
@@ -139,23 +138,6 @@ func TestBatchIsMadeAsOne(t *testing.T) {
 	b, _ = n.ReadFile("/srv/last-transaction")
 	check.That(t, string(b) == "y old x", "undone in a transaction of %q", b)
 	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
-}
-
-func TestFailedBatchIsTurnedBack(t *testing.T) {
-	whole := node(t)
-	e := func() *converge.Engine {
-		return engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o600, ""), wantPkg("x", "1"), wantPkg("old", "3"), wantPkg("y", "2")))
-	}
-	apply(t, whole, e())
-	for at := range whole.Touches() {
-		n := node(t)
-		first := n.Tree(converge.Home, "/srv")
-		n.Fail(at, syscall.EIO)
-		if _, err := e().Apply(context.Background(), n); err == nil || strings.HasPrefix(err.Error(), "cannot close the run") {
-			continue
-		}
-		compare(t, fmt.Sprintf("touch %d failed", at), first, n.Tree(converge.Home, "/srv"))
-	}
 }
 
 func TestRebootAndResume(t *testing.T) {
@@ -292,20 +274,6 @@ func TestLinksAreKept(t *testing.T) {
 	compare(t, "undone", first, n.Tree(converge.Home))
 }
 
-func everyFile(t *testing.T, n *simhost.Node, dir string) (all []string) {
-	t.Helper()
-	list := must.Get(n.ReadDir(dir))(t)
-	for _, name := range list {
-		full := dir + "/" + name
-		if info, err := n.Lstat(full); err == nil && info.Mode.IsDir() {
-			all = append(all, everyFile(t, n, full)...)
-		} else {
-			all = append(all, full)
-		}
-	}
-	return all
-}
-
 // Two runs and a change outside gpuadm between: undo of all goes back over it only if it can be taken apart.
 func TestUndoRange(t *testing.T) {
 	n := node(t)
@@ -375,37 +343,6 @@ func TestStopFinishesTheMakeAtWork(t *testing.T) {
 	e.Stop, e.Tell = nil, nil
 	again := apply(t, n, e)
 	check.That(t, again.Run == res.Run && len(again.Made) == 1, "goes on: %+v", again)
-}
-
-func TestLostBlobsLoseOnlyUndo(t *testing.T) {
-	n := node(t)
-	e := engineOf(t, stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, "")))
-	apply(t, n, e)
-	for _, name := range everyFile(t, n, converge.Home+"/blobs") {
-		must.OK(t, n.Remove(name))
-	}
-	p := plan(t, n, e)
-	check.That(t, p.Now() == 0, "without blobs, planned: %s", names(p.Changes))
-	_, err := e.Undo(context.Background(), n, "", nil)
-	check.That(t, errors.Is(err, fs.ErrNotExist), "undone without its bytes: %v", err)
-	b, _ := n.ReadFile("/etc/d.conf")
-	check.That(t, string(b) == "ours", "and the file is %q", b)
-}
-
-func TestJournalOfANewerFormatIsRefused(t *testing.T) {
-	n := node(t)
-	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, "")))
-	apply(t, n, e)
-	must.OK(t, n.Append(converge.Home+"/journal.jsonl", []byte(`{"format":2,"what":"begin","run":"x"}`+"\n")))
-	res, err := e.Apply(context.Background(), n)
-	check.That(t, err == nil && res.Run == "", "nothing to do, and it says %+v, %v", res, err)
-	more := engineOf(t, stage(things.Exact("/etc/b", nil, 0o644, "")))
-	all := n.Tree()
-	_, err = more.Apply(context.Background(), n)
-	check.That(t, err != nil && strings.Contains(err.Error(), "newer gpuadm"), "a change under a newer journal: %v", err)
-	_, err = e.Undo(context.Background(), n, "", nil)
-	check.That(t, err != nil && strings.Contains(err.Error(), "newer gpuadm"), "an undo under a newer journal: %v", err)
-	compare(t, "refused", all, n.Tree())
 }
 
 func FuzzJournal(f *testing.F) {

@@ -152,6 +152,7 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 		blob := converge.Home + "/blobs/" + strings.Fields(string(j.Runs()[0].Makes[0].Before))[2]
 		must.OK(t, spoil(n, blob))
 		all := n.Tree()
+		check.That(t, plan(t, n, e).Now() == 0, "%s: an apply needs them", name)
 		for _, plans := range []bool{true, false} {
 			if plans {
 				_, err = e.PlanUndo(t.Context(), n, "", nil)

@@ -192,13 +192,3 @@ func pod(c *kube.T, name, node string) {
 		},
 	})
 }
-
-// TestLabKubeDiscovery proves what a token's owner finds without trust: where the cluster is, signed with the token.
-func TestLabKubeDiscovery(t *testing.T) {
-	c := cluster.Run(t)
-	c.Token()
-	o, err := c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-public/configmaps/cluster-info")
-	check.That(t, err == nil && kube.Text(o, "data", "kubeconfig") != "", "%v, %v", o, err)
-	_, err = c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-system/configmaps/kubelet-config")
-	check.That(t, kube.StatusOf(err) == 403, "an anonymous client reads kubelet-config: %v", err)
-}
