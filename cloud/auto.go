@@ -52,7 +52,7 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	}
 	maps.DeleteFunc(own, func(_ string, set bool) bool { return !set })
 	if by := method.Joiner(f); by != "" && len(notes) > 0 && len(own) > 0 {
-		notes = append(notes, strings.Join(slices.Sorted(maps.Keys(own)), ", ")+" in [join] means nothing on this machine: "+by+" joins it by settings of its own")
+		notes = append(notes, "without effect here: "+strings.Join(slices.Sorted(maps.Keys(own)), ", ")+" in [join]: "+by+" joins this machine by its own settings")
 	}
 	return notes
 }

@@ -137,7 +137,7 @@ func TestClouds(t *testing.T) {
 		"EKS with nodeadm": {host: "al2023-eks-nvidia", join: `method = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
 		"EKS, hybrid": {
 			host: "ubuntu24-h100", join: "method = \"auto\"\nregion = \"us-west-2\"\ncluster = \"c\"", files: map[string]string{"/opt/nodeadm/tracker": "x"},
-			notes: []string{"nodeadm of EKS Hybrid Nodes joins", "cluster, region in [join] means nothing on this machine: nodeadm joins it"},
+			notes: []string{"nodeadm of EKS Hybrid Nodes joins", "without effect here: cluster, region in [join]: nodeadm joins this machine"},
 		},
 		"AKS Flex":            {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
 		"EKS, but not joined": {host: "al2023-eks-nvidia", join: `method = "none"`},

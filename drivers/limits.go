@@ -113,6 +113,9 @@ func (p *plan) decide() error {
 	if err != nil || branch <= 0 || hardware.Numbers(p.d.Version) == nil {
 		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", p.d.Version))
 	}
+	if branch < 470 {
+		return p.refuse(fmt.Sprintf("cannot choose driver %s: gpuadm reads the libraries of 470 and newer", p.d.Version))
+	}
 	flavour, err := p.fits(branch, p.d.Version)
 	if err != nil {
 		return err

@@ -194,7 +194,7 @@ func whyChosen(r spec.Runtime, f facts.Facts, e facts.Engine) []string {
 	case r.Engine != "auto" || r.Config != "":
 		return nil
 	case rest == "" && f.Kubelet.Endpoint == "" && len(gone) > 0:
-		return []string{fmt.Sprintf("%s is changed, as %s", engine.UnitOf(e), strings.Join(gone, ", and "))}
+		return []string{fmt.Sprintf("gpuadm configures %s: %s", engine.UnitOf(e), strings.Join(gone, ", and "))}
 	case rest == "":
 		return nil
 	case f.Kubelet.Endpoint != "":

@@ -82,7 +82,7 @@ func TestEngineWithoutProgram(t *testing.T) {
 		engines  []facts.Engine
 		err, why string
 	}{
-		{"", "", []facts.Engine{gone, crio}, "", "crio.service is changed, as " + why},
+		{"", "", []facts.Engine{gone, crio}, "", "gpuadm configures crio.service: " + why},
 		{"", "unix:///run/crio/crio.sock", []facts.Engine{gone, crio}, "", ""},
 		{"", crio.Socket, []facts.Engine{crio}, "", ""},
 		{"", gone.Socket, []facts.Engine{gone, crio}, "cannot configure a container engine: kubelet talks to /run/containerd/containerd.sock, and none of the engines found listens there", why},

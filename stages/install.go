@@ -139,11 +139,14 @@ func gpuCount(f facts.Facts) (n int) {
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {
+		if expect > 0 && n == expect {
+			return "", nil
+		}
 		why := node.MissingGPUs(v, s, f)
 		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus", n)
 		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)
 		switch {
-		case expect == 0 && why == "", expect > 0 && n == expect:
+		case expect == 0 && why == "":
 			return "", nil
 		case expect == 0 && n == 0: // gpu_count = 0 expects no number
 			meant = "if the GPUs were taken out for good: " + trouble.Command("undo --to all") + ", then apply again"

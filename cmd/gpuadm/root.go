@@ -153,6 +153,9 @@ const noVariable = "gpuadm-no-variable"
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && f.Value.Type() == "stringSlice" && f.Value.String() == "[]" {
+			err = usage{fmt.Errorf("cannot use --%s: it takes at least one value", f.Name)}
+		}
 		if _, own := f.Annotations[noVariable]; own {
 			return
 		}

@@ -3,6 +3,7 @@
 package things
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -121,6 +122,25 @@ func digest(data []byte) string {
 	return pin + hex.EncodeToString(sum[:])
 }
 
+// published returns the bytes of a key file that have the digest: the file as it is, or without its lines that begin with
+// "Version", which name the program that wrote it; nil if neither has it. NVIDIA's own containers compare the latter.
+// Source: the Dockerfiles of rhel9 and rhel10 in https://github.com/NVIDIA/gpu-driver-container; the CUDA images' do the same.
+func published(data []byte, trusted converge.State) []byte {
+	if digest(data) == string(trusted) {
+		return data
+	}
+	var kept []byte
+	for line := range bytes.Lines(data) {
+		if !bytes.HasPrefix(line, []byte("Version")) {
+			kept = append(kept, line...)
+		}
+	}
+	if digest(kept) == string(trusted) {
+		return kept
+	}
+	return nil
+}
+
 // Fingerprints returns the fingerprints of the keys in a file, in upper-case hex. trusted is the file's digest, as for Key; "" for any.
 func Fingerprints(data []byte, trusted string) ([]string, error) {
 	if is := digest(data); trusted != "" && is != trusted {
@@ -180,13 +200,14 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 
 // keepPinned writes a key that is trusted by its file's digest.
 func (k key) keepPinned(ctx context.Context, h host.Host, data []byte, to converge.State) error {
-	if is := digest(data); is != string(to) {
-		return k.differs("the digest of its file is "+is, string(to))
+	kept := published(data, to)
+	if kept == nil {
+		return k.differs("the digest of its file is "+digest(data), string(to))
 	}
-	if _, err := fingerprints(data); err != nil {
+	if _, err := fingerprints(kept); err != nil {
 		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
 	}
-	return k.replace(ctx, h, data)
+	return k.replace(ctx, h, kept)
 }
 
 func (k key) differs(is, expected string) error {

@@ -73,18 +73,21 @@ func TestKeyIsWhatItIs(t *testing.T) {
 // digest is what sha256sum says of a file, as a key may be trusted by.
 func digest(data string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data))) }
 
-// TestKeyByDigest: the file stays as it is published.
+// TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where the digest is of the rest.
 func TestKeyByDigest(t *testing.T) {
 	key := must.Get(os.ReadFile("testdata/ed25519.asc"))(t)
 	plain := string(key)
 	tool := strings.Replace(plain, "\n\n", "\nVersion: GnuPG v2.0.22 (GNU/Linux)\n\n", 1)
 	other := strings.Replace(plain, "mDME", "mDMF", 1)
+	body, _, _ := strings.Cut(plain[strings.Index(plain, "\n\n")+2:], "\n")
 	for what, row := range map[string]struct{ served, trusted, holds string }{
 		"as it is":                 {plain, digest(plain), plain},
 		"as it is, with a version": {tool, digest(tool), tool},
-		"with another version":     {tool, digest(plain), ""},
+		"without its version":      {tool, digest(plain), plain},
 		"another file":             {other, digest(plain), ""},
 		"no key, with the digest":  {"<html>", digest("<html>"), ""},
+
+		"a key hidden in what the digest leaves out": {strings.Replace(plain, body, "Version"+body+"\n"+body, 1), digest(plain), plain},
 	} {
 		n := must.Get(simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + row.served)))(t)
 		w := things.Key("/etc/pki/rpm-gpg/x.asc", "https://mirror.example/key.pub", row.trusted, host.Via{}, "")

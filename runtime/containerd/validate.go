@@ -47,7 +47,7 @@ func Loads(e facts.Engine) things.JudgeFunc {
 			return fmt.Errorf("its default runtime %q is not configured", toml.String(toml.Sub(cri, "containerd"), "default_runtime_name"))
 		case path.IsAbs(program) && !facts.Runs(v, program):
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which is not there", c.Default, program),
+				What: fmt.Sprintf("cannot start containerd with its present files: its default runtime %s runs %s, which cannot be run", c.Default, program),
 				Try:  []string{"install it: write [toolkit] into node.toml"}, Err: engine.NoProgram,
 			}
 		}

@@ -102,7 +102,7 @@ func OpenRoot(abs string) (RealDisk, error) {
 		var next Folder
 		next, err = at.Folder(part)
 		if to, no := at.Readlink(part); errors.Is(err, unix.ENOTDIR) && no == nil {
-			err = fmt.Errorf("%s is a link to %s, which another user could change: name the folder that you mean", path.Join(way, part), to)
+			err = fmt.Errorf("%s is a link to %s, and gpuadm follows none on the way to a root folder: name it as realpath prints it", path.Join(way, part), to)
 		}
 		at.Close()
 		at, way = next, path.Join(way, part)

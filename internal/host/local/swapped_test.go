@@ -202,7 +202,7 @@ func TestRootBehindALink(t *testing.T) {
 	link := filepath.Join(base, "link")
 	must.OK(t, os.Symlink("img", link))
 	for _, root := range []string{link, link + "/etc"} {
-		want := "cannot open root folder " + root + ": " + link + " is a link to img, which another user could change: name the folder that you mean"
+		want := "cannot open root folder " + root + ": " + link + " is a link to img, and gpuadm follows none on the way to a root folder: name it as realpath prints it"
 		_, err := Open(root)
 		check.That(t, err != nil && err.Error() == want, "%v, want %s", err, want)
 	}

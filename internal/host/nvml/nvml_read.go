@@ -332,7 +332,7 @@ func (r *reading) fabric() host.Fabric {
 	var v nvml.GpuFabricInfo_v3
 	ret := nvml.ERROR_FUNCTION_NOT_FOUND
 	if r.has("nvmlDeviceGetGpuFabricInfoV") {
-		if v, ret = r.GetGpuFabricInfoV().V3(); ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH { // before R580
+		if v, ret = r.GetGpuFabricInfoV().V3(); ret != nvml.SUCCESS { // before R580: no error is promised for a version that a driver does not know
 			var v2 nvml.GpuFabricInfo_v2
 			v2, ret = r.GetGpuFabricInfoV().V2()
 			v = nvml.GpuFabricInfo_v3{ClusterUuid: v2.ClusterUuid, Status: v2.Status, CliqueId: v2.CliqueId, State: v2.State, HealthMask: v2.HealthMask}

@@ -41,7 +41,7 @@ func (s *Manager) runs() bool {
 }
 
 // errNotRunning: what was asked for holds once the machine has booted.
-var errNotRunning = host.Later{Until: "once systemd runs, which it does not here"}
+var errNotRunning = host.Later{Until: "once systemd runs here"}
 
 func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
 	if !s.runs() {
