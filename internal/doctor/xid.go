@@ -101,8 +101,6 @@ func recovery(address, asked string) []Finding {
 	return []Finding{{Object: address, Part: "recovery", What: "of GPU " + address + " the driver asks for: " + x.Means, Fix: x.Action(), Command: x.Command(address)}}
 }
 
-const drainFirst = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "
-
 // sxids finds the errors of each NVSwitch, one finding a switch. Where all GPUs answer, want nothing, and no link is down, they are over.
 func sxids(m *Machine) (found []Finding) {
 	gpus, answers := m.NVML()
