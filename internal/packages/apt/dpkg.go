@@ -193,17 +193,15 @@ func dpkgState(version string, status []byte) packages.State {
 		return packages.State{}
 	}
 	st := packages.State{Version: version, Held: w[0] == "hold"}
-	switch w[2] {
-	case "installed":
-		if w[1] != "ok" {
-			st.Broken = w[1]
-		}
-	case "not-installed":
+	switch {
+	case w[2] == "not-installed":
 		st.Version = ""
 		if st.Held {
 			st.Version = packages.Nowhere
 		}
-	default:
+	case w[1] == "reinstreq": // whatever the status: dpkg(1), "Package flags"
+		st.Broken = "half-installed"
+	case w[2] != "installed":
 		st.Broken = w[2]
 	}
 	if st.Version == "" && w[2] != "not-installed" { // half-installed for the first time: it has no version yet
