@@ -84,34 +84,34 @@ func TestConfigWants(t *testing.T) {
 	}
 }
 
-// TestFaults: what the real runtime, 1.20.1, refuses to start a container with. The words after "says" are its own.
+// TestFaults: what the real runtime, 1.20.1, refuses to start a container with. The words of says are its own.
 func TestFaults(t *testing.T) {
 	const spec = "-- etc/cdi/n.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {env: [A=b]}}\n"
 	const cli = "-- usr/bin/nvidia-container-cli mode=0755 --\n-- usr/bin/nvidia-container-runtime-hook mode=0755 --\n"
-	for _, x := range []struct{ set, more, fault string }{
-		{"", "", ""},
-		{`mode = "auto"`, "", ""},
-		{`mode = "jit-cdi"`, "", ""},
-		{`mode = "bogus"`, "", "is none of"},            // says: invalid mode "bogus"
-		{`mode = "CDI"`, "", "is none of"},              // the same
-		{`mode = 3`, "", "line 2: toml: cannot decode"}, // says: Can't convert 3(int64) to string
-		{`mode = ""`, "", "is none of"},                 // says: a mode must be specified
-		{`log-level = 5`, "", "line 2: toml: cannot"},   // says: Can't convert 5(int64) to string
-		{`log-level = "loud"`, "", ""},                  //
-		{`runtimes = "runc"`, "", "line 2: toml: cann"}, // says: Can't convert runc(string) to []string(slice)
-		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", spec, "needs a CDI spec"}, // says: unresolvable CDI devices nvidia.com/gpu=all
-		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", strings.Replace(spec, "etc/cdi", "srv", 1), ""},
-		{`mode = "cdi"`, "", "needs a CDI spec"},        // says: unresolvable CDI devices nvidia.com/gpu=all
-		{`mode = "cdi"`, spec, ""},                      //
-		{`mode = "legacy"`, "", "which is not there"},   //
-		{`mode = "legacy"`, cli, ""},                    //
-		{`runtimes = ["crun"]`, "", "none of runtimes"}, // says: no runtime binary found from candidate list
-		{`runtimes = []`, "", "none of runtimes"},       // says: at least one runtime candidate must be specified
-		{`runtimes = ["crun", "runc"]`, "", ""},         //
-		{"mode = ", "", "toml"},                         // says: expecting a value
+	for _, x := range []struct{ set, more, fault, says string }{
+		{"", "", "", ""},
+		{`mode = "auto"`, "", "", ""},
+		{`mode = "jit-cdi"`, "", "", ""},
+		{`mode = "bogus"`, "", "is none of", `invalid mode "bogus"`},
+		{`mode = "CDI"`, "", "is none of", `invalid mode "CDI"`},
+		{`mode = 3`, "", "line 2: toml: cannot decode", "Can't convert 3(int64) to string"},
+		{`mode = ""`, "", "is none of", "a mode must be specified"},
+		{`log-level = 5`, "", "line 2: toml: cannot", "Can't convert 5(int64) to string"},
+		{`log-level = "loud"`, "", "", ""},
+		{`runtimes = "runc"`, "", "line 2: toml: cann", "Can't convert runc(string) to []string(slice)"},
+		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", spec, "needs a CDI spec", "unresolvable CDI devices nvidia.com/gpu=all"},
+		{"mode = \"cdi\"\nmodes.cdi.spec-dirs = [\"/srv\"]", strings.Replace(spec, "etc/cdi", "srv", 1), "", ""},
+		{`mode = "cdi"`, "", "needs a CDI spec", "unresolvable CDI devices nvidia.com/gpu=all"},
+		{`mode = "cdi"`, spec, "", ""},
+		{`mode = "legacy"`, "", "which is not there", ""},
+		{`mode = "legacy"`, cli, "", ""},
+		{`runtimes = ["crun"]`, "", "none of runtimes", "no runtime binary found from candidate list"},
+		{`runtimes = []`, "", "none of runtimes", "at least one runtime candidate must be specified"},
+		{`runtimes = ["crun", "runc"]`, "", "", ""},
+		{"mode = ", "", "toml", "expecting a value"},
 	} {
 		n := must.Get(simhost.New([]byte("-- usr/sbin/runc mode=0755 --\n-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-runtime]\n" + x.set + "\n" + x.more)))(t)
 		got := strings.Join(Faults(n, facts.Facts{Programs: []string{engine.Binary}}), "\n")
-		check.That(t, (x.fault == "") == (got == "") && strings.Contains(got, x.fault), "%q: %q, want %q", x.set, got, x.fault)
+		check.That(t, (x.fault == "") == (got == "") && strings.Contains(got, x.fault), "%q: %q, want %q, as the runtime says %q", x.set, got, x.fault, x.says)
 	}
 }
