@@ -135,7 +135,7 @@ func gpuCount(f facts.Facts) (n int) {
 }
 
 // gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off the bus leaves nothing on it: without this check
-// a machine without GPUs would count as one that never had any, and one with seven of eight as one with seven.
+// a machine that lost all its GPUs would pass as a machine that never had any, and a machine with seven of eight as complete.
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {

@@ -193,7 +193,7 @@ func ourPages(t *testing.T) (names []string) {
 	return names
 }
 
-// TestPages: each command line of our pages is one that its program takes, and gpuadm in code within a line too.
+// TestPages: each command line of our pages is valid for its program, also gpuadm in code within a line.
 // What can be run is run elsewhere: the quick start by TestLabReadme, kubectl and helm by TestLabKubePages, the tutorial by TestTutorial.
 func TestPages(t *testing.T) {
 	code, prompt, own := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("(?m)^ *(sudo .+|\\$ .+|```(?:[a-z]*sh|shell|console))$"), regexp.MustCompile(`^(?:sudo )?gpuadm [a-z][^…]*$`)

@@ -80,7 +80,7 @@ func TestOneTable(t *testing.T) {
 	check.That(t, compared != 0, "nothing was compared")
 }
 
-// TestAsRecorded: the fake H100 has the name, the ids and the partitions of the real one that is recorded.
+// TestAsRecorded: the fake H100 has the name, the ids and the partitions of the recorded H100.
 func TestAsRecorded(t *testing.T) {
 	file, err := txtar.ParseFile("../hosts/h100-passed-through.txtar")
 	if err != nil {
