@@ -159,8 +159,8 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		if why != "" {
 			problem += ": " + why
 		}
-		return problem + things.OrTry(meant), nil
+		return problem + things.OrTry(faults.Of("GPU-001").Fix) + things.OrTry(meant), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		"lspci -d 10de: lists them, and dmesg shows PCI errors", faults.Of("GPU-001").Fix)
+		"lspci -d 10de: lists them, and dmesg shows PCI errors")
 }

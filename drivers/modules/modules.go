@@ -330,10 +330,10 @@ func served(k KernelSide) converge.Want {
 			if kernelLog := faults.KernelSays(ctx, v); kernelLog != "" {
 				problem += "; " + kernelLog
 			}
+			problem += things.OrTry(faults.Of("DRV-008").Fix)
 		}
 		return problem, err
 	}
 	return things.Check("every GPU is served", look, "the driver serves all GPUs on the bus",
-		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them",
-		faults.Of("DRV-008").Fix)
+		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them")
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -241,26 +242,31 @@ func (b *bus) short(ctx context.Context, name string) (properties, error) {
 		}
 		b.read = conn
 	}
-	of := map[string][]string{"Unit": {"LoadState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "ActiveState", "SubState", "ActiveEnterTimestamp", "ActiveEnterTimestampMonotonic"}}
-	if path.Ext(name) == ".service" {
-		of["Service"] = []string{"MainPID", "ExecMainStartTimestamp", "ExecMainStartTimestampMonotonic"}
-	}
 	unit := b.read.Object(systemdName, godbus.ObjectPath("/org/freedesktop/systemd1/unit/"+dbus.PathBusEscape(name)))
-	calls := map[string]*godbus.Call{}
-	for _, face := range []string{"Service", "Unit"} {
-		for _, property := range of[face] {
+	ask := func(names ...string) error {
+		calls := map[string]*godbus.Call{}
+		for _, name := range names {
+			face, property, _ := strings.Cut(name, ".")
 			calls[property] = unit.GoWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, make(chan *godbus.Call, 1), systemdName+"."+face, property)
 		}
-	}
-	for property, call := range calls {
-		var v godbus.Variant
-		if err := (<-call.Done).Store(&v); err != nil {
-			b.off = !errors.As(err, new(godbus.Error))
-			return nil, err
+		for property, call := range calls {
+			var v godbus.Variant
+			if err := (<-call.Done).Store(&v); err != nil {
+				b.off = !errors.As(err, new(godbus.Error))
+				return err
+			}
+			p[property] = v.Value()
 		}
-		p[property] = v.Value()
+		return nil
 	}
-	return p, nil
+	if err := ask("Unit.LoadState", "Unit.ActiveState", "Unit.SubState"); err != nil || p["LoadState"] == "not-found" && p["ActiveState"] == "inactive" {
+		return p, err // such a unit has no other property that says something
+	}
+	more := []string{"Unit.UnitFileState", "Unit.NeedDaemonReload", "Unit.FragmentPath", "Unit.DropInPaths", "Unit.ActiveEnterTimestamp", "Unit.ActiveEnterTimestampMonotonic"}
+	if path.Ext(name) == ".service" {
+		more = append(more, "Service.MainPID", "Service.ExecMainStartTimestamp", "Service.ExecMainStartTimestampMonotonic")
+	}
+	return p, ask(more...)
 }
 
 // Job is a command that the machine's systemd runs as a unit of its own. It outlives the process that asked for it: a pod's

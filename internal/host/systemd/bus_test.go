@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 type manager struct {
 	asked  atomic.Int32
 	silent chan struct{} // not nil: it answers once this is closed
+	load   string        // the unit's state
 }
 
 // Subscribe answers as systemd does to a client that has the name of one from before a restart of the message bus.
@@ -35,8 +37,8 @@ func (m *manager) Get(face, property string) (godbus.Variant, *godbus.Error) {
 		<-m.silent
 	}
 	value, ok := map[string]any{
-		"Unit.LoadState": "loaded", "Unit.UnitFileState": "enabled", "Unit.NeedDaemonReload": true, "Unit.FragmentPath": "/etc/x.service",
-		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": "active", "Unit.SubState": "running",
+		"Unit.LoadState": cmp.Or(m.load, "loaded"), "Unit.UnitFileState": "enabled", "Unit.NeedDaemonReload": true, "Unit.FragmentPath": "/etc/x.service",
+		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": map[bool]string{true: "inactive", false: "active"}[m.load == "not-found"], "Unit.SubState": "running",
 		"Unit.ActiveEnterTimestamp": uint64(1), "Unit.ActiveEnterTimestampMonotonic": uint64(2),
 		"Service.MainPID": uint32(7), "Service.ExecMainStartTimestamp": uint64(3_000_000), "Service.ExecMainStartTimestampMonotonic": uint64(4),
 	}[strings.TrimPrefix(face, systemdName+".")+"."+property]
@@ -100,6 +102,17 @@ func TestBusLook(t *testing.T) {
 	}
 	_, err = b.short(t.Context(), "y.service")
 	check.That(t, err != nil && !b.off, "a unit that cannot be asked about: %v, and the bus is off: %t", err, b.off)
+}
+
+// TestBusNotFound: of a unit that is neither there nor runs there is no more to ask.
+func TestBusNotFound(t *testing.T) {
+	m := &manager{load: "not-found"}
+	startBus(t, m)
+	p, err := new(bus).short(t.Context(), "x.service")
+	must.OK(t, err)
+	if u := p.unit(); u.Load != "not-found" || u.Active != "inactive" || m.asked.Load() != 3 {
+		t.Errorf("%+v, by %d questions", u, m.asked.Load())
+	}
 }
 
 // TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is one that is not there.
