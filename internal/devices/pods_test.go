@@ -55,6 +55,11 @@ func TestPodDevices(t *testing.T) {
 	got, err = OfPods(t.Context(), boot("-- data/kubelet/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
 		"0: 00000002 00000000 00010000 0001 01 20000 /data/kubelet/pod-resources/2468013579\n"))
 	check.That(t, err == nil && reflect.DeepEqual(got, want), "with --root-dir: %v, %v", got, err)
+	// Any user can listen in a folder of their own, and answer that no pod has a device.
+	resources = "/tmp/k" + podResources
+	got, err = OfPods(t.Context(), boot("-- tmp/k/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
+		"0: 00000002 00000000 00010000 0001 01 20000 /tmp/k/pod-resources/kubelet.sock\n"))
+	check.That(t, err == nil && got == nil, "another user's socket: %v, %v", got, err)
 	resources = "/var/lib/kubelet" + podResources
 	n.Daemon(resources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
 	_, err = OfPods(t.Context(), n)

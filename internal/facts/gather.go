@@ -132,11 +132,8 @@ type look struct {
 	v     host.View
 	cache *Cache
 	texts *toml.Texts
-	comms map[string]string // a process of each name, once they were listed
-
-	shells []string // the processes that run scripts, listed with comms
-
-	units [][]string // the names in systemd's folders, once unitThere has listed them
+	comms map[string][]string // the processes of each name, once they were listed
+	units [][]string          // the names in systemd's folders, once unitThere has listed them
 	cloud instance.Cloud
 	rdma  bool // pci has seen a network card that reads and writes GPUs' memory
 	err   error

@@ -52,7 +52,7 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	}
 	argv := c.argv
 	if len(argv) == 0 && l.v.Live() {
-		if pid := l.process("kubelet"); pid != "" { // started by a wrapper, or of a distribution that is not known
+		for _, pid := range slices.DeleteFunc(l.processes("kubelet"), l.inPod) { // started by a wrapper, or of a distribution that is not known
 			var unit string
 			argv, unit = l.commandOf(pid)
 			k.Unit, k.Active = cmp.Or(k.Unit, unit), "active"

@@ -68,8 +68,8 @@ func (c kubeletCommand) flagPlace() Place {
 		return Place{Why: c.name + " does not start kubelet itself"}
 	}
 	for _, word := range Words(c.start[0]) {
-		name, ok := strings.CutPrefix(word, "$")
-		if !ok || !isName(name) || !strings.HasSuffix(name, "EXTRA_ARGS") {
+		name := strings.TrimPrefix(word, "$")
+		if !alone().MatchString(word) || !strings.HasSuffix(name, "EXTRA_ARGS") {
 			continue // other variables belong to kubeadm and the packages
 		}
 		file := c.environ.from[name]

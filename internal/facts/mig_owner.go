@@ -26,8 +26,8 @@ func (l *look) migOwner(k Kubelet) *Owner {
 		return &Owner{"nvidia-mig-manager", why, "set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again"}
 	}
 	if l.v.Live() {
-		if pid := l.process(comm); pid != "" {
-			return manager("process " + pid)
+		if pids := l.processes(comm); len(pids) > 0 {
+			return manager("process " + pids[0])
 		}
 		for _, name := range l.names(logs) {
 			if strings.HasPrefix(name, "nvidia-mig-manager") {
@@ -36,9 +36,9 @@ func (l *look) migOwner(k Kubelet) *Owner {
 		}
 	}
 	if l.v.Live() {
-		for _, pid := range l.shells {
+		for _, pid := range slices.Concat(l.processes("sh"), l.processes("bash"), l.processes("dash"), l.processes("python3")) {
 			argv, _ := l.commandOf(pid)
-			if is := cuts(strings.Join(argv, " ")); is != "" && strings.Contains(l.attr("/proc/"+pid+"/cgroup"), "kubepods") {
+			if is := cuts(strings.Join(argv, " ")); is != "" && l.inPod(pid) {
 				return &Owner{"a pod", "its process " + pid + " calls " + is, "delete what makes it: kubectl get pods -A -o wide lists the pods of this node"}
 			}
 		}

@@ -116,6 +116,7 @@ func TestMIGOwner(t *testing.T) {
 	for name, c := range map[string]struct{ tree, owner, dynamic string }{
 		"nothing":        {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", "", ""},
 		"its process":    {"-- sim.toml --\n-- proc/77/comm --\nnvidia-mig-mana\n", "nvidia-mig-manager (process 77)", ""},
+		"another user's": {"-- sim.toml --\n-- proc/77/comm --\nnvidia-mig-mana\n-- proc/77/status --\nName:\tx\nUid:\t1000\t0\t0\t0\n", "", ""},
 		"its ended pod":  {"-- sim.toml --\n-- var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log --\n", "nvidia-mig-manager (/var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log)", ""},
 		"a unit":         {unit("enabled", "ExecStart=-/usr/bin/nvidia-smi -i 0 -mig 1"), "cut.service (it is enabled and calls nvidia-smi)", ""},
 		"not enabled":    {unit("disabled", "ExecStart=/usr/bin/nvidia-smi -mig 1"), "", ""},
@@ -159,6 +160,27 @@ func TestMIGOwner(t *testing.T) {
 			}
 			check.That(t, err == nil && owner == c.owner && f.DynamicMIG == c.dynamic, "%q %q, %v; want %q %q", owner, f.DynamicMIG, err, c.owner, c.dynamic)
 		})
+	}
+}
+
+// TestOthersProcesses: a kubelet without a unit, and an engine that reads the file that the spec names, is root's and no pod's: root would
+// use the kubeconfig and run the program.
+func TestOthersProcesses(t *testing.T) {
+	for of, want := range map[string]string{
+		"Uid:\t0\t0\t0\t0\n-- proc/N/cgroup --\n0::/system.slice/node.service\n":                       "/srv/kc",
+		"Uid:\t1000\t1000\t1000\t1000\n":                                                               "",
+		"Uid:\t1000\t0\t0\t0\n":                                                                        "", // a set-user-ID program's
+		"Uid:\t0\t0\t0\t0\n-- proc/N/cgroup --\n0::/kubepods/burstable/pod0/0\n":                       "",
+		"Uid:\t0\t0\t0\t0\n-- proc/N/cgroup --\n0::/kubepods.slice/kubepods-pod0.slice/crio-0.scope\n": "",
+	} {
+		tree := "-- sim.toml --\n-- srv/c.toml --\nversion = 2\n"
+		for pid, argv := range map[string]string{"77": "kubelet\x00--kubeconfig=/srv/kc\x00", "78": "containerd\x00--config=/srv/c.toml\x00"} {
+			name, _, _ := strings.Cut(argv, "\x00")
+			tree += strings.NewReplacer("N/", pid+"/").Replace("-- proc/N/comm --\n" + name + "\n-- proc/N/cmdline --\n" + argv + "\n-- proc/N/exe link=/srv/" + name + " --\n-- proc/N/status --\nName:\tx\n" + of)
+		}
+		n := must.Get(simhost.New([]byte(tree)))(t)
+		f, err := Gather(t.Context(), n, Needs{Engine: Stated{Config: "/srv/c.toml"}})
+		check.That(t, err == nil && f.Kubelet.Kubeconfig == want && len(f.Engines) == min(1, len(want)), "%q: kubeconfig %q, engines %+v, %v", of, f.Kubelet.Kubeconfig, f.Engines, err)
 	}
 }
 

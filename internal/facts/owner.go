@@ -50,11 +50,12 @@ func (l *look) dynamicMIG() string {
 	if !l.v.Live() {
 		return ""
 	}
-	pid := l.process("gpu-kubelet-plu") // gpu-kubelet-plugin
-	for _, variable := range strings.Split(l.attr("/proc/"+pid+"/environ"), "\x00") {
-		gates, is := strings.CutPrefix(variable, "FEATURE_GATES=")
-		if is && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
-			return "process " + pid
+	for _, pid := range l.processes("gpu-kubelet-plu") { // gpu-kubelet-plugin
+		for _, variable := range strings.Split(l.attr("/proc/"+pid+"/environ"), "\x00") {
+			gates, is := strings.CutPrefix(variable, "FEATURE_GATES=")
+			if is && slices.Contains(strings.Split(gates, ","), "DynamicMIG=true") {
+				return "process " + pid
+			}
 		}
 	}
 	return ""
@@ -243,8 +244,8 @@ func (l *look) gfd() string {
 			return logs + "/" + name
 		}
 	}
-	if pid := l.process("gpu-feature-dis"); pid != "" { // gpu-feature-discovery
-		return "process " + pid
+	if pids := l.processes("gpu-feature-dis"); len(pids) > 0 { // gpu-feature-discovery
+		return "process " + pids[0]
 	}
 	return ""
 }

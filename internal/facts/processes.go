@@ -13,18 +13,28 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// process returns the number of a process with a name, "" if there is none. The kernel keeps 15 letters: proc(5), comm.
-func (l *look) process(comm string) string {
+// processes returns the numbers of root's processes with a name. The kernel keeps 15 letters: proc(5), comm.
+func (l *look) processes(comm string) []string {
 	if l.comms == nil {
-		l.comms = map[string]string{}
+		l.comms = map[string][]string{}
 		for _, pid := range l.pids() {
 			comm := l.attr("/proc/" + pid + "/comm")
-			if l.comms[comm] = pid; slices.Contains([]string{"sh", "bash", "dash", "python3"}, comm) {
-				l.shells = append(l.shells, pid)
-			}
+			l.comms[comm] = append(l.comms[comm], pid)
 		}
 	}
-	return l.comms[comm]
+	return slices.DeleteFunc(slices.Clone(l.comms[comm]), func(pid string) bool { return !l.roots(pid) })
+}
+
+// roots says whether root started a process: any user can give a process the name and the arguments of another program, and root would use
+// what those name. The first number is the real user's: a set-user-ID program has its caller's arguments. Source: proc_pid_status(5), Uid.
+func (l *look) roots(pid string) bool {
+	_, ids, stated := strings.Cut(l.attr("/proc/"+pid+"/status"), "\nUid:\t") // not there: it has ended, and has no arguments
+	return !stated || strings.HasPrefix(ids, "0\t")
+}
+
+// inPod says whether a process is a pod's, which may be root's too.
+func (l *look) inPod(pid string) bool {
+	return strings.Contains(l.attr("/proc/"+pid+"/cgroup"), "kubepods")
 }
 
 func (l *look) pids() (all []string) {
@@ -104,43 +114,51 @@ func (l *look) listener(ctx context.Context, endpoint string) *Engine {
 	if !l.v.Live() {
 		return nil
 	}
-	inode, _ := listening(l.v, func(name string) bool { return socketPath(name) == socketPath(endpoint) })
-	if inode == "" {
-		return nil
+	var links []string
+	for _, s := range listening(l.v) {
+		if socketPath(s.name) == socketPath(endpoint) {
+			links = append(links, "socket:["+s.inode+"]")
+		}
 	}
 	for _, pid := range l.pids() {
 		fds := "/proc/" + pid + "/fd"
 		names, _ := l.v.ReadDir(fds) // it may have ended, or be another user's
-		if pid != "1" && slices.ContainsFunc(names, func(fd string) bool {
+		if pid != "1" && links != nil && slices.ContainsFunc(names, func(fd string) bool {
 			to, err := l.v.Readlink(fds + "/" + fd)
-			return err == nil && to == "socket:["+inode+"]"
-		}) {
+			return err == nil && slices.Contains(links, to)
+		}) && l.roots(pid) && !l.inPod(pid) {
 			return l.engineOf(ctx, pid, socketPath(endpoint))
 		}
 	}
 	return nil
 }
 
-// listening is the socket that a process listens on and whose name is right: its inode, and the name that it was bound to.
-// Source: unix_seq_show in net/unix/af_unix.c of Linux.
-func listening(v host.View, is func(name string) bool) (inode, name string) {
+// A socket is one that a process listens on: its inode, and the name that it was bound to, in whatever root folder.
+type socket struct{ inode, name string }
+
+// listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.
+func listening(v host.View) (found []socket) {
 	const listens, number = "00010000", 6 // __SO_ACCEPTCON; the column of the inode
 	all, _ := v.ReadFile("/proc/net/unix")
 	for line := range strings.Lines(string(all)) {
-		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens && is(f[number+1]) {
-			inode, name = f[number], f[number+1]
+		if f := strings.Fields(line); len(f) == number+2 && f[3] == listens {
+			found = append(found, socket{f[number], f[number+1]})
 		}
 	}
-	return inode, name
+	return found
 }
 
 // KubeletFolder is where the kubelet that runs keeps its state: its --root-dir, by the socket of its pod resources; "" where none listens.
 // Kubelet binds a temporary name in that folder and renames it, and the kernel keeps the first name. Sources: kubernetes/website pull 55430;
-// getPodResourcesDir in kubernetes, pkg/kubelet/kubelet_getters.go, and CreateListener in k8s.io/cri-client, pkg/util, at v1.35.4.
-func KubeletFolder(v host.View) string {
-	const resources = "/pod-resources"
-	_, name := listening(v, func(name string) bool { return strings.HasSuffix(path.Dir(name), resources) })
-	folder, _, _ := strings.Cut(name, resources+"/")
+// getPodResourcesDir in kubernetes, pkg/kubelet/kubelet_getters.go, and CreateListener in k8s.io/cri-client, pkg/util, at v1.35.4. A folder in
+// which another user may write is none of kubelet's: its answers would hide pods, or make them up.
+func KubeletFolder(v host.View) (folder string) {
+	for _, s := range listening(v) {
+		at, is := strings.CutSuffix(path.Dir(s.name), "/pod-resources")
+		if is && v.Trusted(path.Dir(s.name)) == nil {
+			folder = at
+		}
+	}
 	return folder
 }
 
@@ -235,7 +253,7 @@ func (l *look) running(ctx context.Context, unit string, reads func(argv []strin
 	for _, pid := range l.pids() {
 		argv, in := l.commandOf(pid)
 		exe, _ := l.v.Readlink("/proc/" + pid + "/exe")
-		if (unit == "" || unit == in) && reads(argv, exe) {
+		if (unit == "" || unit == in) && reads(argv, exe) && l.roots(pid) && !l.inPod(pid) {
 			return l.engineOf(ctx, pid, "")
 		}
 	}

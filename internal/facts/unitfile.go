@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // service is what a unit file and its drop-ins say of a daemon's command line.
@@ -132,35 +133,26 @@ func (s *service) list(section, key string) *[]string {
 
 // logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes a blank and the next
 // line goes on, comments between them left out.
-func logicalLines(text string) []string {
-	var out []string
+func logicalLines(text string) (out []string) {
 	var open strings.Builder
-	going := false
-	for _, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+	end := func() {
+		if line := strings.TrimSpace(open.String()); line != "" {
+			out = append(out, line)
+		}
+		open.Reset()
+	}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
 			continue
 		}
 		head, more := strings.CutSuffix(line, `\`)
-		if more {
-			open.WriteString(head)
+		if open.WriteString(head); more {
 			open.WriteByte(' ')
-			going = true
-			continue
-		}
-		if going {
-			open.WriteString(line)
-			line = strings.TrimSpace(open.String())
-			open.Reset()
-			going = false
-		}
-		if line != "" {
-			out = append(out, line)
+		} else {
+			end()
 		}
 	}
-	if rest := strings.TrimSpace(open.String()); rest != "" {
-		out = append(out, rest)
-	}
+	end()
 	return out
 }
 
@@ -250,10 +242,9 @@ func traced(line string, environment func() map[string]string) (args, from []str
 	env := environment()
 	var out []string
 	for _, a := range args {
-		if name, ok := strings.CutPrefix(a, "$"); ok && isName(name) {
-			// $FOO alone is split at blanks into none or more arguments.
-			for _, w := range Words(env[name]) {
-				out, from = append(out, w), append(from, name)
+		if alone().MatchString(a) { // split at blanks into none or more arguments
+			for _, w := range Words(env[a[1:]]) {
+				out, from = append(out, w), append(from, a[1:])
 			}
 			continue
 		}
@@ -262,36 +253,18 @@ func traced(line string, environment func() map[string]string) (args, from []str
 	return out, from
 }
 
-func isName(s string) bool {
-	for i, c := range []byte(s) {
-		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
-}
+// The forms of a variable: $FOO as a whole argument, and ${FOO} anywhere.
+var (
+	alone  = pattern.Of(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
+	braced = pattern.Of(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
+)
 
 // replaceBraced replaces ${FOO} anywhere in an argument, and $$ by $.
 func replaceBraced(s string, env map[string]string) string {
-	var b strings.Builder
-	for {
-		head, tail, ok := strings.Cut(s, "$")
-		b.WriteString(head)
-		if !ok {
-			return b.String()
+	return braced().ReplaceAllStringFunc(s, func(found string) string {
+		if found == "$$" {
+			return "$"
 		}
-		if after, ok := strings.CutPrefix(tail, "$"); ok {
-			b.WriteByte('$')
-			s = after
-			continue
-		}
-		if inner, after, ok := strings.Cut(strings.TrimPrefix(tail, "{"), "}"); ok && strings.HasPrefix(tail, "{") && isName(inner) {
-			b.WriteString(env[inner])
-			s = after
-			continue
-		}
-		b.WriteByte('$')
-		s = tail
-	}
+		return env[found[2:len(found)-1]]
+	})
 }
