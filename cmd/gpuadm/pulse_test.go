@@ -24,17 +24,19 @@ func long(v *textVoice) {
 		c := converge.Change{Ref: converge.Ref{Kind: kind, Name: name}, After: "580"}
 		v.tell(converge.Event{Time: at(second), What: what, Stage: "modules", Change: &c, Usual: usual.Milliseconds()})
 	}
-	said := func(second int, line string) {
-		v.follow(line)
+	said := func(second int, done, line string) {
+		v.follow(done, line)
 		v.beat(at(second))
 	}
 	tell(1, converge.Making, 3*time.Minute, "package", "linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
 	v.beat(at(2))
-	said(16, "Building module(s)....")
+	said(5, "download 9%", "Retrieving file 3 of 34")
+	said(6, "download 10%", "Retrieving file 4 of 34")
+	said(16, "dpkg 57%", "Building module(s)....")
 	v.beat(at(20))
-	said(131, "Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
+	said(131, "dpkg 96%", "Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
 	tell(132, converge.Made, 0, "package", "linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k")
-	said(200, "a late line") // between two changes
+	said(200, "", "a late line") // between two changes
 	for _, name := range []string{"a", "b", "c", "d"} {
 		tell(201, converge.Making, 0, "package", name)
 	}
@@ -44,8 +46,8 @@ func long(v *textVoice) {
 	v.close()
 }
 
-// TestPulse: a change that takes long is shown with its time, the time that it usually takes and what its program printed last: in a pipe a
-// line every 15 seconds and one at its end, on a terminal one live line, which never wraps and never loses its times.
+// TestPulse: a change that takes long is shown with what is done of it, its time, the time that it usually takes and what its program printed
+// last: in a pipe a line at the begin of each phase, every 15 seconds and at its end, on a terminal one live line, which never wraps and never loses its times.
 func TestPulse(t *testing.T) {
 	var piped strings.Builder
 	on := func(w io.Writer) *textVoice {
@@ -56,8 +58,9 @@ func TestPulse(t *testing.T) {
 	long(on(&piped))
 	const name = "package linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k"
 	check.List(t, strings.Split(strings.TrimSpace(piped.String()), "\n"), []string{
-		"modules    … " + name + "   15s of usually 3m0s   Building module(s)....",
-		"  modules    … " + name + "   2m10s of usually 3m0s   Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k",
+		"modules    … " + name + "   download 9%, 4s of usually 3m0s   Retrieving file 3 of 34",
+		"  modules    … " + name + "   dpkg 57%, 15s of usually 3m0s   Building module(s)....",
+		"  modules    … " + name + "   dpkg 96%, 2m10s of usually 3m0s   Setting up linux-modules-nvidia-580-server-open-6.8.0-1021-nvidia-64k",
 		"  modules    + " + name + "   absent → 580",
 		"  modules    … process 4711 (apt-get) holds the lock",
 		"  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock",
@@ -71,7 +74,7 @@ func TestPulse(t *testing.T) {
 		check.That(t, utf8.RuneCountInString(line) < 80 || strings.Contains(line, "+"), "the terminal wraps %q", line)
 		live = append(live, line)
 	}
-	for _, want := range []string{"   1s of usually 3m0s\n", "   15s of usually 3m0s   B…", "   2m10s of usually 3m0s   S…", "  modules    … 4 packages", "  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock"} {
+	for _, want := range []string{"   1s of usually 3m0s\n", "   download 10%, 5s of usually 3m0s   R…", "   dpkg 57%, 15s of usually 3m0s   B…", "   dpkg 96%, 2m10s of usually 3m0s   S…", "  modules    … 4 packages", "  modules    … 4 packages   15s   process 4711 (apt-get) holds the lock"} {
 		check.Has(t, strings.Join(live, "\n"), want, "the live line was never")
 	}
 }

@@ -124,6 +124,9 @@ func (u *Untrusted) Fix(root string) (whys, commands []string) {
 // Self is, in the arguments of Do, the command by which a shell that the program starts, sh(1), runs this gpuadm.
 const Self = "{this gpuadm}"
 
+// StatusFd is, in the arguments of Do, the descriptor on which apt tells its progress.
+const StatusFd = "{progress descriptor}"
+
 // Scratch is replaced by the private folder in what AskAbout is given.
 const Scratch = "{gpuadm scratch folder}"
 

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -50,14 +51,14 @@ func serveDebian(t *testing.T, h *lab.Host) {
 	h.Put("/etc/apt/sources.list", "deb http://"+debianAt+"/debian bookworm main contrib non-free non-free-firmware\n", 0o644)
 }
 
-// recorded runs gpuadm in a terminal of 100 columns on the host, for longer than a command of a test may take, and wants it to exit with 4,
+// recorded runs gpuadm in a terminal of 80 columns on the host, for longer than a command of a test may take, and wants it to exit with 4,
 // since the kernel that has the driver does not run. It returns what the terminal showed and when: an asciicast of version 2, https://docs.asciinema.org/manual/asciicast/v2/.
 func (n node) recorded(limit time.Duration, line string) string {
 	n.t.Helper()
 	const unit, output, timing = "long.service", "/root/output", "/root/timing"
 	began := time.Now()
 	n.Must("systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity",
-		"--setenv=TERM=xterm-256color", "script", "--quiet", "--return", "--log-out", output, "--log-timing", timing, "--command", "stty rows 24 cols 100; "+line)
+		"--setenv=TERM=xterm-256color", "script", "--quiet", "--return", "--log-out", output, "--log-timing", timing, "--command", "stty rows 24 cols 80; "+line)
 	for end := began.Add(limit); n.Property(unit, "ActiveState") == "activating"; time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			n.t.Fatalf("%s: not done after %s: %s", line, limit, n.Get(output))
@@ -69,7 +70,7 @@ func (n node) recorded(limit time.Duration, line string) string {
 	event := func(at float64, text string) string {
 		return string(must.Get(json.Marshal([]any{at, "o", text}))(n.t)) + "\n"
 	}
-	cast := fmt.Sprintf("{\"version\": 2, \"width\": 100, \"height\": 24, \"timestamp\": %d}\n", began.Unix()) + event(0, "# "+line+"\r\n")
+	cast := fmt.Sprintf("{\"version\": 2, \"width\": 80, \"height\": 24, \"timestamp\": %d}\n", began.Unix()) + event(0, "# "+line+"\r\n")
 	_, shown, _ := strings.Cut(n.Get(output), "\n") // the first line is script's own
 	at, from := 0.0, 0
 	for row := range strings.Lines(n.Get(timing)) {
@@ -156,6 +157,10 @@ func makeSlow(t *testing.T, place string) {
 	n.Put(specFile, slowSpec, 0o644)
 	began := time.Now()
 	cast := n.recorded(40*time.Minute, "gpuadm apply")
+	for _, phase := range []string{"download", "dpkg"} {
+		live := regexp.MustCompile(`… \d+ packages   ` + phase + ` \d+%, (\dm)?\d+s`).FindAllString(cast, -1)
+		check.That(t, len(live) > 5, "the live line says %q of the phase %s", live, phase)
+	}
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
 	must.OK(t, os.WriteFile("../../bin/install.cast", []byte(cast), 0o644))
 	n.Must("apt-get", "clean")

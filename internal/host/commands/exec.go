@@ -103,15 +103,18 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
-	if told, _ := ctx.Value(follower{}).(func(string)); told != nil && !strict {
-		cmd.Stdout = io.MultiWriter(&stdout, &lines{told: told})
+	var p progress
+	if p.told, _ = ctx.Value(follower{}).(func(done, line string)); p.told != nil && !strict {
+		cmd.Stdout = io.MultiWriter(&stdout, &lines{told: p.heard})
 	}
-	done, err := r.withSelf(&cmd)
-	if err != nil {
-		failed.Cause = err
-		return nil, failed
+	for _, with := range []func(*exec.Cmd) (func(), error){r.withSelf, p.withStatus} {
+		done, err := with(&cmd)
+		if err != nil {
+			failed.Cause = err
+			return nil, failed
+		}
+		defer done()
 	}
-	defer done()
 	err = r.wait(ctx, &cmd)
 	failed.Stderr = mask.Message(stderr.String()) // it goes into errors, and from there anywhere
 	switch exited := (*exec.ExitError)(nil); {
@@ -251,17 +254,8 @@ func envOf(ctx context.Context) []string {
 // withSelf has a program hand on this gpuadm's own file, open: its name may lie where others can write, or be another program's by
 // now. PPID is who started the shell, and has the file as long as it waits for that.
 func (r Runner) withSelf(cmd *exec.Cmd) (done func(), err error) {
-	if !slices.ContainsFunc(cmd.Args, func(a string) bool { return strings.Contains(a, host.Self) }) {
-		return func() {}, nil
-	}
-	name := r.Self
-	defer func() {
-		cmd.Args = slices.Clone(cmd.Args)
-		for i, a := range cmd.Args {
-			cmd.Args[i] = strings.ReplaceAll(a, host.Self, name)
-		}
-	}()
-	if name != "" {
+	if r.Self != "" || !names(cmd, host.Self) {
+		replace(cmd, host.Self, r.Self)
 		return func() {}, nil
 	}
 	self, err := os.Open("/proc/self/exe")
@@ -269,8 +263,20 @@ func (r Runner) withSelf(cmd *exec.Cmd) (done func(), err error) {
 		return nil, fmt.Errorf("cannot open this program's own file: %w", err)
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, self)
-	name = fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles))
+	replace(cmd, host.Self, fmt.Sprintf("/proc/$PPID/fd/%d", 2+len(cmd.ExtraFiles)))
 	return func() { self.Close() }, nil
+}
+
+// names says whether an argument has a placeholder; replace replaces it.
+func names(cmd *exec.Cmd, placeholder string) bool {
+	return slices.ContainsFunc(cmd.Args, func(a string) bool { return strings.Contains(a, placeholder) })
+}
+
+func replace(cmd *exec.Cmd, placeholder, by string) {
+	cmd.Args = slices.Clone(cmd.Args) // they are the caller's
+	for i, a := range cmd.Args {
+		cmd.Args[i] = strings.ReplaceAll(a, placeholder, by)
+	}
 }
 
 // reexeced is in the environment of a process that Reexec has started.

@@ -115,7 +115,7 @@ func (a apt) options() []string {
 		"-o", "APT::Ignore-Hold=true", // apt.conf(5): apt then also lists held packages that a change needs, and gpuadm asks the operator
 		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept without a question
-		"-o", "Dpkg::Use-Pty=0",
+		"-o", "Dpkg::Use-Pty=0", "-o", "APT::Status-Fd=" + host.StatusFd,
 		"-o", "Acquire::Retries=3",
 	}
 }

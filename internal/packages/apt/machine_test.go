@@ -3,7 +3,6 @@
 package apt
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -24,6 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -78,7 +78,7 @@ type machine struct {
 	t    *testing.T
 	dir  string
 	self string // this test's binary
-	hook string // what apt runs as gpuadm
+	hook string // what apt runs as gpuadm; "" is this test
 	repo *repo
 	apt  apt
 
@@ -110,23 +110,18 @@ func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
 	m.mu.Lock()
 	m.ran = append(m.ran, strings.Join(argv, " "))
 	m.mu.Unlock()
-	cmd := m.command(argv...)
-	self := must.Get(os.Open(m.hook))(m.t) // as a real host has it: host.Self
-	defer self.Close()
-	cmd.ExtraFiles = []*os.File{self}
-	for i, a := range cmd.Args {
-		cmd.Args[i] = strings.ReplaceAll(a, host.Self, "/proc/$PPID/fd/3")
+	r := commands.New()
+	r.Self = m.hook
+	r.Start = func(cmd *exec.Cmd) error {
+		inside := m.command(cmd.Args...)
+		cmd.Path, cmd.Args, cmd.Env, cmd.SysProcAttr = inside.Path, inside.Args, inside.Env, inside.SysProcAttr
+		return cmd.Start()
 	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
+	out, err := r.Do(ctx, argv, nil)
 	if os.Getenv("GPUADM_TEST_TALK") != "" {
-		m.t.Logf("%s\n%s%s%v", strings.Join(argv, " "), &stdout, &stderr, err)
+		m.t.Logf("%s\n%s%v", strings.Join(argv, " "), out, err)
 	}
-	if err != nil {
-		return stdout.Bytes(), &host.CommandError{Argv: argv, Code: cmd.ProcessState.ExitCode(), Stderr: strings.TrimSpace(stderr.String()), Cause: err}
-	}
-	return stdout.Bytes(), nil
+	return out, err
 }
 
 // AskAbout lays the files below the machine's /tmp.
@@ -216,7 +211,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	self := must.Get(os.Executable())(t)
 	h := must.Get(local.Open(dir))(t)
-	m := &machine{Host: h, t: t, dir: dir, self: self, hook: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
+	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
 	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
 	key := must.Get(os.ReadFile(m.repo.key))(t)

@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/commands"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -427,12 +429,38 @@ func TestAptIsHeldToTheChanges(t *testing.T) {
 		contains(t, wordsOf(err), "cannot change packages: apt would not do what was planned", c.because, "nothing was touched")
 		m.still(first)
 	}
-	gpuadm := m.hook
 	m.hook = "/etc/hostname"
 	check.That(t, m.apt.Transact(t.Context(), m, whole) != nil, "apt went on without the hook")
 	m.still(first)
-	m.hook = gpuadm
+	m.hook = ""
 	check.OK(t, m.apt.Transact(t.Context(), m, whole))
+}
+
+// TestDoneOfAll: while apt works it says how much it has done, in each of its two phases, of all packages, and what it does just now.
+func TestDoneOfAll(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.offers("580.1-1")
+	var done, lines []string
+	ctx := commands.Follow(t.Context(), func(d, line string) { done, lines = append(done, d), append(lines, d+": "+line) })
+	var changes []converge.Change
+	for _, name := range append(members, "dkms-like") {
+		changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: map[bool]converge.State{true: "1.0-1", false: "580.1-1"}[name == "dkms-like"]})
+	}
+	must.OK(t, m.apt.Transact(ctx, m, changes))
+	done = slices.Compact(slices.DeleteFunc(done, func(d string) bool { return d == "" }))
+	shares := map[string][]int{}
+	for _, d := range done {
+		phase, share, _ := strings.Cut(d, " ")
+		shares[phase] = append(shares[phase], must.Get(strconv.Atoi(strings.TrimSuffix(share, "%")))(t))
+	}
+	check.That(t, len(shares) == 2 && strings.HasPrefix(done[0], "download ") && slices.IsSorted(shares["dpkg"]), "apt has done %q", done)
+	check.That(t, len(shares["dpkg"]) > 10 && shares["dpkg"][0] == 0 && slices.Max(shares["dpkg"]) > 90, "dpkg has done %v", shares["dpkg"])
+	all := strings.Join(lines, "\n")
+	for _, want := range []string{"%: Retrieving file ", " of 4", "%: Setting up libnvidia-compute (580.1-1) ..."} {
+		contains(t, all, want)
+	}
+	check.That(t, !strings.Contains(all, "status:"), "apt's own form is shown: %s", all)
 }
 
 // Members in several versions, each of which is one asked for, do not fit together.
