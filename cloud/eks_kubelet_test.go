@@ -174,8 +174,8 @@ func TestEKSUndoRefusesPods(t *testing.T) {
 	}{
 		"none":            {},
 		"daemons":         {answer: daemons, folder: true},
-		"one":             {answer: string(testSandbox("work", 5, "app", "x")), says: []string{": 1 pod runs here: default/work\n"}},
-		"seven":           {answer: seven, says: []string{": 7 pods run here: default/work-0, default/work-1, default/work-2, default/work-3, default/work-4 and 2 more\n"}},
+		"one":             {answer: string(testSandbox("work", 5, "app", "x")), says: []string{": it runs 1 pod: default/work\n"}},
+		"seven":           {answer: seven, says: []string{": it runs 7 pods: default/work-0, default/work-1, default/work-2, default/work-3, default/work-4 and 2 more\n"}},
 		"engine is down":  {err: syscall.ECONNREFUSED, folder: true, says: []string{"the pod with UID 8e5a", "does not answer at " + podsSocket + ": connection refused"}},
 		"nothing was run": {err: syscall.ECONNREFUSED},
 		"broken answer":   {answer: "\x0a\xff", folder: true, says: []string{"cannot read the answer"}},

@@ -8,11 +8,9 @@ package drivers
 
 import (
 	"bytes"
-	"cmp"
 	"embed"
 	"errors"
 	"io/fs"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,18 +66,13 @@ var Load = sync.OnceValue(func() (c Catalog) {
 	names, err := fs.Glob(catalogFiles, "catalog/*.toml")
 	for _, name := range names {
 		text, failed := catalogFiles.ReadFile(name)
-		err = errors.Join(err, failed, c.decode(text))
+		err = errors.Join(err, failed, toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(&c)) // no two files have a table in common
 	}
 	if err != nil {
 		panic(err) // the files are part of the program: the first test that loads them would fail
 	}
 	return c
 })
-
-// decode adds the tables of one file to the catalog. No two files have a table in common. Unknown keys are refused.
-func (c *Catalog) decode(text []byte) error {
-	return toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(c)
-}
 
 // Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. For an unknown id it returns the architecture to
 // assume, unknown-newer or unknown-older, and false.
@@ -145,18 +138,6 @@ func (c Catalog) UnloadOrder() []string {
 		names = append(names, u.Module)
 	}
 	return names
-}
-
-// Evidence returns the oldest and the newest day on which a row's facts were checked.
-func (c Catalog) Evidence() (oldest, newest string) {
-	for _, table := range []any{c.Branches, c.GPUs, c.Exceptions, c.Repositories, c.Sets} {
-		rows := reflect.ValueOf(table)
-		for i := range rows.Len() {
-			day := rows.Index(i).FieldByName("Date").String()
-			oldest, newest = cmp.Or(min(oldest, day), day), max(newest, day)
-		}
-	}
-	return oldest, newest
 }
 
 // rule returns the branch that a rule names; 0 if the catalog lacks the rule.

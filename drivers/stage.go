@@ -53,20 +53,11 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 }
 
 func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
-	c, err := known(f)
-	if err != nil {
-		return Choice{}, err
-	}
-	choice, err := Choose(c, hardware.MachineOf(f, f.Cloud.Type), s)
+	choice, err := Choose(Load(), hardware.MachineOf(f, f.Cloud.Type), s)
 	if err == nil {
-		choice.join(c, s, f)
+		choice.join(Load(), s, f)
 	}
 	return choice, err
-}
-
-// known is the catalog with the machine's own rows.
-func known(f facts.Facts) (Catalog, error) {
-	return Load().overlaid(f.Files[overlay], f.Private[overlay])
 }
 
 // Other describes a machine's driver, whatever a spec asks for.
@@ -77,13 +68,10 @@ type Other struct {
 }
 
 // Other says whether another owner installs the driver, and whether the GPUs are part of a rack.
-func (d Driver) Other(f facts.Facts) (Other, error) {
-	c, err := known(f)
-	if err != nil {
-		return Other{}, err
-	}
+func (d Driver) Other(f facts.Facts) Other {
+	c := Load()
 	owner := c.owner(hardware.MachineOf(f, f.Cloud.Type), spec.Driver{})
-	return Other{Owner: owner, TakeOver: takeOver(owner), Rack: FabricOf(c, f) == FabricRack}, nil
+	return Other{Owner: owner, TakeOver: takeOver(owner), Rack: FabricOf(c, f) == FabricRack}
 }
 
 // Needs says which facts the driver's stages need.
@@ -93,7 +81,7 @@ func Needs(s spec.Spec) facts.Needs {
 		n.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
 	if n.Modules {
-		n.Files = append([]string{overlay}, packages.SourceFolders()...)
+		n.Files = packages.SourceFolders()
 		for _, list := range packages.LocksOf(s.Driver.Repo.URL) {
 			n.Shared = list
 		}

@@ -181,7 +181,7 @@ func (e Entry) check(gpus []host.GPU) error {
 				What: fmt.Sprintf("cannot partition GPU %d: there is none of this index", i),
 				Because: []string{
 					"it is asked for by " + e.Where,
-					fmt.Sprintf("there are %d GPUs, counted from 0", len(gpus)),
+					"this machine has " + trouble.Count(len(gpus), "GPU") + ", counted from 0",
 				},
 				Try: []string{"correct the devices"},
 			}

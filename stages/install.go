@@ -143,7 +143,7 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 			return "", nil
 		}
 		why := node.MissingGPUs(v, s, f)
-		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus", n)
+		problem := "cannot prepare this node: the PCI bus has " + trouble.Count(n, "NVIDIA GPU")
 		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)
 		switch {
 		case expect == 0 && why == "":

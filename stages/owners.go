@@ -65,11 +65,8 @@ func OwnersNeeds(s spec.Spec) facts.Needs {
 }
 
 // Owners says who owns each part of this node, as the stages decide it.
-func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Part, error) {
-	other, err := drivers.New().Other(f)
-	if err != nil {
-		return nil, err
-	}
+func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) []Part {
+	other := drivers.New().Other(f)
 	plugin, dra, domains := node.Allocators(ctx, v, f.Kubelet)
 	image := imageClaim(f, other)
 	return []Part{
@@ -80,7 +77,7 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 		migPart(s, f),
 		imexPart(s, other, domains),
 		allocationPart(f, plugin, dra, managedPlugin(ctx, v, f)),
-	}, nil
+	}
 }
 
 // part is a Part whose owner is the first claim.

@@ -149,5 +149,5 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 	case len(c.Shown) == 1 && strings.HasPrefix(c.Shown[0], "MIG-"):
 		return fmt.Sprintf("CUDA does not see the MIG device %s, which the driver has", c.Shown[0])
 	}
-	return fmt.Sprintf("CUDA counts %d GPUs, the driver has %d that are not in MIG mode", c.Devices, len(c.Shown))
+	return fmt.Sprintf("CUDA counts %s, the driver has %d that are not in MIG mode", trouble.Count(c.Devices, "GPU"), len(c.Shown))
 }

@@ -50,15 +50,12 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 		return nil
 	}
 	w := whose(specOn(v), f)
-	count, more := fmt.Sprintf("%d pods run", len(pods)), ""
-	if len(pods) == 1 {
-		count = "1 pod runs"
-	}
+	running, more := trouble.Count(len(pods), "pod"), ""
 	if n := len(pods) - podsNamed; n > 0 {
 		pods, more = pods[:podsNamed], fmt.Sprintf(" and %d more", n)
 	}
 	return &trouble.Error{
-		What:    fmt.Sprintf("cannot take this machine out of its cluster: %s here: %s%s", count, strings.Join(pods, ", "), more),
+		What:    fmt.Sprintf("cannot take this machine out of its cluster: it runs %s: %s%s", running, strings.Join(pods, ", "), more),
 		Because: append(because, "without kubelet a pod keeps its GPUs, and would run twice once the cluster starts it on another node"),
 		Try: []string{
 			"kubectl drain " + w.node + " --ignore-daemonsets --delete-emptydir-data, then undo again",

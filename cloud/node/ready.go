@@ -229,11 +229,8 @@ func (r readyStage) summary() string {
 		models[i] = fmt.Sprintf("%d × %s", counts[name], name)
 	}
 	text := strings.Join(models, " + ") + ", driver " + r.facts.Driver.Version
-	switch {
-	case partitions == 1:
-		text += ", 1 MIG partition"
-	case partitions > 1:
-		text += fmt.Sprintf(", %d MIG partitions", partitions)
+	if partitions > 0 {
+		text += ", " + trouble.Count(partitions, "MIG partition")
 	}
 	return text + bootMark(r.facts.BootID)
 }

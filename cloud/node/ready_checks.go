@@ -58,9 +58,9 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	}
 	switch {
 	case driver != bus:
-		return fmt.Sprintf("%d GPUs are on the PCI bus, the driver has %d", bus, driver)
+		return fmt.Sprintf("the PCI bus has %s, the driver has %d", trouble.Count(bus, "GPU"), driver)
 	case s.Driver.GPUCount > 0 && driver != s.Driver.GPUCount:
-		return fmt.Sprintf("the driver has %d GPUs, node.toml expects %d", driver, s.Driver.GPUCount)
+		return fmt.Sprintf("the driver has %s, node.toml expects %d", trouble.Count(driver, "GPU"), s.Driver.GPUCount)
 	}
 	return ""
 }

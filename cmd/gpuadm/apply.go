@@ -265,7 +265,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 	switch {
 	case len(res.Undone) > 0:
 		return fmt.Sprintf("%s undone: this finishes the undo that was cut short. Held since the undo of run %s. To continue: %s",
-			count(len(res.Undone), "change"), res.Held, c.typed("apply"))
+			trouble.Count(len(res.Undone), "change"), res.Held, c.typed("apply"))
 	case res.Held != "":
 		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
 	case res.Newer != "":
@@ -279,7 +279,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 	case res.Run == "":
 		return "Nothing to do."
 	}
-	s := fmt.Sprintf("%s made in %.1f s, run %s", count(len(res.Made), "change"), seconds, res.Run)
+	s := fmt.Sprintf("%s made in %.1f s, run %s", trouble.Count(len(res.Made), "change"), seconds, res.Run)
 	if services := paused(res.Made); len(services) > 0 {
 		s += "; paused and resumed " + strings.Join(services, ", ")
 	}
@@ -336,7 +336,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		printf(c.stdout, "%s\n", nothingToUndo(to))
 		return err
 	}
-	s := count(len(res.Made), "change") + " undone"
+	s := trouble.Count(len(res.Made), "change") + " undone"
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}

@@ -185,7 +185,7 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	}
 	text := "Nothing to do."
 	if res.Run != "" {
-		text = fmt.Sprintf("%s made in %.1f s.", count(len(res.Made), "change"), h.Now().Sub(began).Seconds())
+		text = fmt.Sprintf("%s made in %.1f s.", trouble.Count(len(res.Made), "change"), h.Now().Sub(began).Seconds())
 	}
 	c.answer(text)
 	for _, line := range firstBoot(res.Deferred) {
@@ -217,7 +217,7 @@ func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, host
 		return err
 	}
 	if c.output != "json" {
-		c.answer(fmt.Sprintf("Sealed: %s removed, what was baked is in %s.", count(len(removed), "file"), stages.ManifestFile))
+		c.answer(fmt.Sprintf("Sealed: %s removed, what was baked is in %s.", trouble.Count(len(removed), "file"), stages.ManifestFile))
 		if c.verbose {
 			for _, name := range removed {
 				c.answer("  - " + name)

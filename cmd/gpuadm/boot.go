@@ -139,7 +139,7 @@ func (c *common) gate(ctx context.Context) error {
 
 // closed returns the error for a closed gate.
 func closed(s *agent.Closed) *trouble.Error {
-	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; systemd then starts kubelet"}}
+	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", trouble.Count(s.Now()+len(s.Alone), "change")+" pending"), Try: []string{trouble.Command("apply") + "; systemd then starts kubelet"}}
 	for _, ch := range s.Alone {
 		t.Because = append(t.Because, ch.Waits)
 	}

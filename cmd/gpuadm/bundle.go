@@ -37,7 +37,7 @@ func newBundle(c *common) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:                   "bundle [-o FILE]",
-		Short:                 "put all that a helping engineer needs into one .tar.gz",
+		Short:                 "collect what a support engineer needs in one .tar.gz",
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return c.bundle(cmd.Context(), file) },
@@ -79,7 +79,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	} else if err != nil {
 		return err
 	}
-	printf(c.stdout, "%s: %s, %d kB. Secrets are masked where gpuadm knows their form: read it before you send it.\n", file, count(len(b.packed), "part"), len(packed)>>10)
+	printf(c.stdout, "%s: %s, %d kB. Secrets are masked where gpuadm knows their form: read it before you send it.\n", file, trouble.Count(len(b.packed), "part"), len(packed)>>10)
 	for _, m := range b.missing {
 		printf(c.stdout, "  not in it  %s: %s\n", m.name, m.why)
 	}

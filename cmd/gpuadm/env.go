@@ -64,9 +64,6 @@ func (e env) asks() bool {
 // specHome is the folder of a machine's own spec.
 const specHome = "/etc/gpuadm"
 
-// catalog has the machine's own rows of the driver catalog, which override the built-in ones.
-const catalog = specHome + "/catalog.toml"
-
 // spec reads the files named with -f, or the machine's own.
 func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	all, err := e.specFiles(v, files)
@@ -80,7 +77,7 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		}
 		trusted = append(trusted, path.Join(specHome, "node.d"))
 	}
-	if err := trust(v, append(trusted, catalog)...); err != nil {
+	if err := trust(v, trusted...); err != nil {
 		return spec.Spec{}, err
 	}
 	s, err := spec.Parse(all...)

@@ -59,7 +59,7 @@ func newInit(c *common) *cobra.Command {
 func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	switch {
 	case len(m.gpus) == 0 || m.os == "":
-		return usage{errors.New("cannot choose a driver: --gpu needs --os, and --os needs --gpu; without both init is for this machine")}
+		return usage{errors.New("cannot choose a driver: --gpu needs --os, --os needs --gpu, and --cloud needs both; without them init is for this machine")}
 	case !slices.Contains(clouds, cloud):
 		return usage{fmt.Errorf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
 	}

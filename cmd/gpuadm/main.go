@@ -217,7 +217,7 @@ func (f ending) print(e env) {
 		}
 	}
 	if n := len(f.Spec); n > 0 {
-		printf(e.stderr, "%s in the spec. Nothing was touched.\n", count(n, "error"))
+		printf(e.stderr, "%s in the spec. Nothing was touched.\n", trouble.Count(n, "error"))
 		return
 	}
 	printf(e.stderr, "gpuadm: %s\n", f.Error)

@@ -109,7 +109,6 @@ func TestManPages(t *testing.T) {
 	verbs.prose(topic["environment"])
 	verbs.section("FILES")
 	verbs.item("/etc/gpuadm/node.toml, /etc/gpuadm/node.d/*.toml", "the desired state of the node: gpuadm-node.toml(5)")
-	verbs.item(catalog, "rows that come before those of the built-in catalog of drivers")
 	verbs.item("/var/lib/gpuadm", "the journal, and what undo needs")
 	verbs.section("SEE ALSO")
 	verbs.WriteString(".BR gpuadm\\-node.toml (5)\n")

@@ -136,6 +136,8 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	d, err := h.Driver(ctx)
 	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
 		return nil, &trouble.Error{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that this machine does not have"}, Err: err}
+	} else if errors.Is(err, host.FirstBoot) {
+		return nil, &trouble.Error{What: "cannot ask the GPUs of a machine that does not run", Try: []string{"leave out --root to ask this machine's, or write --gpu MODEL to plan for a GPU of that model"}, Err: err}
 	}
 	return d.GPUs, err
 }

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -122,7 +123,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	defer stop()
 	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
 		if !c.quiet {
-			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
+			printf(c.stderr, "Fetching %s, %d MB …\n", trouble.Count(files, "file"), size/1e6)
 		}
 	}, Note: func(text string) { printf(c.stderr, "Note: %s.\n", text) }}
 	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
@@ -140,7 +141,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if !changed {
 		c.answer("Nothing to do.")
 	}
-	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, count(len(lock.Files), "file"), size/1e6, lock.For, strings.Join(lock.Kernels, ", ")))
+	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, trouble.Count(len(lock.Files), "file"), size/1e6, lock.For, strings.Join(lock.Kernels, ", ")))
 	c.answer("Signed by " + lock.Key + "; the secret key is in " + key + ".")
 	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
 	return nil
@@ -241,8 +242,13 @@ func modelOf(name string) (facts.PCI, host.GPU, error) {
 	}
 	plain := strings.ToLower(strings.ReplaceAll(name, " ", "-"))
 	like := slices.DeleteFunc(facts.Models(), func(model string) bool { return !strings.HasPrefix(strings.ToLower(model), plain+"-") })
-	if f := new(trouble.Error); len(like) > 0 && errors.As(err, &f) {
-		f.Try = []string{"write one of " + strings.Join(like, ", ")}
+	if f := new(trouble.Error); errors.As(err, &f) && f.Err == nil { // Find knows those with MIG
+		f.What, f.Try = fmt.Sprintf("cannot find GPU %q: this release knows none of this name or PCI device id", name), []string{"leave --gpu and --os out on the machine itself, whose PCI bus names the GPU"}
+		if near := nearest.Of(name, facts.Models()); len(like) > 0 {
+			f.Try = []string{"write one of " + strings.Join(like, ", ")}
+		} else if near != "" {
+			f.Try = []string{"did you mean " + strconv.Quote(near) + "?"}
+		}
 	}
 	return p, host.GPU{}, err
 }

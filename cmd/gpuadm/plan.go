@@ -14,13 +14,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
-	"github.com/gpuadm/gpuadm/stages"
 	"github.com/spf13/cobra"
 )
 
 func newPlan(c *common) *cobra.Command {
 	var exitCode, report bool
-	var details []string
 	cmd := &cobra.Command{
 		Use:               "plan [STAGE…]",
 		Short:             "show what apply would change; touch nothing",
@@ -29,15 +27,10 @@ func newPlan(c *common) *cobra.Command {
 			if report {
 				return c.reportDrift(cmd.Context())
 			}
-			if _, err := choose(stages.Sequence(), details, nil); err != nil {
-				return err
-			}
-			c.shown = append(details, args...)
+			c.shown = args
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
-	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
-	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")
 	return cmd
@@ -136,5 +129,5 @@ func drift(changes []converge.Change) string {
 			names = append(names, ch.String())
 		}
 	}
-	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", count(len(names), "change"), strings.Join(trouble.Few(names, 6), ", "))
+	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", trouble.Count(len(names), "change"), strings.Join(trouble.Few(names, 6), ", "))
 }

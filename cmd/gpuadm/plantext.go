@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // planText prints a plan: a line for each stage, or its changes if details are asked for; the notes; the changes that cannot be
@@ -78,7 +79,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 	case len(refused) > 0:
 		text = several(refused)
 		if n := len(changes) - len(refused); n > 0 {
-			text += fmt.Sprintf(", and %s more", count(n, "change"))
+			text += fmt.Sprintf(", and %s more", trouble.Count(n, "change"))
 		}
 	case len(ready) > 0:
 		first, text = ready, several(ready)
@@ -149,7 +150,7 @@ func planEnd(p converge.Plan) string {
 	now := p.Now() - cannot
 	switch {
 	case cannot > 0:
-		return fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))
+		return fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", trouble.Count(cannot, "change"))
 	case now == 0 && p.Deferred == 0:
 		return "Nothing to do."
 	case now == 0:
@@ -161,7 +162,7 @@ func planEnd(p converge.Plan) string {
 			stages[ch.Stage] = true
 		}
 	}
-	s := fmt.Sprintf("%s in %s", count(now, "change"), count(len(stages), "stage"))
+	s := fmt.Sprintf("%s in %s", trouble.Count(now, "change"), trouble.Count(len(stages), "stage"))
 	if p.Deferred > 0 {
 		s += "; " + deferred(p.Changes)
 	}
@@ -214,7 +215,7 @@ func several(changes []converge.Change) string {
 			if kind == "node" {
 				names = append(names, ofNode(by[kind]))
 			} else {
-				names = append(names, count(len(by[kind]), kind))
+				names = append(names, trouble.Count(len(by[kind]), kind))
 			}
 			continue
 		}

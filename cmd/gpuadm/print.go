@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // show prints an answer: with -o json as one JSON object on one line, else as text made from the same value.
@@ -257,13 +258,6 @@ func (e env) again() string {
 	return strings.Join(words, glue)
 }
 
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // runsOf names the runs that an undo reverts, oldest first.
 func runsOf(ids []string) string {
 	if len(ids) == 1 {
@@ -299,5 +293,5 @@ func (c *common) undoPlanText(p converge.UndoPlan, u undoFlags) {
 		printf(c.stdout, "%s\n", nothingToUndo(u.to))
 		return
 	}
-	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s%s\n", count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)), allowing(p.Changes))
+	printf(c.stdout, "\n%s of %s to undo.%s\nNothing was touched. To undo: %s%s\n", trouble.Count(len(p.Changes), "change"), runsOf(p.Runs), interrupts(p.Changes), c.typed(u.typed(p)), allowing(p.Changes))
 }

@@ -184,7 +184,7 @@ func (c *common) whichRun(ctx context.Context, e *converge.Engine, h host.Host, 
 	if err != nil || len(p.Runs) == 0 || p.Continues {
 		return "", err
 	}
-	printf(c.stderr, "Undo %s of run %s? [y/N] ", count(len(p.Changes), "change"), p.Runs[0])
+	printf(c.stderr, "Undo %s of run %s? [y/N] ", trouble.Count(len(p.Changes), "change"), p.Runs[0])
 	var answer string
 	_, _ = fmt.Fscanln(c.stdin, &answer)
 	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(answer)) {
@@ -199,7 +199,7 @@ func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	if h, err := c.open(c.rootDir); err == nil {
 		for _, r := range slices.Backward(converge.ReadJournal(h).Runs()) {
 			if !r.Undone && len(r.Undoes) == 0 {
-				names = append(names, r.ID+"\t"+count(len(r.Makes), "change"))
+				names = append(names, r.ID+"\t"+trouble.Count(len(r.Makes), "change"))
 			}
 		}
 	}

@@ -284,7 +284,7 @@ func strictHelp(root *cobra.Command) {
 	if err != nil {
 		return
 	}
-	help.Run = nil
+	help.Run, help.Short = nil, "show the help of a verb or a topic"
 	help.RunE = func(_ *cobra.Command, args []string) error {
 		cmd, rest, err := root.Find(args)
 		if err != nil {
@@ -311,6 +311,9 @@ var stated = map[string]string{
 	"drain": `policy = "drain" in [disruption]`, "join": "[join], on EKS, AKS and GKE; elsewhere kubeadm join follows an apply",
 }
 
+// flags maps flags that a verb has not to what does what they ask for.
+var flags = map[string]string{"undo --all": "undo --to all", "undo --last": "undo", "doctor --fix": "repair", "plan --dry-run": "plan", "apply --check": "plan", "status --watch": "status -v"}
+
 // wrongFlag names the flag that a wrong one may be meant for.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	t := &trouble.Error{What: fmt.Sprintf("cannot read the flags of %s: %v", cmd.CommandPath(), err), Try: []string{cmd.CommandPath() + " --help"}}
@@ -318,7 +321,9 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		word := none.GetSpecifiedName()
-		if like := cmp.Or(map[string]string{"json": "output json"}[word], nearest.Of(word, names)); like != "" {
+		if other := flags[cmd.Name()+" --"+word]; other != "" {
+			t.Try = []string{trouble.Command(other)}
+		} else if like := cmp.Or(map[string]string{"json": "output json"}[word], nearest.Of(word, names)); like != "" {
 			t.Try = []string{cmd.CommandPath() + " --" + like}
 		}
 	}
@@ -331,7 +336,7 @@ func noArgs(cmd *cobra.Command, words []string) error {
 		return nil
 	}
 	try := cmd.CommandPath() + " --help"
-	if flag := map[string]string{"undo": "--to", "bake": "--root", "bundle": "-o", "mirror": "-o"}[cmd.Name()]; flag != "" {
+	if flag := map[string]string{"undo": "--to", "bake": "--root", "bundle": "-o", "mirror": "-o"}[cmd.Name()]; flag != "" && (cmd.Name() != "undo" || words[0] == "all" || strings.ContainsAny(words[0], pattern.Digits)) {
 		try = cmd.CommandPath() + " " + flag + " " + host.ShellWord(words[0])
 	}
 	return usage{&trouble.Error{What: fmt.Sprintf("cannot use %q: %s takes no words but flags", words[0], cmd.CommandPath()), Try: []string{try}}}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -22,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/spf13/cobra"
 )
@@ -66,8 +66,6 @@ func newFacts(c *common) *cobra.Command {
 func (c *common) factsText(f facts.Facts) {
 	printf(c.stdout, "%s\n", f)
 	if c.verbose {
-		oldest, newest := drivers.Load().Evidence()
-		printf(c.stdout, "driver catalog: evidence up to %s, oldest of %s; a branch or a GPU that it does not know is taken as asked for\n", newest, oldest)
 		text, _ := json.MarshalIndent(f, "", "  ") // facts can always be encoded
 		for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
 			printf(c.stdout, "%s\n", whole(line))
@@ -108,11 +106,7 @@ func newOwners(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			parts, err := stages.Owners(cmd.Context(), h, s, f)
-			if err != nil {
-				return err
-			}
-			return show(c, ownerList{1, parts}, c.ownersText)
+			return show(c, ownerList{1, stages.Owners(cmd.Context(), h, s, f)}, c.ownersText)
 		},
 	}
 }
@@ -299,7 +293,7 @@ func (c *common) doctorText(r doctor.Report) {
 	}
 	end := "No fault found"
 	if n := len(r.Causes); n > 0 {
-		end = count(n, "root cause")
+		end = trouble.Count(n, "root cause")
 	}
-	printf(w, "%s, %s.\n", end, count(r.Checks, "check"))
+	printf(w, "%s, %s.\n", end, trouble.Count(r.Checks, "check"))
 }

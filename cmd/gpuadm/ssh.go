@@ -61,7 +61,7 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 		err = sub.ParseFlags(rest)
 	}
 	if err == nil && (sub == other || sub.Name() == "ssh" || sub.Name() == "daemonset") {
-		err = fmt.Errorf("cannot run %q on other machines; see gpuadm --help", strings.Join(args, " "))
+		err = fmt.Errorf("cannot run %q on other machines: gpuadm ssh runs gpuadm's own verbs there; gpuadm --help lists them", strings.Join(args, " "))
 	}
 	if err != nil {
 		return r, usage{err}

@@ -137,7 +137,7 @@ func (c *common) statusText(s converge.Status, from time.Time, diff bool) {
 			first = 0
 		}
 		for _, r := range s.Runs[first:] {
-			printf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
+			printf(w, "  %-20s %s, %s\n", r.ID, trouble.Count(len(r.Makes), "change"), outcome(r))
 			if c.verbose && len(r.Took) > 0 {
 				printf(w, "    took  %s\n", r.Took)
 			}
@@ -214,7 +214,7 @@ func (c *common) notAsLeft(s converge.Status, diff bool) {
 		printf(c.stdout, "\nCannot read the state of %s: %s.\n", strings.Join(names, ", "), why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(released)) {
-		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count(released[stage], "thing"), c.typed("undo --to "+from[stage]))
+		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, trouble.Count(released[stage], "thing"), c.typed("undo --to "+from[stage]))
 	}
 }
 
@@ -256,9 +256,9 @@ func (c *common) statusEnd(s converge.Status) string {
 	case len(cannot) > 0:
 		return "Cannot converge: see ! above."
 	case s.Held != "" && s.Now() > 0:
-		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, count(s.Now(), "change"), c.typed("apply"))
+		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, trouble.Count(s.Now(), "change"), c.typed("apply"))
 	case s.Now() > 0:
-		return fmt.Sprintf("%s pending. To see them: %s", count(s.Now(), "change"), c.typed("plan"))
+		return fmt.Sprintf("%s pending. To see them: %s", trouble.Count(s.Now(), "change"), c.typed("plan"))
 	case slices.ContainsFunc(s.Stages, func(st converge.StagePlan) bool { return st.Converged > 0 }):
 		return "Converged."
 	}

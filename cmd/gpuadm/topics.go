@@ -26,7 +26,7 @@ func topics() (all []*cobra.Command) {
 		{"exit", "what the exit codes mean, and what a script does with each"},
 		{"environment", "which environment variables gpuadm reads"},
 	} {
-		all = append(all, &cobra.Command{Use: t[0], Short: t[1] + " (gpuadm help " + t[0] + ")"})
+		all = append(all, &cobra.Command{Use: t[0], Short: t[1]})
 	}
 	return all
 }

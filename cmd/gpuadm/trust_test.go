@@ -46,7 +46,7 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 		"root:$y$PLANTED:20000::::::\n", "PLANTED = \"PLANTED\"\n", "PLANTED = PLANTED\n[PLANTED]\n", "{\"PLANTED\": {\"PLANTED\": 1}}\n", "PLANTED:\n  - PLANTED\n",
 		"version: v1\nmig-configs:\n  PLANTED:\n  - PLANTED: PLANTED\n", "version = 2\nPLANTED = [PLANTED]\n",
 	} {
-		for _, k := range append(spec.Keys(), spec.Key{Name: "node.toml", File: true}, spec.Key{Name: "-f", File: true}, spec.Key{Name: "catalog.toml", File: true}) {
+		for _, k := range append(spec.Keys(), spec.Key{Name: "node.toml", File: true}, spec.Key{Name: "-f", File: true}) {
 			if !k.File {
 				continue
 			}
@@ -58,8 +58,6 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 				flags = []string{"-f", "/etc/shadow"}
 			case k.Name == "node.toml":
 				text = secret
-			case k.Name == "catalog.toml":
-				must.OK(t, n.WriteFile("/etc/gpuadm/catalog.toml", []byte(secret), private))
 			default:
 				text = naming(k, `"/srv/named"`)
 				must.OK(t, n.WriteFile("/srv/named", []byte(secret), private))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -142,7 +143,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 			if e.Text != "" {
 				verb = "Continuing the undo of"
 			}
-			printf(w, "%s %s: %s.\n", verb, runsOf(e.Undoes), count(e.Count, "change"))
+			printf(w, "%s %s: %s.\n", verb, runsOf(e.Undoes), trouble.Count(e.Count, "change"))
 		} else if e.Text != "" {
 			printf(w, "Continuing run %s.\n", e.Run)
 		}

@@ -110,7 +110,7 @@ func pauses(err error) bool {
 // waits adds to an error that passes how many changes the undo has made so far.
 func (r *run) waits(err error) error {
 	t := troubleOf(err)
-	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
+	t.Because = append(t.Because, trouble.Count(len(r.Made), "change")+" undone so far")
 	if len(t.Try) == 0 {
 		t.Try = []string{"wait, and run " + trouble.Command("undo") + " again: it continues from here"}
 	}

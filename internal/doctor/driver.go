@@ -266,8 +266,8 @@ func (m *Machine) upgraded() string {
 // and Talos, have it where containers find it. Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
 // nvidia-driver-installer/cos; siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
 func hidden(f facts.Facts) bool {
-	other, err := drivers.New().Other(f)
-	return f.NVMLSays == "LIBRARY_NOT_FOUND" && err == nil && other.Owner != "" && f.DriverOwner == nil
+	other := drivers.New().Other(f)
+	return f.NVMLSays == "LIBRARY_NOT_FOUND" && other.Owner != "" && f.DriverOwner == nil
 }
 
 func noLibraries(m *Machine) []Finding {

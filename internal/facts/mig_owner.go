@@ -152,8 +152,8 @@ func (l *look) callsMIG(file, text string, depth int) (calls string, starts []st
 		}
 		for _, word := range strings.Fields(command) {
 			_, beside, ok := strings.Cut(word, "/") // "$(dirname "$0")/cut.sh", $HERE/cut.sh, ./cut.sh
-			for _, script := range []string{path.Join("/", word), path.Join(path.Dir(file), beside)} {
-				if !ok || depth == deepest || script == file {
+			for i, script := range []string{word, path.Join(path.Dir(file), beside)} {
+				if !ok || !path.IsAbs(script) || i == 1 && word[0] == '/' && !strings.Contains(line, "$") || depth == deepest || script == file {
 					continue
 				}
 				if info, err := l.v.Stat(script); err != nil || !info.Mode.IsRegular() || info.Size > maxScript {

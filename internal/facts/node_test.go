@@ -129,6 +129,7 @@ func TestMIGOwner(t *testing.T) {
 		"a shell's word": {unit("enabled", "ExecStart=/bin/bash -c 'source /opt/env; /opt/cut.sh'") + "-- opt/cut.sh --\n#!/bin/sh\nnvidia-mig-parted -d apply -f /etc/mig.yaml -c all\n", "cut.service (it is enabled and calls nvidia-mig-parted, in /opt/cut.sh)", ""},
 		"two scripts":    {unit("enabled", "ExecStart=/opt/a.sh") + "-- opt/a.sh --\n#!/bin/sh\n\"$(dirname \"$0\")/lib/b.sh\"\nexec /opt/c.sh\n-- opt/lib/b.sh --\n#!/bin/sh\ntrue\n-- opt/c.sh --\n#!/bin/sh\nnvidia-smi -mig 1\n", "cut.service (it is enabled and calls nvidia-smi, in /opt/c.sh)", ""},
 		"beside it":      {unit("enabled", "ExecStart=/opt/a.sh") + "-- opt/a.sh --\n#!/bin/sh\n. \"${HERE}/b.sh\"\n-- opt/b.sh --\n#!/bin/sh\nnvidia-smi -mig 1\n", "cut.service (it is enabled and calls nvidia-smi, in /opt/b.sh)", ""},
+		"a folder's":     {unit("enabled", "ExecStart=/opt/a.sh") + "-- opt/a.sh --\n#!/bin/sh\ntar xf a srv/b.sh\ntest -e /c.sh\n-- srv/b.sh --\n#!/bin/sh\nnvidia-smi -mig 1\n-- opt/c.sh --\n#!/bin/sh\nnvidia-smi -mig 1\n", "", ""},
 		"a loop":         {unit("enabled", "ExecStart=/opt/a.sh") + "-- opt/a.sh --\n#!/bin/sh\n/opt/b.sh\n-- opt/b.sh --\n#!/bin/sh\n/opt/a.sh\n", "", ""},
 		"an export":      {unit("enabled", "ExecStart=/usr/bin/nvidia-mig-parted export"), "", ""},
 		"a question":     {unit("enabled", "ExecStart=/usr/bin/nvidia-smi --query-gpu=mig.mode.current --format=csv"), "", ""},

@@ -21,6 +21,14 @@ type Error struct {
 	At      Position `json:"-"`                 // of a fault in a file
 }
 
+// Count is a number of things: "1 GPU", "8 GPUs".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Position is a place in a file.
 type Position struct {
 	File   string

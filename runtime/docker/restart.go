@@ -99,7 +99,7 @@ func (f restartThing) Breaks(ctx context.Context, v host.View, _, after converge
 	case info.LiveRestoreEnabled || info.ContainersRunning == 0:
 		return []string{"restart-runtime"}, nil, nil
 	}
-	running := fmt.Sprintf("%d containers run, and would stop: live-restore is off in %s", info.ContainersRunning, f.Ref().Reads[0])
+	running := fmt.Sprintf("%s would stop: live-restore is off in %s", trouble.Count(info.ContainersRunning, "running container"), f.Ref().Reads[0])
 	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
 }
 

@@ -212,7 +212,7 @@ func ownersOf(t *testing.T, n *simhost.Node, text string) string {
 	t.Helper()
 	s := parse(t, text)
 	f := must.Get(facts.Gather(t.Context(), n, stages.OwnersNeeds(s)))(t)
-	parts := must.Get(stages.Owners(t.Context(), n, s, f))(t)
+	parts := stages.Owners(t.Context(), n, s, f)
 	var words []string
 	for _, p := range parts {
 		check.That(t, (p.Owner == nil) != (p.None == "") && (p.Owner != nil || len(p.Others) == 0), "%s has not exactly one of owner and reason: %+v", p.Name, p)

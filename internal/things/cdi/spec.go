@@ -15,6 +15,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Kind is the kind of the devices in the toolkit's spec. The device plugin's and the DRA driver's specs have other kinds.
@@ -126,7 +127,7 @@ func otherDevices(s lib.Spec, want []cdiDevice) string {
 	}
 	if len(nodes) == 0 || slices.ContainsFunc(want, func(d cdiDevice) bool { return d.uuid == "" }) {
 		if n := max(others, len(nodes)); n != len(want) {
-			return fmt.Sprintf("it has %d devices, the driver has %d", n, len(want))
+			return fmt.Sprintf("it has %s, the driver has %d", trouble.Count(n, "device"), len(want))
 		}
 		return ""
 	}

@@ -122,12 +122,8 @@ func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 func partitioned(ctx context.Context, v host.View) (list []string) {
 	count := func(gpu string, n int) {
-		switch n {
-		case 0:
-		case 1:
-			list = append(list, "GPU "+gpu+": 1 MIG instance")
-		default:
-			list = append(list, fmt.Sprintf("GPU %s: %d MIG instances", gpu, n))
+		if n > 0 {
+			list = append(list, "GPU "+gpu+": "+trouble.Count(n, "MIG instance"))
 		}
 	}
 	if d, err := v.Driver(ctx); err == nil {
@@ -227,7 +223,7 @@ func keptBy(ctx context.Context, v host.View) (why []string, err error) {
 			why = append(why, fmt.Sprintf("module %s is used by the module %s", name, strings.Join(foreign, " and ")))
 		}
 		if m.uses > len(m.holders) && len(holders) == 0 {
-			why = append(why, fmt.Sprintf("module %s is used %d times by no process that can be seen: by a console, or inside the kernel", name, m.uses-len(m.holders)))
+			why = append(why, fmt.Sprintf("module %s is used %s by no process that can be seen: by a console, or inside the kernel", name, trouble.Count(m.uses-len(m.holders), "time")))
 		}
 	}
 	return why, nil

@@ -214,7 +214,7 @@ func (n gpuHost) leaves(before lab.Tree) {
 	pod(n.c, name, n.Name)
 	n.c.PodReady("default", name)
 	pid := n.MainPID("kubelet.service")
-	n.gpuadm(1, []string{"undo", "--to", "all"}, "1 pod runs here: default/"+name, "kubectl drain "+n.Name)
+	n.gpuadm(1, []string{"undo", "--to", "all"}, "it runs 1 pod: default/"+name, "kubectl drain "+n.Name)
 	now := n.MainPID("kubelet.service")
 	check.That(n.t, now == pid && pid != 0, "an undo that was refused: kubelet was %d, is %d", pid, now)
 	n.c.Delete("/api/v1/namespaces/default/pods/" + name)

@@ -3,7 +3,6 @@
 package drivers
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,43 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/check"
-	"github.com/gpuadm/gpuadm/test/must"
 )
-
-// A machine's own catalog comes before the built-in one: a set with another name for one package, and a new branch.
-func TestOverlay(t *testing.T) {
-	c, err := Load().overlaid([]byte(`
-branches = [ { branch = 700, designation = "PB", end = "2030", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]
-
-[[sets]]
-sources = ["nvidia"]
-distros = ["ubuntu2404"]
-first = 700
-last = 700
-members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
-`), false)
-	must.OK(t, err)
-	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("700"))
-	if err != nil || !slices.Contains(names(ch, "module"), "nvidia-modules-open") || len(names(ch, "library")) > 0 || strings.Contains(strings.Join(ch.Warnings, " "), "not known") {
-		t.Errorf("%+v, %v", ch, err)
-	}
-	ch, err = Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
-	check.That(t, err == nil && slices.Contains(names(ch, "module"), "nvidia-dkms-580-open"), "what the overlay does not say: %+v, %v", ch, err)
-	for text, want := range map[string]string{
-		"[[sets]]\nsources = [\"nvidia\"]\nnames = []\n": "line 3, column 1: unknown key",
-		"[[sets]]\nfirst = \"580\"\n":                    "line 2, column",
-		"[[sets\n":                                       "line 1, column",
-	} {
-		_, err := Load().overlaid([]byte(text), false)
-		check.That(t, err != nil && strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want), "%q: %v", text, err)
-	}
-	s := spec.Spec{Driver: driver("580.95.05"), Sections: []string{"driver"}}
-	n := Needs(s)
-	check.That(t, slices.Contains(n.Files, overlay), "needs %+v", n)
-	f := facts.Facts{Arch: "amd64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{{Address: "a", Vendor: "10de", Device: "2331", Class: "030200"}}, Files: map[string][]byte{overlay: []byte("sets = 3\n")}}
-	_, _, err = New().Choose(s, f)
-	check.That(t, err != nil && strings.Contains(err.Error(), "line 1, column"), "a broken overlay: %v", err)
-}
 
 // The spec adds packages to those of the catalog and leaves others out; a name that is not asked for anyway is refused.
 func TestPackagesAndWithout(t *testing.T) {
@@ -61,29 +24,6 @@ func TestPackagesAndWithout(t *testing.T) {
 	d.Without = []string{"nvidia-utils-590"}
 	_, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), d)
 	check.That(t, err != nil && strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: "), "%v", err)
-}
-
-// A branch that NVIDIA has prolonged is supported once the machine's own catalog says so.
-func TestOverlayProlongsABranch(t *testing.T) {
-	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`), false)
-	must.OK(t, err)
-	i := slices.IndexFunc(c.Branches, func(b branchRow) bool { return b.Branch == 590 })
-	check.That(t, !c.Branches[i].ended("2026-11-22"), "branch 590 has ended")
-}
-
-// A key that NVIDIA has changed is replaced by the machine's own catalog, as every other row is.
-func TestOverlayReplacesAKey(t *testing.T) {
-	c := Load()
-	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
-	must.OK(t, err)
-	name := strings.TrimSuffix(filepath.Base(ch.Repo.KeyURL), ".pub")
-	const mine = "0123456789ABCDEF0123456789ABCDEF01234567"
-	if c, err = c.overlaid([]byte(`keys = [ { name = "`+name+`", fingerprint = "`+mine+`", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`), false); err != nil {
-		t.Fatal(err)
-	}
-	if ch, err = Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05")); err != nil || ch.Repo.Fingerprint != mine {
-		t.Errorf("the key is %s, not the overlay's; %v", ch.Repo.Fingerprint, err)
-	}
 }
 
 // TestLackingIsSaid: by name, with the command of this distribution, and only until there is a driver.
@@ -128,11 +68,4 @@ func TestLackingIsSaid(t *testing.T) {
 		message = c.lacking(x.d, f)
 		check.That(t, message == nil, "%s, with a driver: %q", x.what, message)
 	}
-}
-
-// TestHugeOverlay: 40,000 unknown keys took the strict reader three minutes.
-func TestHugeOverlay(t *testing.T) {
-	text := []byte(strings.Repeat("abcdefghijk = 1\n", 40000))
-	_, err := Load().overlaid(text, false)
-	check.That(t, err != nil && strings.Contains(err.Error(), "it has 640000 bytes, and at most 65536 are read"), "%v", err)
 }
