@@ -158,7 +158,7 @@ func makeSlow(t *testing.T, place string) {
 	began := time.Now()
 	cast := n.recorded(40*time.Minute, "gpuadm apply")
 	for _, phase := range []string{"download", "dpkg"} {
-		live := regexp.MustCompile(`… \d+ packages   ` + phase + ` \d+%, (\dm)?\d+s`).FindAllString(cast, -1)
+		live := regexp.MustCompile(`… \d+ packages   `+phase+` \d+%, (\d+m)?\d+s`).FindAllString(cast, -1)
 		check.That(t, len(live) > 5, "the live line says %q of the phase %s", live, phase)
 	}
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
