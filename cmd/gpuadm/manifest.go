@@ -22,7 +22,7 @@ const engineHandler = "nvidia"
 func newManifest(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manifest",
-		Short: "print what the cluster needs for nodes of this spec, for kubectl apply -f -",
+		Short: "print what the cluster needs for such nodes: kubectl apply -f -",
 	}
 	group(cmd)
 	cmd.AddCommand(&cobra.Command{

@@ -241,7 +241,7 @@ func (d *decoder) unknown(section string, m *value) {
 
 func (d *decoder) unknownFix(section, name, near string, keys, elsewhere []string) string {
 	sure := near != "" && nearest.Distance(nearest.Flatten(name), nearest.Flatten(near)) <= 1
-	if fix := called[section+"."+nearest.Flatten(name)]; fix != "" {
+	if fix := called()[section+"."+nearest.Flatten(name)]; fix != "" {
 		return fix
 	}
 	switch {

@@ -107,8 +107,21 @@ func fields(key string) (at []int) {
 	return at
 }
 
-// keysTable has all keys and sections.
+// called has what other tools and people call keys and values, and what node.toml has in their place.
+var called = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(calledTable) {
+		name, fix, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		all[name] = fix
+	}
+	return all
+})
+
+// calledTable has its rows, and keysTable all keys and sections.
 //
+//go:embed called.tsv
+var calledTable string
+
 //go:embed keys.tsv
 var keysTable string
 

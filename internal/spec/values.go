@@ -113,23 +113,6 @@ func suggestion(r row, v *value) string {
 	return key + `"all" or ` + key + "[0, 1]"
 }
 
-const (
-	alone = "take it out: gpuadm manages what has a section here, and nothing else"
-	joins = `write "none": another program, such as kubeadm join, joins the machine after an apply`
-	found = `write "auto": gpuadm finds the containerd that K3s and RKE2 bring`
-)
-
-// called has what other tools and people call keys and values, flattened, and what node.toml has in their place. The GPU Operator's names:
-// https://github.com/NVIDIA/gpu-operator, deployments/gpu-operator/values.yaml.
-var called = map[string]string{
-	"driver.enabled": alone, "toolkit.enabled": alone, "runtime.enabled": alone, "driver.enable": alone, "toolkit.enable": alone, "runtime.enable": alone,
-	"driver.open": `write modules = "open"`, "driver.kernelmodules": `write modules = "open"`, "driver.kernelmoduletype": `write modules = "open"`,
-	"driver.useopenkernelmodules": `write modules = "open"`, "driver.dkms": `write build = "dkms"`, "driver.useprecompiled": `write build = "precompiled"`,
-	"driver.branch": `write version = "580"`, "runtime.name": `write engine = "containerd"`, "runtime.default": "write set_as_default = true",
-	"mig.config": `write file = "/etc/gpuadm/mig.yaml"`, "mig.gpu.profiles": `write layout = { "1g.10gb" = 7 }`, "sharing.replicas": "write time_slicing = 4",
-	"join.method kubeadm": joins, "join.method k3s": joins, "join.method rke2": joins, "runtime.engine k3s": found, "runtime.engine rke2": found,
-}
-
 // text returns the canonical form of a string.
 func (d *decoder) text(r row, v *value) string {
 	text := v.text
@@ -140,7 +123,7 @@ func (d *decoder) text(r row, v *value) string {
 		if slices.Contains(r.Allowed, text) {
 			return text
 		}
-		fix := cmp.Or(called[r.Section+"."+r.Name+" "+text], "write "+choice(r.Allowed))
+		fix := cmp.Or(called()[r.Section+"."+r.Name+" "+text], "write "+choice(r.Allowed))
 		if near := nearest.Of(text, r.Allowed); near != "" {
 			fix = "did you mean " + strconv.Quote(near) + "? It is " + choice(r.Allowed)
 		}
