@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/tools/txtar"
+
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -108,6 +110,18 @@ func TestKeyByDigest(t *testing.T) {
 		}
 		_, err = things.Fingerprints(data, digest("else"))
 		check.That(t, err != nil, "%s: its fingerprint was read by another digest", what)
+	}
+}
+
+// TestRefused: what sqv of Debian 13 says with apt's policy, what gpgv of Debian 12 says, and what an operator's own policy says.
+func TestRefused(t *testing.T) {
+	const sqv = "-- usr/bin/sqv --\n-- usr/lib/apt/methods/sqv --\n"
+	for _, f := range must.Get(txtar.ParseFile("testdata/refused.txtar"))(t).Files {
+		name, said, is := strings.Cut(f.Name, " ")
+		for system, judges := range map[string]bool{sqv: true, sqv + "-- etc/crypto-policies/back-ends/apt-sequoia.config --\n": false, "-- usr/bin/gpgv --\n": false} {
+			refused := things.Refused(must.Get(simhost.New([]byte(system)))(t), f.Data) != ""
+			check.That(t, !is || refused == (said == "refused" && judges || name == "revoked"), "%s: refused: %t, on\n%s", f.Name, refused, system)
+		}
 	}
 }
 

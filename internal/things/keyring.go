@@ -8,9 +8,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // A keyring is a sequence of packets (RFC 9580). A repository's key is a public-key packet, followed by its subkeys, names and signatures.
@@ -48,6 +51,35 @@ func fingerprints(keyring []byte) ([]string, error) {
 		return nil, errors.New("it holds no key")
 	}
 	return found, nil
+}
+
+// Refused says why apt refuses a key that has not expired: its owner revoked it, or sqv, which verifies for apt 3, takes neither SHA-1 nor
+// short RSA; gpgv takes both. Sources: default-sequoia.config of apt 3.0; https://github.com/NVIDIA/cuda-repo-management/issues/34.
+func Refused(v host.View, data []byte) (why string) {
+	var id []byte
+	short := ""
+	packets, err := dearmor(data)
+	for tag, body := 0, []byte(nil); err == nil && len(packets) > 0; {
+		tag, body, packets, err = packet(packets)
+		switch own := len(body) > 7 && body[0] == 4; {
+		case own && tag == 6: // version, 4 bytes of time, algorithm, bits
+			f, _ := fingerprint(body)
+			if id, _ = hex.DecodeString(f[24:]); body[5] == 1 && length(body[6:8]) < 2048 {
+				short = "it is an RSA key of less than 2048 bits"
+			}
+			why = "its owner signed it by SHA-1 alone"
+		case own && tag == 2 && body[1] == 0x20 && bytes.Contains(body, id): // version, kind, algorithm, hash
+			return "its owner revoked it"
+		case own && tag == 2 && body[1]&^3 == 0x10 && body[3] >= 8 && bytes.Contains(body, id): // SHA-2 or SHA-3
+			why = short
+		}
+	}
+	for name, is := range map[string]bool{"/usr/bin/sqv": true, "/usr/lib/apt/methods/sqv": true, "/etc/crypto-policies/back-ends/apt-sequoia.config": false} {
+		if _, err := v.Stat(name); (err == nil) != is {
+			return ""
+		}
+	}
+	return why
 }
 
 // fingerprint of a public-key packet: RFC 9580, section 5.5.4.
@@ -106,76 +138,38 @@ func length(b []byte) (n int) {
 	return n
 }
 
-const (
-	armorBegin = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
-	armorEnd   = "-----END PGP PUBLIC KEY BLOCK-----"
-)
+const armored = "PGP PUBLIC KEY BLOCK"
 
-// dearmor returns a keyring's packets: all of its armored blocks, or itself if it is binary.
-func dearmor(data []byte) ([]byte, error) {
+// dearmor returns a keyring's packets: all of its armored blocks, or itself if it is binary. Armor is PEM with a checksum, which repeats what
+// fingerprints say. A block that another program might read and this one does not makes the keyring torn.
+func dearmor(data []byte) (packets []byte, err error) {
 	if len(data) > 0 && data[0]&0x80 != 0 {
 		return data, nil
 	}
-	var packets []byte
-	text := string(data)
-	for {
-		_, after, begins := strings.Cut(text, armorBegin)
-		if !begins {
-			break
+	begun := bytes.Count(data, []byte("-----BEGIN"))
+	var pemOf []byte
+	for line := range bytes.Lines(data) {
+		if line[0] != '=' { // the checksum's: RFC 9580, section 6.1
+			pemOf = append(pemOf, line...)
 		}
-		block, rest, ends := strings.Cut(after, armorEnd)
-		if !ends {
-			return nil, errTorn
-		}
-		some, err := unwrap(block)
-		if err != nil {
-			return nil, err
-		}
-		packets, text = append(packets, some...), rest
 	}
-	if packets == nil {
+	for block, rest := pem.Decode(pemOf); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == armored {
+			packets, begun = append(packets, block.Bytes...), begun-1
+		}
+	}
+	if len(packets) == 0 || begun != 0 {
 		return nil, errTorn
 	}
 	return packets, nil
 }
 
-// unwrap reads one block: header lines, an empty line, base64, and a checksum that begins with "=".
-func unwrap(block string) ([]byte, error) {
-	var encoded, sum strings.Builder
-	head := true
-	for i, line := range strings.Split(block, "\n") {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "":
-			head = head && i == 0
-		case head && strings.Contains(line, ": "):
-		case strings.HasPrefix(line, "=") && len(line) == 5:
-			sum.WriteString(line[1:])
-		default:
-			head = false
-			encoded.WriteString(line)
-		}
-	}
-	data, err := base64.StdEncoding.DecodeString(encoded.String())
-	if err != nil || len(data) == 0 {
-		return nil, errTorn
-	}
-	if want, err := base64.StdEncoding.DecodeString(sum.String()); err != nil || len(want) > 0 && !bytes.Equal(want, crc24(data)) {
-		return nil, errors.New("its checksum is wrong")
-	}
-	return data, nil
-}
-
 // armor is the form in which rpm takes keys.
 func armor(packets []byte) []byte {
-	var b strings.Builder
-	b.WriteString(armorBegin + "\n\n")
-	encoded := base64.StdEncoding.EncodeToString(packets)
-	for ; len(encoded) > 64; encoded = encoded[64:] {
-		b.WriteString(encoded[:64] + "\n")
-	}
-	b.WriteString(encoded + "\n=" + base64.StdEncoding.EncodeToString(crc24(packets)) + "\n" + armorEnd + "\n")
-	return []byte(b.String())
+	text := string(pem.EncodeToMemory(&pem.Block{Type: armored, Bytes: packets}))
+	text = strings.Replace(text, "-----\n", "-----\n\n", 1)
+	sum := "=" + base64.StdEncoding.EncodeToString(crc24(packets)) + "\n"
+	return []byte(strings.Replace(text, "-----END", sum+"-----END", 1))
 }
 
 // crc24 is the checksum of armored data: RFC 9580, section 6.1.1.

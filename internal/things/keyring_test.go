@@ -44,6 +44,7 @@ func TestFingerprints(t *testing.T) {
 		{"another key", changed, "!" + rsaKey},
 		{"cut off", rsa[:len(rsa)-1], "cut off"},
 		{"cut off in armor", ed[:len(ed)-40], "cut off"},
+		{"a block that another program reads", bytes.Replace(append(slices.Clone(ed), armor(rsa)...), []byte("\n\n"), []byte("\n!\n\n"), 1), "cut off"},
 		{"nothing", nil, "no OpenPGP key"},
 		{"a web page", []byte("<html>404</html>"), "no OpenPGP key"},
 		{"a secret key", []byte{0xc5, 1, 4}, "secret"},
@@ -65,18 +66,14 @@ func TestArmor(t *testing.T) {
 	if got := armor(must.Get(dearmor(keyFile(t, "ed25519.asc")))(t)); !bytes.Equal(got, keyFile(t, "ed25519.asc")) {
 		t.Errorf("armored otherwise than gpg does:\n%s", got)
 	}
-	wrong := bytes.Replace(keyFile(t, "ed25519.asc"), []byte("mDME"), []byte("mDMF"), 1)
-	if _, err := fingerprints(wrong); err == nil || !strings.Contains(err.Error(), "checksum") {
-		t.Errorf("a wrong checksum: %v", err)
-	}
 }
 
 func FuzzFingerprints(f *testing.F) {
 	for _, name := range []string{"ed25519.asc", "rsa2048.gpg", "both.asc"} {
 		f.Add(keyFile(f, name))
 	}
-	f.Add([]byte(strings.Repeat(armorBegin+"\n\nmDMEawE=\n"+armorEnd+"\n", 10_000)))
-	f.Add([]byte(armorBegin + "\n\n" + strings.Repeat("A\n", 50_000) + armorEnd))
+	f.Add([]byte(strings.Repeat("-----BEGIN "+armored+"-----\n\nmDMEawE=\n-----END "+armored+"-----\n", 10_000)))
+	f.Add([]byte("-----BEGIN " + armored + "-----\n\n" + strings.Repeat("A\n", 50_000) + "-----END " + armored + "-----"))
 	f.Add(bytes.Repeat([]byte{0xc6, 6, 4, 0, 0, 0, 0, 1}, 10_000))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var found []string

@@ -3,13 +3,19 @@
 package lab_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 // from asks for a driver from another place than the mirror's, which has the same key.
@@ -176,4 +182,32 @@ func TestLabDeclaredDnf(t *testing.T) {
 	d.gpuadm(0, nil, "undo", "--to", "all")
 	d.Must("rm", "-rf", "/var/lib/gpuadm")
 	d.same(state, tree)
+}
+
+// TestLabKeys: of each key apt of Debian 13, which verifies with sqv, says what the plan says of it. It accepts what gpuadm mirror signs.
+func TestLabKeys(t *testing.T) {
+	t.Parallel()
+	n := boot(t, lab.Options{Dist: "trixie", GPUs: 1})
+	n.Put("/etc/apt/sources.list", "", 0o644)
+	rows := must.Get(txtar.ParseFile("../../internal/things/testdata/refused.txtar"))(t).Files
+	signer, _, err := things.NewSigner()
+	must.OK(t, err)
+	_, release, _ := strings.Cut(string(rows[1].Data), "\n\n")
+	release, _, _ = strings.Cut(release, "-----BEGIN")
+	rows = append(rows, txtar.File{Name: "mirror accepted", Data: must.Get(signer.Public())(t)},
+		txtar.File{Data: must.Get(signer.Clearsign([]byte(release), time.Now()))(t)})
+	for i := 0; i < len(rows); i += 2 {
+		name, said, _ := strings.Cut(rows[i].Name, " ")
+		dir := "/srv/" + name
+		n.Put(dir+"/key.asc", string(rows[i].Data), 0o644)
+		n.Put(dir+"/InRelease", string(rows[i+1].Data), 0o644)
+		n.Put(dir+"/Packages", "", 0o644)
+		n.Put("/tmp/x.list", "deb [signed-by="+dir+"/key.asc] file:"+dir+" /\n", 0o644)
+		r := n.Exec("apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Dir::Etc::sourcelist=/tmp/x.list")
+		check.That(t, (r.Exit == 0) == (said == "accepted"), "apt says of %s, which sqv %s: %s", name, said, r)
+		key := must.Get(things.Fingerprints(rows[i].Data, ""))(t)[0]
+		n.Put(specFile, fmt.Sprintf("format = 1\n[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\nurl = \"file://%s\"\nkey = \"%[1]s/key.asc\"\nfingerprint = %q\n", dir, key), 0o644)
+		r = n.Exec("gpuadm", "plan")
+		check.That(t, strings.Contains(r.Stdout+r.Stderr, "refuses its key") == (said == "refused"), "gpuadm says of %s, which sqv %s: %s", name, said, r)
+	}
 }

@@ -260,9 +260,19 @@ func replaceField(paragraph, field, value string) string {
 }
 
 // readable wants apt to be able to read its lists. If two entries name one repository with different keys, or only one of them with
-// a key, apt reads no list at all. Source: debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2.
+// a key, apt reads no list at all. Source: debReleaseIndex::SetSignedBy in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.2. A key that
+// apt refuses is named before its repository replaces another.
 func (a apt) readable(repos []packages.Repository, contents map[string][]byte) converge.Want {
 	return things.Check("apt's sources", func(_ context.Context, v host.View) (string, error) {
+		for _, r := range repos {
+			_, key := things.KeyFile(v, aptKeyring(r), r.Fingerprint)
+			if key == nil && path.IsAbs(r.Key) {
+				key, _ = v.ReadFile(r.Key)
+			}
+			if why := things.Refused(v, key); key != nil && why != "" {
+				return fmt.Sprintf("cannot trust %s: apt of this machine refuses its key: %s", r.URL, why) + things.OrTry(otherKey), nil
+			}
+		}
 		done := true // at plan, other tools' entries for gpuadm's repositories are still enabled
 		for name, text := range contents {
 			is, err := v.ReadFile(name)
@@ -275,9 +285,11 @@ func (a apt) readable(repos []packages.Repository, contents map[string][]byte) c
 			}
 			o, twice := first[s.list()]
 			if first[s.list()] = s; twice && (o.options["signed-by"] != s.options["signed-by"] || o.options["trusted"] != s.options["trusted"]) {
-				return fmt.Sprintf("cannot have apt read its lists: %s and %s declare %s %s with different keys", o.file, s.file, s.uri, s.suite), nil
+				return fmt.Sprintf("cannot have apt read its lists: %s and %s declare %s %s with different keys", o.file, s.file, s.uri, s.suite) + things.OrTry("remove one of the two entries"), nil
 			}
 		}
 		return "", nil
-	}, "one key for each repository, or apt reads no list", "remove one of the two entries")
+	}, "one key for each repository, which apt accepts, or apt reads no list")
 }
+
+const otherKey = "use its owner's repository for this release, which has a newer key; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"
