@@ -104,8 +104,8 @@ func (r Runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
 	var p progress
-	if p.told, _ = ctx.Value(follower{}).(func(done, line string)); p.told != nil && !strict {
-		cmd.Stdout = io.MultiWriter(&stdout, &lines{told: p.heard})
+	if told, _ := ctx.Value(follower{}).(func(done, line string)); told != nil && !strict {
+		p.told, cmd.Stdout = told, io.MultiWriter(&stdout, &lines{told: p.heard})
 	}
 	for _, with := range []func(*exec.Cmd) (func(), error){r.withSelf, p.withStatus} {
 		done, err := with(&cmd)
