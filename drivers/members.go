@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 // compose names the members of the driver.
@@ -50,7 +51,7 @@ func (p *plan) compose() error {
 		}
 	}
 	if p.choice.Shared {
-		p.sharedMembers()
+		p.member(memberRow{Role: "module", Name: facts.SharedPackage(p.choice.Flavour, "{k}")}, want)
 	}
 	if !p.choice.Precompiled {
 		p.tools()
@@ -59,9 +60,9 @@ func (p *plan) compose() error {
 }
 
 // built decides who builds the modules: gpuadm mirror, once for all machines; or the distribution, which signs them; or DKMS.
-func (p *plan) built() error {
-	if taken, err := p.shared(); taken || err != nil {
-		p.choice.Precompiled, p.choice.Shared = taken, taken
+func (p *plan) built() (err error) {
+	if p.choice.Shared, err = p.shared(); p.choice.Shared || err != nil {
+		p.choice.Precompiled = p.choice.Shared
 		return err
 	}
 	if p.d.Build == "precompiled" && !p.repo.Precompiled {
@@ -88,52 +89,23 @@ func (p *plan) built() error {
 		// Source: https://github.com/NVIDIA/yum-packaging-precompiled-kmod/issues/67.
 		p.warn("%s has modules that NVIDIA has signed, and the distribution's kernels do not know its key: under Secure Boot it has to be enrolled (mokutil --import)", p.repo)
 	}
-	var has, without, lacking []string
-	for _, kernel := range p.m.Kernels {
-		name, lacks := p.unsigned(kernel)
-		switch {
-		case !lacks:
-			has = append(has, kernel)
-		case p.d.Build == "precompiled":
-			return refuse(fmt.Sprintf("cannot take precompiled kernel modules for kernel %s: %s has no %s", kernel, p.repo, name),
-				`write build = "auto" in [driver], by which DKMS builds them, or run a kernel that has them`,
-				"apt-get update, if the archive has them by now")
-		default:
-			without, lacking = append(without, kernel), append(lacking, name)
-		}
-	}
-	switch {
-	case len(without) == 0:
-	case p.signedStay(has):
-		p.m.Kernels, p.choice.Without = has, without
-		for i, kernel := range without {
-			p.warn("%s has no signed modules for kernel %s (%s): gpuadm installs none for it, since modules built by DKMS would replace those of kernel %s too; that kernel has no GPUs until signed modules are published", p.repo, kernel, lacking[i], p.m.Running)
-		}
-	default:
-		p.choice.Precompiled = false
-		p.warn("%s has no signed modules for kernel %s (%s): DKMS builds them", p.repo, without[0], lacking[0])
-	}
-	return nil
-}
-
-// signedStay says whether to stay with signed modules though some kernels have none: where the running kernel has them
-// installed, or would load no others. DKMS builds for every kernel with headers, and depmod prefers updates/dkms to kernel/
-// (Ubuntu's /etc/depmod.d/ubuntu.conf), so the two cannot coexist.
-func (p *plan) signedStay(has []string) bool {
 	m, there := p.m.OnDisk[p.m.Running]
-	return slices.Contains(has, p.m.Running) && (there && !m.DKMS || p.m.RefusesBuilds)
+	p.choice.Precompiled, err = p.taken("precompiled", there && !m.DKMS || p.m.RefusesBuilds, p.unsigned, func(string) string { return "apt-get update, if the archive has them by now" })
+	return err
 }
 
-// unsigned names the package of signed modules that a kernel would need and that is not available. A kernel that has modules of
+// unsigned names the package of signed modules that a kernel would need and that is not available; "" if it has some. A kernel that has modules of
 // the branch keeps them, signed or built. Where the available packages are not known, apt decides.
-func (p *plan) unsigned(kernel string) (name string, lacks bool) {
-	if name = p.rendered(p.signedModule().Name, kernel); name == "" {
-		return "", false
-	}
+func (p *plan) unsigned(kernel string) string {
+	name := p.rendered(p.signedModule().Name, kernel)
+	lacks := name != "" && p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
 	if m, there := p.m.OnDisk[kernel]; there && hardware.InBranch(m.Version, p.choice.Branch) {
-		return name, m.DKMS
+		lacks = name != "" && m.DKMS
 	}
-	return name, p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
+	if !lacks {
+		return ""
+	}
+	return p.repo.String() + " has no " + name
 }
 
 // signedModule is the row of the packages with signed modules, empty if the source has none.

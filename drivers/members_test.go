@@ -303,14 +303,14 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	}{
 		{"not known", "auto", nil, nil, true, ""},
 		{"both kernels", "auto", []string{signed(k), signed(other)}, nil, true, ""},
-		{"one kernel only", "auto", []string{signed(k)}, nil, false, "has no signed modules for kernel " + other + " (" + signed(other) + "): DKMS builds them"},
+		{"one kernel only", "auto", []string{signed(k)}, nil, false, "no precompiled kernel modules for kernel " + other + ": Ubuntu's archive for ubuntu2404 has no " + signed(other)},
 		{"another branch's", "auto", []string{strings.Replace(signed(k), "580", "570", 1), signed(other)}, nil, false, "kernel " + k},
 		{"proprietary ones", "auto", []string{strings.Replace(signed(k), "-open", "", 1), signed(other)}, nil, false, "kernel " + k},
-		{"none", "auto", []string{}, nil, false, "DKMS builds them"},
+		{"none", "auto", []string{}, nil, false, "has no " + signed(k)},
 		{"demanded", "precompiled", []string{signed(k)}, nil, false, "cannot take precompiled kernel modules for kernel " + other + ": Ubuntu's archive for ubuntu2404 has no " + signed(other)},
 		{"demanded and there", "precompiled", []string{signed(k), signed(other)}, nil, true, ""},
 		{"not wanted", "dkms", []string{signed(k), signed(other)}, nil, false, ""},
-		{"built already", "auto", []string{signed(k), signed(other)}, map[string]hardware.Module{k: {Version: "580.95.05", DKMS: true}, other: {Version: "580.95.05", DKMS: true}}, false, "DKMS builds them"},
+		{"built already", "auto", []string{signed(k), signed(other)}, map[string]hardware.Module{k: {Version: "580.95.05", DKMS: true}, other: {Version: "580.95.05", DKMS: true}}, false, "has no " + signed(k)},
 		{"signed already", "auto", []string{}, map[string]hardware.Module{k: {Version: "580.95.05"}, other: {Version: "580.95.05"}}, true, ""},
 		{"of another branch", "auto", []string{signed(k), signed(other)}, map[string]hardware.Module{k: {Version: "570.1", DKMS: true}, other: {Version: "570.1", DKMS: true}}, true, ""},
 	} {
@@ -376,7 +376,7 @@ func TestSignedStay(t *testing.T) {
 			continue
 		}
 		message := strings.Join(ch.Warnings, "\n")
-		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+" ("+signed(newer)+"): gpuadm installs none for it") || strings.Contains(message, "DKMS builds them") {
+		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+": Ubuntu's archive for ubuntu2404 has no "+signed(newer)+"; gpuadm installs none for it") {
 			t.Errorf("%s: without %v\n%s", x.name, ch.Without, message)
 		}
 		for _, member := range ch.Members {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -17,43 +16,49 @@ func mirrorModules(kernel string) string {
 	return trouble.Command("mirror --for ID --modules " + kernel + " --module-key FILE --module-cert FILE -o DIR")
 }
 
-// shared settles whether modules are taken that gpuadm mirror has built: if each kernel that may boot has some that fit. A machine that
-// runs on them stays on them, as one on signed modules does, and a kernel that has none is left without.
-func (p *plan) shared() (taken bool, err error) {
-	demanded := p.d.Build == "shared"
-	onDisk := slices.ContainsFunc(p.m.Kernels, func(kernel string) bool { return p.m.OnDisk[kernel].Shared })
-	if p.choice.Source == SourceRunfile || !demanded && (p.d.Build != "auto" || len(p.m.Shared) == 0 && !onDisk) {
-		return false, nil
-	}
-	var has, without []string
-	why := "" // of the first kernel without
+// taken settles whether modules of a kind are taken that are not built on the machine, shared or precompiled: if each kernel that may boot has
+// some. A machine that stays on them where some kernel has none leaves that one without: DKMS builds for every kernel with headers, and depmod
+// prefers updates/dkms to kernel/ (Ubuntu's /etc/depmod.d/ubuntu.conf), so the two cannot coexist. lacks says why a kernel has none; cure how it
+// gets some.
+func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) string) (bool, error) {
+	var has, without, why []string
 	for _, kernel := range p.m.Kernels {
-		switch lacks := p.unshared(kernel); {
-		case lacks == "":
+		switch lack := lacks(kernel); {
+		case lack == "":
 			has = append(has, kernel)
+		case p.d.Build == kind:
+			return false, refuse(fmt.Sprintf("cannot take %s kernel modules for kernel %s: %s", kind, kernel, lack), cure(kernel),
+				`write build = "auto" in [driver], by which other modules are taken, or DKMS builds some`)
 		default:
-			without, why = append(without, kernel), cmp.Or(why, fmt.Sprintf("for kernel %s: %s", kernel, lacks))
+			without, why = append(without, kernel), append(why, fmt.Sprintf("no %s kernel modules for kernel %s: %s", kind, kernel, lack))
 		}
-	}
-	if p.d.GDS {
-		without, why = p.m.Kernels, "for GPUDirect Storage: DKMS builds its module nvidia-fs"
 	}
 	switch {
-	case len(without) == 0 && (demanded || len(has) > 0):
+	case len(without) == 0:
 		return true, nil
-	case demanded:
-		try := []string{`write build = "auto" in [driver], by which the distribution's signed modules are taken, or DKMS builds them`}
-		if !p.d.GDS {
-			try = append([]string{"build them where the mirror is written: " + mirrorModules(without[0]) + ", and copy its folder here"}, try...)
-		}
-		return false, refuse("cannot take shared kernel modules "+why, try...)
-	case !p.d.GDS && slices.Contains(has, p.m.Running) && p.m.OnDisk[p.m.Running].Shared:
-		p.m.Kernels, p.choice.Without = has, without
-		p.warn("no shared kernel modules %s; it is left without, and has no GPUs until there are some: %s builds them where the mirror is written", why, mirrorModules(without[0]))
-		return true, nil
+	case !stays || !slices.Contains(has, p.m.Running):
+		p.warn("%s", why[0])
+		return false, nil
 	}
-	p.warn("no shared kernel modules %s", why)
-	return false, nil
+	for i, kernel := range without {
+		p.warn("%s; gpuadm installs none for it, since modules built by DKMS would replace those of kernel %s too; it has no GPUs until there are some: %s", why[i], p.m.Running, cure(kernel))
+	}
+	p.m.Kernels, p.choice.Without = has, without
+	return true, nil
+}
+
+// shared settles whether modules are taken that gpuadm mirror has built.
+func (p *plan) shared() (bool, error) {
+	onDisk := slices.ContainsFunc(p.m.Kernels, func(kernel string) bool { return p.m.OnDisk[kernel].Shared })
+	if p.choice.Source == SourceRunfile || p.d.Build != "shared" && (p.d.Build != "auto" || len(p.m.Shared) == 0 && !onDisk) {
+		return false, nil
+	}
+	return p.taken("shared", p.m.OnDisk[p.m.Running].Shared, p.unshared, func(kernel string) string {
+		if p.d.GDS {
+			return "write gds = false in [driver]"
+		}
+		return mirrorModules(kernel) + ", where the mirror is written; then copy its folder here"
+	})
 }
 
 // unshared says why a kernel has no shared modules that fit, neither on its disk nor in the mirror; "" if it has.
@@ -62,11 +67,12 @@ func (p *plan) unshared(kernel string) (why string) {
 	fits := func(version, flavour string) bool {
 		return flavour == p.choice.Flavour && (version == p.choice.Version || p.choice.Version == "" && hardware.InBranch(version, p.choice.Branch))
 	}
-	if on := p.m.OnDisk[kernel]; on.Shared && fits(on.Version, on.Flavour) {
+	on := p.m.OnDisk[kernel]
+	switch {
+	case p.d.GDS:
+		return "DKMS builds GPUDirect Storage's module nvidia-fs"
+	case on.Shared && fits(on.Version, on.Flavour), p.m.Shared == nil && p.d.Build == "shared": // no folder that can be listed: the packager knows
 		return ""
-	}
-	if p.m.Shared == nil && p.d.Build == "shared" {
-		return "" // no folder that can be listed: the packager knows
 	}
 	why = "the mirror has none"
 	for _, m := range p.m.Shared {
@@ -83,14 +89,4 @@ func (p *plan) unshared(kernel string) (why string) {
 		}
 	}
 	return why
-}
-
-// sharedMembers adds the package of each kernel's modules.
-func (p *plan) sharedMembers() {
-	if len(p.m.Kernels) == 0 {
-		p.warnNoKernel()
-	}
-	for _, kernel := range p.m.Kernels {
-		p.add(Member{Name: facts.SharedPackage(p.choice.Flavour, kernel), Role: "module", Lockstep: true, PerKernel: kernel})
-	}
 }

@@ -179,9 +179,7 @@ func (m Mirror) fill(ctx context.Context, h host.Host, from packages.Gatherer, s
 	if lock.Modules, err = m.share(ctx, h, from, g, s, f, names); err != nil {
 		return nil, err
 	}
-	for _, one := range lock.Modules {
-		names = append(names, one.File)
-	}
+	names = slices.AppendSeq(names, maps.Keys(lock.Modules))
 	if names, err = m.kept(ctx, h, lock, names); err != nil {
 		return nil, err
 	}
@@ -199,13 +197,14 @@ func (m Mirror) kept(ctx context.Context, h host.Host, lock *packages.Lock, name
 	for _, file := range old.Files {
 		if ext := path.Ext(file.Name); (ext == ".deb" || ext == ".rpm") && !slices.Contains(names, file.Name) && file.In(h, m.Dir) {
 			names, argv = append(names, file.Name), append(argv, path.Join(m.Dir, file.Name))
-			lock.Modules = append(lock.Modules, of(old.Modules, file.Name)...)
+			if is, built := old.Modules[file.Name]; built {
+				lock.Modules[file.Name] = is
+			}
 		}
 	}
 	if argv[len(argv)-1] != "--" {
 		_, err = h.Do(ctx, argv...)
 	}
-	slices.SortFunc(lock.Modules, func(a, b packages.LockModules) int { return strings.Compare(a.File, b.File) })
 	return names, err
 }
 

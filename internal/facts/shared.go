@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 
@@ -41,13 +42,14 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 		return nil
 	}
 	var lock struct {
-		Modules []SharedModules `json:"modules"`
+		Modules map[string]SharedModules `json:"modules"`
 	}
 	found := []SharedModules{}
 	if err := json.Unmarshal(data, &lock); err != nil {
 		return found // the check of the mirror says so, where something is to be installed from it
 	}
-	for _, m := range lock.Modules {
+	for _, file := range slices.Sorted(maps.Keys(lock.Modules)) {
+		m := lock.Modules[file]
 		if !slices.Contains(f.Kernel.Targets(f.Live), m.Kernel) {
 			continue
 		}

@@ -42,7 +42,7 @@ func TestShared(t *testing.T) {
 			dep = ""
 		}
 		n := drivertest.Node(t, "-- proc/sys/kernel/osrelease --\n"+k+"\n-- lib/modules/"+k+"/modules.dep --\n"+dep+x.files+"-- "+list[1:]+" --\n"+
-			fmt.Sprintf(`{"modules": [{"kernel": %q, "version": "580.95.05", "headers": "%x"}, {"kernel": "another"}]}`+"\n", k, sha256.Sum256([]byte(symbol("0x0000000a")))))
+			fmt.Sprintf(`{"modules": {"a.deb": {"kernel": %q, "version": "580.95.05", "headers": "%x"}, "b.deb": {"kernel": "another"}}}`+"\n", k, sha256.Sum256([]byte(symbol("0x0000000a")))))
 		f := must.Get(facts.Gather(t.Context(), n, facts.Needs{Modules: true, Shared: list}))(t)
 		must.That(t, len(f.Shared) == 1, "%s: %+v", x.name, f.Shared)
 		check.That(t, strings.HasPrefix(f.Shared[0].Problem, x.says) && (f.Shared[0].Problem == "") == (x.says == ""), "%s: %s", x.name, f.Shared[0].Problem)

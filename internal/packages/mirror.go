@@ -38,13 +38,7 @@ type Lock struct {
 	Key     string     `json:"key"` // fingerprint
 	Files   []LockFile `json:"files"`
 
-	Modules []LockModules `json:"modules,omitempty"` // that were built once, for the nodes
-}
-
-// LockModules is a package of modules that gpuadm mirror has built.
-type LockModules struct {
-	facts.SharedModules
-	File string `json:"file"` // in the folder
+	Modules map[string]facts.SharedModules `json:"modules,omitempty"` // that were built once, for the nodes, by their package's file
 }
 
 // A LockFile is one file of a mirror.
@@ -71,8 +65,8 @@ type Gatherer interface {
 	Packager
 	// Gather fetches the packages of a request and all their dependencies, and returns the names of the files.
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
-	// Open unpacks a package's file, and returns its version and its relations.
-	Open(ctx context.Context, h host.Host, file, into string) (ModuleSource, error)
+	// Open unpacks a package's file, and returns its version and its relations in lines as deb-control(5) has them: Version, Depends, Provides.
+	Open(ctx context.Context, h host.Host, file, into string) (said []byte, err error)
 	// Pack writes a package of modules, and returns its file below g.Work. The same content gives the same bytes.
 	Pack(ctx context.Context, h host.Host, g Gathering, p ModulePackage) (file string, err error)
 	// Index writes the list of the packages in the folder, and returns the names of its files.
@@ -99,9 +93,11 @@ type ModulePackage struct {
 // Source: https://reproducible-builds.org/specs/source-date-epoch/
 const Built = "1767225600"
 
-// Fill fills in a text that a package is made of, which has names in @.
-func (p ModulePackage) Fill(text string, more ...string) []byte {
-	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root)...).Replace(text))
+// Fill fills in a text that a package is made of, which has names in @. needs are its relations beside those of From: it runs depmod, of kmod.
+func (p ModulePackage) Fill(text string, needs []string, more ...string) []byte {
+	list := func(first string, more ...string) string { return strings.Join(append([]string{first}, more...), ", ") }
+	return []byte(strings.NewReplacer(append(more, "@NAME@", p.Name, "@KERNEL@", p.Kernel, "@DKMS@", p.From.Name, "@ROOT@", p.Root,
+		"@DEPENDS@", list("kmod", append(needs, p.From.Depends...)...), "@PROVIDES@", list("gpuadm-modules", p.From.Provides...))...).Replace(text))
 }
 
 // SourceOf unpacks below g.Work what DKMS builds modules from: that of the named package, or of a package that it depends on in its
@@ -115,8 +111,21 @@ func SourceOf(ctx context.Context, h host.Host, from Gatherer, g Gathering, file
 			return p, &trouble.Error{What: "cannot build modules: the mirror has no package " + name, Try: []string{`write source = "nvidia" in [driver], which has modules for DKMS`}}
 		}
 		root := g.Work + "/source"
-		p, err = from.Open(ctx, h, path.Join(g.Into, files[i]), root)
+		said, err := from.Open(ctx, h, path.Join(g.Into, files[i]), root)
 		p.Name, p.File = name, files[i]
+		for line := range strings.Lines(string(said)) {
+			key, value, _ := strings.Cut(strings.Join(strings.Fields(line), " "), ": ")
+			list := strings.Split(value, ", ")
+			switch {
+			case value == "":
+			case key == "Version":
+				p.Version = value
+			case key == "Depends":
+				p.Depends = append(p.Depends, list...)
+			case key == "Provides":
+				p.Provides = append(p.Provides, list...)
+			}
+		}
 		for _, of := range ListOf(h, root+"/usr/src") {
 			dir := path.Join(root, "usr/src", of)
 			if _, err := h.Stat(dir + "/dkms.conf"); err == nil && strings.HasSuffix(of, "-"+Own(p.Version)) {

@@ -217,7 +217,7 @@ func TestLabDriverPrecompiled(t *testing.T) {
 
 	n.Must("sh", "-c", "rm /srv/ubuntu/linux-modules-nvidia-580-server-open-"+kernel+"_*.deb")
 	n.publishUbuntu(home)
-	why := "has no signed modules for kernel " + kernel + " (linux-modules-nvidia-580-server-open-" + kernel + "): DKMS builds them"
+	why := "no precompiled kernel modules for kernel " + kernel + ": Ubuntu's archive for ubuntu2404 has no linux-modules-nvidia-580-server-open-" + kernel
 	says(t, n.wants(0, spec, append([]string{"plan"}, apply[1:]...)...), why)
 	says(t, n.wants(1, spec+"build = \"precompiled\"\n", apply...), "cannot take precompiled kernel modules for kernel "+kernel, "build = \"auto\"")
 	n.wants(0, spec, apply...)

@@ -4,6 +4,8 @@ package lab_test
 
 import (
 	_ "embed"
+	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +135,7 @@ func TestLabSharedModules(t *testing.T) {
 			copyTo(t, builder.Host, n.Host, "/srv/mirror")
 			s.asks(0, next, "shared")
 			s.has(next)
+			s.strange("580.65.06", next)
 			gone := ":"
 			if dist == "bookworm" {
 				came := s.kernelComes(next)
@@ -171,16 +174,57 @@ func (s sharing) hostile() {
 	n.Must("umount", "/sys/kernel/security")
 }
 
-// kernelComes: a kernel that comes with its modules in the folder gets them.
+// kernelComes: a kernel that comes before its modules is named before it boots, and the node keeps its driver; once the folder has them it gets
+// them.
 func (s sharing) kernelComes(version string) (kernel string) {
-	s.node.t.Helper()
-	s.kernel = nextKernel(s.builder.Host, s.kernel)
-	s.build(0, version, "site")
-	copyTo(s.node.t, s.builder.Host, s.node.Host, "/srv/mirror")
-	s.arrives(s.kernel)
-	s.asks(0, version, "auto")
-	s.has(version)
-	return s.kernel
+	n, t := s.node, s.node.t
+	t.Helper()
+	next := s
+	next.kernel = nextKernel(s.builder.Host, s.kernel)
+	s.arrives(next.kernel)
+	n.Put("/root/osrelease", s.kernel+"\n", 0o644) // as if the node ran that kernel, which is installed
+	n.Must("mount", "--bind", "/root/osrelease", "/proc/sys/kernel/osrelease")
+	for _, verb := range []string{"plan", "status", "doctor"} {
+		r := n.Exec("gpuadm", verb)
+		r.Stdout = strings.Join(strings.Fields(r.Stdout), " ")
+		says(t, r, "the next boot starts kernel "+next.kernel+", without the GPUs: it has no module nvidia: have", "gpuadm mirror --for ID --modules "+next.kernel)
+	}
+	says(t, s.asks(0, version, "auto", "plan"), "no shared kernel modules for kernel "+next.kernel+": the mirror has none; gpuadm installs none for it")
+	says(t, s.asks(1, version, "shared"), "cannot take shared kernel modules for kernel "+next.kernel+": the mirror has none")
+	n.Must("umount", "/proc/sys/kernel/osrelease")
+	next.build(0, version, "site")
+	copyTo(t, s.builder.Host, n.Host, "/srv/mirror")
+	next.asks(0, version, "auto")
+	next.has(version)
+	return next.kernel
+}
+
+// strange: where the kernel would load another module than the package's, apply names it and changes nothing: one that was put in its place, one
+// that a file of depmod.d(5) prefers and no package owns, and the package's own where the kernel does not trust its key any more.
+func (s sharing) strange(was, version string) {
+	n, t := s.node, s.node.t
+	t.Helper()
+	dir, has := "/lib/modules/"+s.kernel, "cannot use kernel "+s.kernel+": it has the module nvidia "
+	file := modinfo(n.Host, s.kernel, "filename", "nvidia") // .ko or, as trixie's kernel has them, .ko.xz
+	n.Must("sh", "-ec", "dpkg-deb --fsys-tarfile $0 | tar -xO ./usr"+file+" >/root/was.ko", "/srv/mirror/gpuadm-modules-open-"+s.kernel+"_"+was+"-1_amd64.deb")
+	for _, x := range []struct{ does, says, back string }{
+		{"cp /root/was.ko " + file, has + was + " open, and " + version + " open is wanted", "apt-get -q -y install --reinstall gpuadm-modules-open-" + s.kernel},
+		{
+			"mkdir -p /etc/depmod.d " + dir + "/extra; cp /root/was.ko " + dir + "/extra/" + path.Base(file) + "; echo 'override nvidia * extra' >/etc/depmod.d/site.conf; depmod " + s.kernel,
+			has + was + " open, and " + version + " open is wanted", "rm -r " + dir + "/extra /etc/depmod.d/site.conf; depmod " + s.kernel,
+		},
+		{
+			"mount -t tmpfs none /sys/kernel/security; echo 'none [integrity] confidentiality' >/sys/kernel/security/lockdown",
+			has + version + " open, it is signed by site (serial ", "umount /sys/kernel/security",
+		},
+	} {
+		n.Must("sh", "-ec", x.does)
+		says(t, s.asks(1, version, "auto"), x.says, "modinfo -k "+s.kernel)
+		n.Must("sh", "-ec", x.back)
+		s.asks(0, version, "auto") // apt has taken the hold away where it installed the package again
+		says(t, s.asks(0, version, "auto"), "Nothing to do.")
+		s.has(version)
+	}
 }
 
 // dkmsStub is a DKMS for hosts that have no compiler.
@@ -194,17 +238,21 @@ func TestLabSharedModulesDnf(t *testing.T) {
 	d := newDnfDriver(t)
 	kernel := strings.TrimSpace(d.Must("uname", "-r"))
 	d.Put("/usr/sbin/dkms", dkmsStub, 0o755)
-	for _, v := range []string{"580.65.06", "580.95.05"} {
-		d.Put("/root/nvidia-"+v+".ko", string(drivertest.Module(v, "Dual MIT/GPL", kernel)), 0o644)
+	next, symbols := "9"+kernel, "0x0000000a\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
+	for _, k := range []string{kernel, next} {
+		for _, v := range []string{"580.65.06", "580.95.05"} {
+			d.Put("/root/nvidia-"+v+"-"+k+".ko", string(drivertest.Module(v, "Dual MIT/GPL", k)), 0o644)
+		}
+		d.Put("/lib/modules/"+k+"/build/Makefile", "", 0o644)
+		d.Put("/lib/modules/"+k+"/build/Module.symvers", symbols, 0o644)
 	}
-	d.Must("mkdir", "-p", "/lib/modules/"+kernel+"/build")
-	d.Put("/lib/modules/"+kernel+"/build/Makefile", "", 0o644)
-	d.Put("/lib/modules/"+kernel+"/build/Module.symvers", "0x0000000a\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n", 0o644)
+	d.Put("/root/next.spec", strings.ReplaceAll(tools, "KERNEL", next), 0o644)
+	d.Must("sh", "-ec", `rpmbuild --quiet -bb --define "_rpmdir /srv/tools" /root/next.spec; createrepo_c -q /srv/tools; dnf -y -q makecache --refresh`)
 	moduleKeyOf(d.Host, "site")
+	kernels := []string{"--modules", kernel}
 	build := func(code int, version string, says ...string) {
 		t.Helper()
-		args := append(d.mirrorArgs(version, "1.18.0", "/srv/mirror"), "--modules", kernel, "--module-key", "/root/site.key", "--module-cert", "/root/site.pem")
-		d.gpuadm(code, says, args...)
+		d.gpuadm(code, says, slices.Concat(d.mirrorArgs(version, "1.18.0", "/srv/mirror"), kernels, []string{"--module-key", "/root/site.key", "--module-cert", "/root/site.pem"})...)
 	}
 	build(1, "580.65.06", "cannot build modules here: dkms, gcc, make is not installed", "dnf install dkms gcc make")
 	d.Must("dnf", "-y", "-q", "install", "dkms", "gcc", "make")
@@ -231,7 +279,18 @@ func TestLabSharedModulesDnf(t *testing.T) {
 	}
 	copyTo(t, d.Host, n.Host, "/srv/mirror")
 	n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
+	n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644)
 	before := n.RpmState()
+	symvers := func(text string) { // as RHEL's kernels have them
+		n.Put("/tmp/symvers", text, 0o644)
+		n.Must("sh", "-ec", "gzip -c /tmp/symvers >/lib/modules/$0/symvers.gz", kernel)
+	}
+	symvers(strings.Replace(symbols, "a", "b", 1))
+	asks(1, "580.65.06", "shared", "cannot use gpuadm-modules-open-"+kernel+": they were built for another build of the kernel")
+	symvers(symbols)
+	n.Must("sh", "-ec", "mount -t tmpfs none /sys/kernel/security; echo 'none [integrity] confidentiality' >/sys/kernel/security/lockdown")
+	asks(1, "580.65.06", "shared", "it is signed by site (serial ", "which the kernel does not trust")
+	n.Must("umount", "/sys/kernel/security")
 	asks(0, "580.65.06", "auto", "gpuadm-modules-open-"+kernel)
 	has("580.65.06")
 	asks(0, "580.65.06", "auto", "Nothing to do.")
@@ -239,6 +298,18 @@ func TestLabSharedModulesDnf(t *testing.T) {
 	copyTo(t, d.Host, n.Host, "/srv/mirror")
 	asks(0, "580.95.05", "shared")
 	has("580.95.05")
+
+	n.Put("/lib/modules/"+next+"/modules.dep", "", 0o644) // a kernel comes before its modules
+	asks(1, "580.95.05", "shared", "cannot take shared kernel modules for kernel "+next+": the mirror has none")
+	asks(0, "580.95.05", "auto", "Nothing to do.")
+	n.gpuadm(0, []string{"no shared kernel modules for kernel " + next + ": the mirror has none; gpuadm installs none for it", "the next boot starts kernel " + next}, "plan")
+	kernels = append(kernels, "--modules", next)
+	build(0, "580.95.05")
+	copyTo(t, d.Host, n.Host, "/srv/mirror")
+	asks(0, "580.95.05", "auto", "gpuadm-modules-open-"+next)
+	check.That(t, n.Exec("test", "-e", "/usr/lib/modules/"+next+"/updates/gpuadm/nvidia.ko").Exit == 0, "kernel %s has no module", next)
+	n.gpuadm(0, nil, "undo")
+	check.That(t, n.RpmState()["gpuadm-modules-open-"+next] == "", "undo left the modules of kernel %s", next)
 	n.gpuadm(0, nil, "undo")
 	has("580.65.06")
 	n.gpuadm(0, nil, "undo", "--to", "all")

@@ -113,7 +113,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 		_, err = h.Do(ctx, argv...)
 	}
 	if err != nil {
-		return d.notBuilt(h, name, err)
+		return NotBuilt(h, "/var/lib/dkms", name, d.version, d.kernel, err)
 	}
 	_, state, err := d.built(h, d.version, d.kernel)
 	if err != nil || state == installed {
@@ -178,21 +178,21 @@ func mustRead(v host.View, name string) []byte {
 	return b
 }
 
-// notBuilt says why a build failed, with the compiler's first error in DKMS's log.
-func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
+// NotBuilt says why a build in DKMS's tree failed, with the compiler's first error in its log.
+func NotBuilt(v host.View, tree, name, version, kernel string, err error) error {
 	what := "nvidia"
 	if strings.HasPrefix(name, "nvidia-fs") {
 		what = name
 	}
-	t := &trouble.Error{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, version, kernel, err), Err: err}
 	if errors.Is(err, context.DeadlineExceeded) { // the deadline killed the compiler, not a lack of memory
-		t.What = fmt.Sprintf("cannot build the modules %s %s for %s within --deadline: the build was ended", what, d.version, d.kernel)
+		t.What = fmt.Sprintf("cannot build the modules %s %s for %s within --deadline: the build was ended", what, version, kernel)
 		return t
 	}
-	tree := path.Join("/var/lib/dkms", name, d.version)
+	tree = path.Join(tree, name, version)
 	logs := []string{tree + "/build/make.log"}
 	for _, arch := range []string{"x86_64", "amd64", "aarch64", "arm64"} {
-		logs = append(logs, path.Join(tree, d.kernel, arch, "log/make.log"))
+		logs = append(logs, path.Join(tree, kernel, arch, "log/make.log"))
 	}
 	for _, log := range logs {
 		data, readErr := v.ReadFile(log)
@@ -200,7 +200,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 			continue
 		}
 		if first := FirstError(string(data)); first != "" {
-			t.What = fmt.Sprintf("cannot build the modules %s %s for %s: %s", what, d.version, d.kernel, first)
+			t.What = fmt.Sprintf("cannot build the modules %s %s for %s: %s", what, version, kernel, first)
 			t.Because = []string{"the first error in " + log}
 		}
 		t.Try = append(t.Try, "read "+log)
@@ -309,7 +309,7 @@ func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		}
 	}
 	if _, err = h.Do(ctx, dkmsInstall(h, append(about, "-k", b.kernel))...); err != nil {
-		return dkmsBuild{version: version, kernel: b.kernel}.notBuilt(h, b.name, err)
+		return NotBuilt(h, "/var/lib/dkms", b.name, version, b.kernel, err)
 	}
 	if _, now, err = b.built(h, b.name, b.kernel); err == nil && now != BesideFits {
 		return &trouble.Error{

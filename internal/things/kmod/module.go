@@ -375,6 +375,6 @@ func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) erro
 	}
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to),
-		Try:  []string{"modinfo -k " + m.kernel + " nvidia, which says where that lies: another package may have brought it, or a build by hand", "build = \"dkms\" in [driver], which builds it here"},
+		Try:  []string{"modinfo -k " + m.kernel + " nvidia, which says where that lies: another package may have brought it, or a build by hand; if it is the right package's file: apt-get install --reinstall, or dnf reinstall", "build = \"dkms\" in [driver], which builds it here"},
 	}
 }

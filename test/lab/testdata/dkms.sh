@@ -11,10 +11,10 @@ while [ $# -gt 0 ]; do
 done
 to=$tree/nvidia/$v/$k/x86_64/module
 mkdir -p "$to"
-openssl cms -sign -binary -noattr -nocerts -signer "$cert" -inkey "$key" -outform DER -in "/root/nvidia-$v.ko" -out /tmp/signature
+openssl cms -sign -binary -noattr -nocerts -signer "$cert" -inkey "$key" -outform DER -in "/root/nvidia-$v-$k.ko" -out /tmp/signature
 n=$(stat -c %s /tmp/signature)
 {
-	cat "/root/nvidia-$v.ko" /tmp/signature
+	cat "/root/nvidia-$v-$k.ko" /tmp/signature
 	printf '\000\000\002\000\000\000\000\000'
 	printf "\\000\\000\\$(printf %03o $((n / 256)))\\$(printf %03o $((n % 256)))"
 	printf '~Module signature appended~\n'

@@ -83,7 +83,9 @@ func (d *dpkg) set(name, version, state string) {
 	e.text = fmt.Sprintf("Package: %s\nStatus: %s\nMaintainer: lab <lab@example.invalid>\nArchitecture: amd64\nVersion: %s\nDescription: %s", name, state, version, name)
 }
 
+// save writes them by name, as dpkg does: writedb_records in lib/dpkg/dump.c of its tree.
 func (d *dpkg) save() error {
+	slices.SortFunc(d.list, func(a, b *entry) int { return strings.Compare(a.name, b.name) })
 	var b strings.Builder
 	for _, e := range d.list {
 		b.WriteString(e.text + "\n\n")

@@ -95,19 +95,18 @@ var editions = sync.OnceValue(func() map[string]edition {
 			}
 		}
 	}
-	for _, v := range []string{"580.159.04", "570.148.08"} {
-		p := newPackage(shared(v))
-		mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
+	for _, kernel := range []string{"6.8.0-88-generic", "6.8.0-90-generic"} {
+		for _, v := range []string{"580.159.04", "570.148.08"} {
+			p := newPackage(shared(v, kernel))
+			mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
+		}
 	}
 	all["mirror"] = mirror
 	return all
 })
 
-// kernel is the kernel for which gpuadm mirror has built modules.
-const kernel = "6.8.0-88-generic"
-
-// shared is their package, as gpuadm mirror writes it from that of NVIDIA's for DKMS.
-func shared(v string) repos.Package {
+// shared is the package of modules that gpuadm mirror has built for a kernel, as it writes it from that of NVIDIA's for DKMS.
+func shared(v, kernel string) repos.Package {
 	branch, _, _ := strings.Cut(v, ".")
 	p := repos.Package{
 		Name: "gpuadm-modules-open-" + kernel, Version: v + "-0ubuntu1", Files: map[string]repos.File{},
