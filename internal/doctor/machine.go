@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/devices"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -151,6 +152,9 @@ func (m *Machine) note() string {
 		return "no NVIDIA driver is installed, and no node.toml asks for one: " + trouble.Command("init") + " writes one that does"
 	default:
 		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
+	}
+	if c, asked, err := drivers.New().Choose(m.spec, f); err == nil && asked && f.Modules != nil && len(f.Modules.Libraries) > 0 {
+		return drivers.NextKernel(c.Version, *f.Modules, c)
 	}
 	return ""
 }

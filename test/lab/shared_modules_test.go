@@ -210,8 +210,8 @@ func (s sharing) strange(was, version string) {
 	for _, x := range []struct{ does, says, back string }{
 		{"cp /root/was.ko " + file, has + was + " open, and " + version + " open is wanted", "apt-get -q -y install --reinstall gpuadm-modules-open-" + s.kernel},
 		{
-			"mkdir -p /etc/depmod.d " + dir + "/extra; cp /root/was.ko " + dir + "/extra/" + path.Base(file) + "; echo 'override nvidia * extra' >/etc/depmod.d/site.conf; depmod " + s.kernel,
-			has + was + " open, and " + version + " open is wanted", "rm -r " + dir + "/extra /etc/depmod.d/site.conf; depmod " + s.kernel,
+			"mkdir -p /run/depmod.d " + dir + "/extra; cp /root/was.ko " + dir + "/extra/" + path.Base(file) + "; echo 'override nvidia * extra' >/run/depmod.d/site.conf; depmod " + s.kernel,
+			has + was + " open, and " + version + " open is wanted", "rm -r " + dir + "/extra /run/depmod.d/site.conf; depmod " + s.kernel,
 		},
 		{
 			"mount -t tmpfs none /sys/kernel/security; echo 'none [integrity] confidentiality' >/sys/kernel/security/lockdown",
