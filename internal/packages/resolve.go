@@ -176,7 +176,11 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 
 // ask has the packager simulate changes. lost says that it would remove an extra which no change names and which the chosen source has.
 func (r *Resolution) ask(ctx context.Context, v host.View, changes []converge.Change) (moves []Move, lost bool, err error) {
-	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, r.pins())
+	var pins []Pin // a version asked for as 580.* is exact only now, and the pins on disk cannot have it
+	if r.family != nil && r.chosen.own != "" {
+		pins = r.family.Pins(r.chosen.own)
+	}
+	moves, err = r.Solver.Simulate(ctx, v, changes, r.Offers, pins)
 	named := Named(changes)
 	return moves, slices.ContainsFunc(moves, func(m Move) bool {
 		return m.Version == "" && !named[m.Name] && r.family.extra(m.Name) && r.family.fitting(m.Name, r.chosen, r.Offers[m.Name]) != ""
@@ -228,15 +232,6 @@ func (r *Resolution) decide(ctx context.Context, v host.View) bool {
 	}
 	r.Changes = others
 	return true
-}
-
-// pins returns pins for the chosen version: a version asked for as 580.* is exact only now, and the pins on disk cannot have
-// it.
-func (r *Resolution) pins() []Pin {
-	if r.family == nil || r.chosen.own == "" {
-		return nil
-	}
-	return r.family.Pins(r.chosen.own)
 }
 
 // closeGroups chooses the versions of groups.
@@ -299,6 +294,12 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	}
 	if len(lack) > 0 {
 		t.What = fmt.Sprintf("cannot install %s: no %s has that version of %s", what, words.Source, strings.Join(lack, ", "))
+	}
+	out := func(m string) bool {
+		return slices.ContainsFunc(r.Offers[m], func(o Offer) bool { return o.Priority < 0 && Matches(pattern, o.Version) })
+	}
+	if i := slices.IndexFunc(members, out); i >= 0 {
+		t.Try = append(t.Try, "apt-cache policy "+members[i]+", which shows the priority that keeps it out: take the pin out of /etc/apt/preferences.d, or give the package one of its own")
 	}
 	if m := headersOf().FindStringSubmatch(group); m != nil {
 		kernel := m[1]

@@ -24,11 +24,12 @@ import (
 // apt implements packages.Packager with dpkg and apt.
 type apt struct {
 	wait  time.Duration // for a lock that another apt holds
+	pins  string        // the folder of its pins
 	needs *needs        // of what apt was last asked about; nil where none are judged
 }
 
 // New returns the packager for apt.
-func New() packages.Packager { return apt{wait: packages.LockWait} }
+func New() packages.Packager { return apt{wait: packages.LockWait, pins: pinFolder} }
 
 func (apt) Name() string     { return "apt" }
 func (apt) Database() string { return "dpkg" }
@@ -120,14 +121,9 @@ func (a apt) options() []string {
 	}
 }
 
-// unpinned is for what names each version, or none: see shown.
+// unpinned is for what names each version, or none: pins with patterns cost a question as long as it takes to match all names.
 func unpinned() []string {
 	return []string{"-o", "Dir::Etc::Preferences=/dev/null", "-o", "Dir::Etc::PreferencesParts=/dev/null"}
-}
-
-// get runs apt-get.
-func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
-	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
 }
 
 // again repeats a command that finds a lock held, until the lock is free or the wait ends.

@@ -3,6 +3,7 @@
 package apt
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"slices"
@@ -32,6 +33,11 @@ func (c crowded) ReadFile(name string) ([]byte, error) {
 	return c.machine.ReadFile(name)
 }
 
+// get runs apt-get as purge does.
+func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
+	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
+}
+
 // A package's script that builds modules learns from nproc(1) how many compilers to run, in an installation and in a repair:
 // NVIDIA's dkms.conf asks that, and goes by the processors alone.
 func TestScriptsRunFewCompilers(t *testing.T) {
@@ -40,7 +46,7 @@ func TestScriptsRunFewCompilers(t *testing.T) {
 	m.repo.add(deb{name: "module-dkms", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nnproc >>/opt/jobs\ntest -e /opt/fine\n"}})
 	m.update()
 	c := crowded{m}
-	a := apt{wait: 2 * time.Second}
+	a := apt{wait: 2 * time.Second, pins: pinFolder}
 	must.That(t, a.get(t.Context(), c, "install", "module-dkms") != nil, "the script did not fail")
 	m.write("/opt/fine", "")
 	must.OK(t, a.Repair(t.Context(), c))

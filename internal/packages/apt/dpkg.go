@@ -106,8 +106,6 @@ type entry struct {
 
 	essential bool // or protected: it may not be removed
 	conffiles bool
-
-	download []byte // the bytes of its file
 }
 
 // entries reads the paragraphs of a database, which has 1 MB and more, in one pass.
@@ -138,8 +136,6 @@ func entryOf(paragraph []byte) (e entry) {
 			e.essential = e.essential || string(value) == "yes"
 		case "Conffiles":
 			e.conffiles = true
-		case "Size":
-			e.download = value
 		}
 	}
 	return e
@@ -283,19 +279,13 @@ func endOfField(text []byte) int {
 }
 
 // FilesOf reads dpkg's lists; a package that can be installed for several architectures has its own in the name: dpkg-query(1).
-func (apt) FilesOf(_ context.Context, v host.View, names []string) (map[string][]string, error) {
-	all, native := map[string][]string{}, ""
+func (apt) FilesOf(_ context.Context, v host.View, names []string) (all map[string][]string, err error) {
+	all, native := map[string][]string{}, architecture(v)
 	for _, name := range names {
-		bare, arch, foreign := strings.Cut(name, ":")
-		if !foreign && native == "" {
-			native = nativeArch(v, nil)
-		}
-		for _, list := range []string{bare, bare + ":" + cmp.Or(arch, native)} {
-			text, err := v.ReadFile("/var/lib/dpkg/info/" + list + ".list")
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
-			all[name] = append(all[name], strings.Fields(string(text))...)
+		bare, arch, _ := strings.Cut(name, ":")
+		lists := []string{"/var/lib/dpkg/info/" + bare + ".list", "/var/lib/dpkg/info/" + bare + ":" + cmp.Or(arch, native) + ".list"}
+		if all[name], err = packages.ReadAll(v, lists, func(_ string, text []byte) []string { return strings.Fields(string(text)) }); err != nil {
+			return nil, err
 		}
 	}
 	return all, nil

@@ -83,7 +83,16 @@ func TestTranslationsStay(t *testing.T) {
 
 func TestDistrustedLists(t *testing.T) {
 	t.Parallel()
+	newMachine(t).distrusts()
 	m := newMachine(t)
+	m.write("/etc/apt/apt.conf.d/99others", "Acquire::AllowInsecureRepositories \"true\";\nAcquire::AllowDowngradeToInsecureRepositories \"true\";\nAPT::Get::AllowUnauthenticated \"true\";\n")
+	m.distrusts()
+}
+
+// distrusts wants the lists refused whose signature is not what it should be.
+func (m *machine) distrusts() {
+	t := m.t
+	t.Helper()
 	m.repo.add(deb{name: "a", version: "1"})
 	m.repo.publish()
 	release := m.repo.dir + "/InRelease"

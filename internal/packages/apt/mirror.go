@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -48,9 +49,10 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	if err != nil {
 		return nil, err
 	}
-	if err := a.refresh(ctx, p); err != nil {
+	if err := a.refresh(ctx, p, strictly); err != nil {
 		return nil, err
 	}
+	a.pins = g.Work + "/pins/"
 	status, err := p.bare(ctx, g.Work+"/status")
 	if err != nil {
 		return nil, err
@@ -134,7 +136,7 @@ APT::Immediate-Configure "false";
 		// apt matches a pin that excludes packages with every package, which takes long. A mirror's other sources are the operator's choice.
 		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool { return p.Priority < 0 })
 		if len(r.Pins) > 0 {
-			files[g.Work+"/pins/"+r.ID] = preferences(r)
+			files[g.Work+"/pins/"+path.Base(aptPins(r))] = preferences(r)
 		}
 		if r.URL == "" {
 			continue
@@ -221,7 +223,8 @@ func (a apart) archives(ctx context.Context, what []string) (all []debFile, err 
 		if !is {
 			return nil, fmt.Errorf("cannot mirror package %s: its source does not say the SHA-256 digest of its file", one.what)
 		}
-		one.LockFile = packages.LockFile{Name: name + "_" + packages.Unepoched(version) + "_" + arch, Size: number([]byte(f[2])), SHA256: digest}
+		one.LockFile = packages.LockFile{Name: name + "_" + packages.Unepoched(version) + "_" + arch, SHA256: digest}
+		one.Size, _ = strconv.ParseInt(f[2], 10, 64)
 		all = append(all, one)
 	}
 	return all, nil

@@ -24,7 +24,13 @@ func aptSource(r packages.Repository) string {
 	return "/etc/apt/sources.list.d/gpuadm-" + r.ID + ".sources"
 }
 
-func aptPins(r packages.Repository) string { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
+// Where apt reads pins, and how the names of gpuadm's begin.
+const (
+	pinFolder = "/etc/apt/preferences.d/"
+	ourPins   = "00-gpuadm-"
+)
+
+func aptPins(r packages.Repository) string { return pinFolder + ourPins + r.ID }
 
 // aptKeyring names a binary file, which every apt reads; a key that the spec names by its file's digest stays armored.
 func aptKeyring(r packages.Repository) string {
@@ -222,31 +228,16 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 			}
 		}
 	}
-	pinned := time.Time{}
-	for _, f := range files {
-		if i, err := v.Stat(f); err == nil {
-			pinned = i.Ctime
-		}
-	}
-	if len(sources) > 0 || pinned.IsZero() {
-		return false, nil
-	}
 	_, read := youngest(v)
-	return !read.After(pinned), nil
+	return len(sources) == 0 && slices.ContainsFunc(files, func(name string) bool {
+		i, err := v.Stat(name)
+		return err == nil && !read.After(i.Ctime)
+	}), nil
 }
 
-// youngest returns the list that apt has read last, of a signed repository or, if none is signed, of any.
+// youngest returns the list that apt has read last.
 func youngest(v host.View) (name string, read time.Time) {
-	for _, s := range allSources(v) {
-		if file, at := release(v, s); at.After(read) {
-			name, read = file, at
-		}
-	}
-	if name != "" {
-		return name, read
-	}
-	names, _ := v.ReadDir(aptLists) // empty before the first update
-	for _, n := range names {
+	for _, n := range packages.ListOf(v, aptLists) { // empty before the first update
 		if i, err := v.Stat(aptLists + "/" + n); err == nil && i.Mode.IsRegular() && n != "lock" && i.Ctime.After(read) {
 			name, read = aptLists+"/"+n, i.Ctime
 		}
@@ -254,9 +245,10 @@ func youngest(v host.View) (name string, read time.Time) {
 	return name, read
 }
 
-// release returns the file that apt keeps as a source's signed list, and when apt stored it.
+// release returns the file with the signature that apt has verified of a source's list, and when apt stored it. Where apt's settings
+// allow a list without one, apt keeps neither file: debReleaseIndex::IsTrusted in apt-pkg/deb/debmetaindex.cc; tried with apt 2.6.1.
 func release(v host.View, s source) (string, time.Time) {
-	for _, end := range []string{"InRelease", "Release"} {
+	for _, end := range []string{"InRelease", "Release.gpg"} {
 		name := aptLists + "/" + s.list() + end
 		if i, err := v.Stat(name); err == nil {
 			return name, i.Ctime
@@ -277,7 +269,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	mirrored := len(sources) > 0 && !slices.ContainsFunc(sources, func(s source) bool { return !packages.IsMirror(h, s.uri) })
 	all := error(nil)
 	if !mirrored {
-		if all = a.refresh(ctx, h); all == nil {
+		if all = a.refresh(ctx, h, strictly); all == nil {
 			return touch(h, files)
 		}
 	}
@@ -290,16 +282,22 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 		if i > 0 && sources[i-1].file == s.file {
 			continue
 		}
-		err := a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
+		err := a.refresh(ctx, h, strictly, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
 		if busy := (*packages.Locked)(nil); err != nil && (old || mirrored || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
 			return packages.Unread(h, err, s.uri, s.file)
 		}
+	}
+	if errors.As(all, new(packages.Distrust)) {
+		_ = a.refresh(ctx, h) // another tool's source has no signature: the machine's settings say whether apt reads it
 	}
 	if _, read := youngest(h); read.IsZero() {
 		return all // there is no list at all
 	}
 	return touch(h, files)
 }
+
+// strictly has apt read no list without a signature, whatever the machine's settings allow: apt-secure(8).
+const strictly = "-oAcquire::AllowInsecureRepositories=false"
 
 // refresh runs apt-get update so that it fails if it cannot read a list. By default apt-get continues with the old list of a
 // repository that was tampered with, and exits with 0.
@@ -324,7 +322,10 @@ func touch(h host.Host, files []string) error {
 	for _, s := range sources {
 		name, _ := release(h, s)
 		if name == "" {
-			return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
+			return &trouble.Error{
+				What: fmt.Sprintf("cannot find the list of %s %s: apt-get update did not bring it to %s", s.uri, s.suite, aptLists),
+				Try:  []string{"apt-config dump Dir, which shows whether a setting of another tool has moved apt's lists, sources or pins: gpuadm needs them in their places"},
+			}
 		}
 		if err := packages.TouchList(h, name); err != nil {
 			return err

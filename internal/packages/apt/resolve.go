@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"maps"
 	"math"
 	"path"
@@ -75,32 +74,28 @@ func (s solver) Essential(name string) bool                      { return s.d.de
 // would do; but where nothing is to be installed it would mark packages, so apt gets a copy of its marks. Sources: InstallPackages in
 // apt-private/private-install.cc (apt 1.0 to 3.0) and OpenForInstall in apt-private/private-cachefile.h.
 //
-// pins precede those on disk: apt reads the file preferences before the folder preferences.d, and the first record that fits a version
-// counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
+// pins precede those on disk: the first record that fits a version counts (pkgPolicy::CreatePin in apt-pkg/policy.cc).
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
 ) ([]packages.Move, error) {
-	argv := slices.Concat([]string{"apt-get", "--print-uris", "-V", "--allow-remove-essential", "-o", "Debug::NoLocking=true"}, readOnly(v), s.options())
-	files := map[string][]byte{}
-	add := func(option, file, begin string) error {
-		data, err := v.ReadFile(file)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		files[path.Base(file)] = append([]byte(begin), data...)
-		argv = append(argv, "-o", option+"="+host.Scratch+"/"+path.Base(file))
-		return nil
-	}
-	err := add("Dir::State::extended_states", aptExtStates, "")
-	if len(pins) > 0 && !onDisk(v, pins) && err == nil {
+	if len(pins) > 0 {
 		pins[len(pins)-1].Priority++ // more than the pin on disk, which fits newer versions of the branch too
-		err = add("Dir::Etc::Preferences", "/etc/apt/preferences", packages.Records(pins)+"\n")
 	}
+	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"pkgnames"})...)
+	if err != nil {
+		return nil, explain(v, string(out), err)
+	}
+	text, err := s.literal(v, pins, strings.Fields(string(out)))
 	if err != nil {
 		return nil, err
 	}
-	out, err := v.AskAbout(ctx, files, slices.Concat(argv, verb(changes), arguments(v, changes, offers))...)
-	if err != nil {
+	marks, err := v.ReadFile(aptExtStates)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	argv := slices.Concat([]string{"apt-get", "--print-uris", "-V", "--allow-remove-essential", "-o", "Debug::NoLocking=true", "-o", "Dir::State::extended_states=" + host.Scratch + "/marks"},
+		readOnly(v), aptPinned(), s.options(), verb(changes), arguments(v, changes, offers))
+	if out, err = v.AskAbout(ctx, map[string][]byte{"marks": marks, "pins": text}, argv...); err != nil {
 		return nil, explain(v, string(out), err)
 	}
 	if s.needs != nil {
@@ -109,13 +104,50 @@ func (s solver) Simulate(
 	return parseSimulation(string(out)), nil
 }
 
-// onDisk says whether apt has these pins already: to apply them twice costs each time.
-func onDisk(v host.View, pins []packages.Pin) bool {
-	const folder = "/etc/apt/preferences.d/"
-	return slices.ContainsFunc(packages.ListOf(v, folder), func(name string) bool {
-		data, err := v.ReadFile(folder + name)
-		return err == nil && strings.Contains(string(data), packages.Records(pins))
+// aptPinned are apt's options for what literal returns.
+func aptPinned() []string {
+	return []string{"-o", "Dir::Etc::Preferences=" + host.Scratch + "/pins", "-o", "Dir::Etc::PreferencesParts=/dev/null"}
+}
+
+// literal are the machine's pins behind others. In gpuadm's pins the names that a question is about replace patterns, since apt matches each
+// pattern with the names of all packages, 50 ms each time. A pattern without an architecture fits the native ones. Sources: the files and
+// their order in apt_preferences(5); pkgPolicy::CreatePin in apt-pkg/policy.cc.
+func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte, error) {
+	files := []string{"/etc/apt/preferences"}
+	for _, name := range packages.ListOf(v, a.pins) {
+		if aptReads().MatchString(name) {
+			files = append(files, a.pins+name)
+		}
+	}
+	text := named(packages.Records(first), names)
+	_, err := packages.ReadAll(v, files, func(file string, data []byte) []struct{} {
+		said := string(data)
+		if strings.HasPrefix(path.Base(file), ourPins) {
+			said = named(said, names)
+		}
+		text += "\n" + said + "\n"
+		return nil
 	})
+	return []byte(text), err
+}
+
+// aptReads matches the names of files that apt reads its pins from.
+var aptReads = pattern.Of(`^[\w-]+$|^[\w.-]+\.pref$`)
+
+// named replaces the patterns in records of pins by the names that fit, behind "-", which is the name of none.
+func named(records string, names []string) string {
+	var text strings.Builder
+	for line := range strings.Lines(records) {
+		if said, is := strings.CutPrefix(line, "Package: "); is && said != "*\n" {
+			globs := strings.Fields(said)
+			fit := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+				return strings.Contains(name, ":") || !slices.ContainsFunc(globs, func(glob string) bool { ok, err := path.Match(glob, name); return ok && err == nil })
+			})
+			line = "Package: - " + strings.Join(fit, " ") + "\n"
+		}
+		text.WriteString(line)
+	}
+	return text.String()
 }
 
 // verb returns apt-get's verb and options. For apt, a partly unpacked package already has its version, and apt does not touch
@@ -159,7 +191,11 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if len(names) == 0 {
 		return map[string][]packages.Offer{}, nil
 	}
-	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"policy", "--"}, names)...)
+	pins, err := a.literal(v, nil, names)
+	if err != nil {
+		return nil, err
+	}
+	out, err := v.AskAbout(ctx, map[string][]byte{"pins": pins}, slices.Concat([]string{"apt-cache"}, readOnly(v), aptPinned(), []string{"policy", "--"}, names)...)
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}
@@ -170,43 +206,8 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	return all, nil
 }
 
-// offered says which of these versions sources have, as Offers does; how they rank it need not say. Of a version that a source and dpkg
-// tell apart apt shows dpkg's: then Offers is asked.
-func (a apt) offered(ctx context.Context, v host.View, d dpkg, versions map[string]string) (map[string][]packages.Offer, error) {
-	var ask []string
-	for _, name := range slices.Sorted(maps.Keys(versions)) {
-		ask = append(ask, name+"="+versions[name])
-	}
-	said, err := shown(ctx, v, ask)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string][]packages.Offer{}
-	for e := range said {
-		if name := string(d.key(e.name, e.arch)); e.download != nil && versions[name] == string(e.version) {
-			all[name] = []packages.Offer{{Version: versions[name]}}
-		}
-	}
-	more, err := a.Offers(ctx, v, slices.DeleteFunc(slices.Collect(maps.Keys(versions)), func(name string) bool { return all[name] != nil }))
-	maps.Copy(all, more)
-	return all, err
-}
-
-// shown are the records of NAME=VERSION…: a source's, else dpkg's, which tells no size of a file. apt-cache may fail where it does not know
-// one. It applies no pins for that: those with patterns cost each other question as long as it takes to match the names of all packages.
-func shown(ctx context.Context, v host.View, ask []string) (iter.Seq[entry], error) {
-	if len(ask) == 0 {
-		return entries(nil), nil
-	}
-	out, err := v.Ask(ctx, slices.Concat([]string{"apt-cache"}, readOnly(v), []string{"show", "--"}, ask)...)
-	if failed := (*host.CommandError)(nil); err != nil && (!errors.As(err, &failed) || failed.Code < 0) {
-		return nil, explain(v, string(out), err)
-	}
-	return entries(out), nil
-}
-
 // parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the
-// sources of each follow eight.
+// sources of each, with theirs in four columns, follow seven: ShowPolicy in apt-private/private-show.cc.
 func parsePolicy(out string) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	name := ""
@@ -236,7 +237,7 @@ func parsePolicy(out string) map[string][]packages.Offer {
 			if p, err := strconv.Atoi(words[1]); err == nil {
 				last = &packages.Offer{Version: words[0], Priority: p}
 			}
-		case last != nil && strings.HasPrefix(line, "        ") && len(words) >= 2 && words[1] != packages.DpkgStatus:
+		case last != nil && strings.HasPrefix(line, "       ") && len(words) >= 2 && words[1] != packages.DpkgStatus:
 			if _, err := strconv.Atoi(words[0]); err == nil {
 				last.From = append(last.From, strings.TrimSuffix(strings.Join(words[1:], " "), " Packages"))
 			}
@@ -295,12 +296,6 @@ func needsOf(out string) needs {
 		return int64(n * math.Pow(1000, float64(strings.Index(" kMGTP", cmp.Or(m[2], " ")))))
 	}
 	return needs{read(saySize().FindStringSubmatch(out)), read(sayNeed().FindStringSubmatch(out))}
-}
-
-// number reads a size; 0 if the text is none.
-func number(text []byte) int64 {
-	n, _ := strconv.ParseInt(string(text), 10, 64)
-	return n
 }
 
 // room refuses what does not fit on the disk: apt itself only checks the room for downloads, and dpkg fails in the middle of its work.

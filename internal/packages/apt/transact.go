@@ -61,10 +61,10 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 
 // move installs and removes.
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
-	versions := map[string]string{}
+	var names []string // whose file a source may have; it goes before the stored one
 	for _, c := range packages.Due(changes) {
 		if after := packages.Parse(c.After); after.Installed() && stored(h, c.Name, after.Version) != "" {
-			versions[c.Name] = after.Version // a source's file goes before the stored one
+			names = append(names, c.Name)
 		}
 	}
 	get, err := a.hooked(changes)
@@ -75,7 +75,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if packages.Removes(changes) {
 		return install(append(verb(changes), arguments(h, changes, nil)...)...)
 	}
-	offers, err := a.offered(ctx, h, d, versions)
+	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 	if len(names) == 0 {
 		return nil
 	}
-	return a.get(ctx, h, append([]string{"purge", "--"}, names...)...)
+	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), []string{"purge", "--"}, names)...)...)
 }
 
 // markReached marks the packages that are converged after a transaction that failed for others: in a rollback one script that
@@ -296,17 +296,13 @@ func (a apt) Keep(ctx context.Context, h host.Host, of []string) error {
 		return err
 	}
 	link(ctx, h, names, d.packages)
-	versions := map[string]string{}
-	for _, name := range names {
-		if version := d.packages[name].Version; stored(h, name, version) == "" {
-			versions[name] = version
-		}
-	}
-	offers, err := a.offered(ctx, h, d, versions)
+	names = slices.DeleteFunc(names, func(name string) bool { return stored(h, name, d.packages[name].Version) != "" })
+	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	for name, version := range versions {
+	for _, name := range names {
+		version := d.packages[name].Version
 		if _, ok := packages.Find(offers[name], version); ok {
 			want = append(want, name+"="+version)
 		}

@@ -498,15 +498,22 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 			return wants
 		}
 	}
-	for _, c := range []struct{ pin, dkms string }{
-		{"", "3.0-1"}, // backports have 100
-		{"Package: *\nPin: release o=low\nPin-Priority: 500\n", "3.1-1~bpo12+1"},
-		{"Package: *\nPin: release a=stable-backports\nPin-Priority: 499\n", "3.0-1"},
-		{"Package: dkms\nPin: version 3.1*\nPin-Priority: 990\n", "3.1-1~bpo12+1"},
-		{"Package: dkms\nPin: release o=test\nPin-Priority: -1\n", "3.1-1~bpo12+1"},
-		{"Package: dkms\nPin: release o=test\nPin-Priority: 50\n", "3.1-1~bpo12+1"},
+	m.write("/etc/apt/preferences.d/ignored.bak", "Package: dkms\nPin: release o=low\nPin-Priority: 999\n")
+	for _, c := range []struct{ pin, ours, dkms string }{
+		{"", "", "3.0-1"}, // backports have 100
+		{"Package: *\nPin: release o=low\nPin-Priority: 500\n", "", "3.1-1~bpo12+1"},
+		{"Package: *\nPin: release o=low\nPin-Priority: 1001\n", "", "3.1-1~bpo12+1"}, // four digits, of the source too
+		{"Package: *\nPin: release a=stable-backports\nPin-Priority: 499\n", "", "3.0-1"},
+		{"Package: dkms\nPin: version 3.1*\nPin-Priority: 990\n", "", "3.1-1~bpo12+1"},
+		{"Package: dkms\nPin: release o=test\nPin-Priority: -1\n", "", "3.1-1~bpo12+1"},
+		{"Package: dkms\nPin: release o=test\nPin-Priority: 50\n", "", "3.1-1~bpo12+1"},
+		{"", "Package: none d[a-k]m*\nPin: version 3.1*\nPin-Priority: 1001\n", "3.1-1~bpo12+1"},
+		{"Package: dkms\nPin: version 3.0*\nPin-Priority: 1002\n", "Package: *ms\nPin: version 3.1*\nPin-Priority: 1001\n", "3.0-1"},
+		{"Package: dkms\nPin: version 3.0*\nPin-Priority: 50\n", "Package: *\nPin: release o=low\nPin-Priority: 990\n", "3.1-1~bpo12+1"},
+		{"Package: *\nPin: release o=low\nPin-Priority: 990\n", "Package: [c-e]*\nPin: release o=low\nPin-Priority: -1\n", "3.0-1"},
 	} {
 		m.write("/etc/apt/preferences.d/theirs", c.pin)
+		m.write(pinFolder+ourPins+"x", c.ours)
 		apts := m.must("apt-get", "-s", "install", "dkms", "gcc")
 		plan, err := m.engine(wants("dkms", "gcc", "only")).Plan(t.Context(), m)
 		must.That(t, err == nil && len(plan.Changes) == 3, "%s: %+v, %v", c.pin, plan.Changes, err)

@@ -154,7 +154,7 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 	for _, r := range ours {
 		// A list that dnf found current, and so did not rewrite, gets a time after that of gpuadm's files.
 		if err := packages.TouchList(h, r.list(h)); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url(), r.list(h))
+			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s; dnf's cachedir must be its own", r.url(), r.list(h))
 		} else if err != nil {
 			return err
 		}

@@ -32,13 +32,7 @@ func (a dnf) Repositories(database *packages.Reading, repos []packages.Repositor
 		return nil, nil
 	}
 	wants := things.Folders("/etc/pki/rpm-gpg", "keys that repositories name")
-	wants = append(wants, things.Folders(dnfRepos, "dnf's repositories")...)
 	seen := map[string]bool{}
-	wants = slices.DeleteFunc(wants, func(w converge.Want) bool {
-		was := seen[w.Ref().Name]
-		seen[w.Ref().Name] = true
-		return was // both have /etc
-	})
 	for _, r := range repos {
 		key := dnfKey(r)
 		wants = append(wants, things.Key(key, r.Key, r.Fingerprint, via, "signs "+r.About))

@@ -250,15 +250,8 @@ func aptCache(m *machine, args []string) error {
 	}
 	d := m.dpkg()
 	for _, name := range names {
-		switch name, wanted, _ := strings.Cut(name, "="); args[0] {
-		case "policy":
+		if args[0] == "policy" {
 			m.policy(c, d, name)
-		case "show":
-			for _, o := range c.offers(name) {
-				if wanted == "" || o.Version == wanted {
-					fmt.Fprintf(&m.out, "Package: %s\nVersion: %s\nArchitecture: amd64\nSize: 1000\nInstalled-Size: 1\n\n", o.Name, o.Version)
-				}
-			}
 		}
 	}
 	if args[0] == "search" {
