@@ -142,7 +142,7 @@ lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts;
 	$(GO) run ./test/lab/cmd/lab setup
 
 lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
-	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 4 -timeout 75m
+	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 4 -timeout 90m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
 	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
@@ -169,7 +169,7 @@ lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's ke
 	$(LABTEST) ./test/lab -run TestSlow -count=1 -timeout 90m
 
 vm: build ## as root, after lab-slow: boot a baked node, cut its power, have it reboot; boot the kernel the driver was compiled for; emulated
-	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 75m
+	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 90m
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench

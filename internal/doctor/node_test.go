@@ -239,6 +239,20 @@ func TestPartitionsOfSpec(t *testing.T) {
 	}
 }
 
+// TestNextKernel: a kernel that the next boot starts, and that has no module, is named before it boots.
+func TestNextKernel(t *testing.T) {
+	s := must.Get(spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")}))(t)
+	n := incident.Working(t).Node()
+	must.OK(t, n.Mkdir("/lib/modules/99.1-generic", host.Attr{Mode: 0o755}))
+	for name, text := range map[string]string{
+		"/lib/modules/99.1-generic/modules.dep": "", "/var/lib/dpkg/info/libnvidia-compute-580.list": "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05\n", // else the driver is another owner's
+	} {
+		must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+	}
+	report := Examine(t.Context(), n, s)
+	check.That(t, codes(report) == "" && len(report.Notes) == 1 && strings.HasPrefix(report.Notes[0].What, "the next boot starts kernel 99.1-generic, without the GPUs"), "%v %v", report.Causes, report.Notes)
+}
+
 // TestEngineWithoutKubelet: an engine that fails, or that refuses its configuration, is found before a kubelet is on the machine; one that
 // is only stopped, or whose CRI plugin is off, may be meant so.
 func TestEngineWithoutKubelet(t *testing.T) {
