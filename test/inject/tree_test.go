@@ -4,12 +4,14 @@ package inject_test
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,6 +59,31 @@ func readTree(t *testing.T, root string) (tree, []string) {
 	})
 	must.OK(t, err)
 	return is, wrong
+}
+
+// changing finds what differs from run to run: times, run IDs, temporary names.
+var changing = regexp.MustCompile(`\d{4}-?\d\d-?\d\dT[0-9:.]+Z(-\d+)?|\.gpuadm-[a-z0-9]{16}\.tmp`)
+
+// state is a digest of all that lies in a root folder, gpuadm's own included, but for what differs from run to run.
+func state(t *testing.T, root string) string {
+	t.Helper()
+	sum := sha256.New()
+	must.OK(t, filepath.WalkDir(root, func(place string, _ fs.DirEntry, err error) error {
+		info, err2 := os.Lstat(place)
+		if err = errors.Join(err, err2); err != nil {
+			return err
+		}
+		is := ""
+		if strings.HasSuffix(place, ".jsonl") && info.Mode().IsRegular() {
+			data, err := os.ReadFile(place)
+			is = fmt.Sprint(info.Mode(), changing.ReplaceAllString(string(data), ""), err)
+		} else if is, err = describe(place, info); err != nil {
+			return err
+		}
+		fmt.Fprintln(sum, changing.ReplaceAllString(strings.TrimPrefix(place, root), "T"), is)
+		return nil
+	}))
+	return string(sum.Sum(nil))
 }
 
 func describe(place string, info fs.FileInfo) (string, error) {
