@@ -117,14 +117,14 @@ func (e env) unquoted(v host.View, named []string, err error) error {
 }
 
 // readable says whether the calling user can read a file of this machine. With the user's own rights gpuadm has read it already;
-// under sudo the file must be the user's, or readable for every user. A pipe such as a shell's <(…) counts as readable.
+// under sudo the file must be the user's, or readable for every user. A pipe such as a shell's <(…) is the user's; a device is not.
 func readable(name string) bool {
 	by := asker(os.Getenv)
 	if by == "" {
 		return true
 	}
 	if i, err := os.Stat(name); err == nil {
-		if owner, ok := i.Sys().(*syscall.Stat_t); !i.Mode().IsRegular() || ok && strconv.Itoa(int(owner.Uid)) == by {
+		if owner, ok := i.Sys().(*syscall.Stat_t); ok && strconv.Itoa(int(owner.Uid)) == by {
 			return true
 		}
 	}
@@ -161,6 +161,16 @@ func (e env) file(name string) ([]byte, error) {
 		return io.ReadAll(io.LimitReader(e.stdin, 2<<20))
 	}
 	return e.read(name)
+}
+
+// readFile reads a file of the caller's, which may be a pipe, or one without an end.
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, host.MaxFile))
 }
 
 // self returns this program's own file.

@@ -43,7 +43,7 @@ func system() env {
 		root:     os.Geteuid() == 0,
 		open:     local.Open,
 		image:    local.Image,
-		read:     os.ReadFile,
+		read:     readFile,
 		stat:     os.Stat,
 		public:   readable,
 		confined: commands.Confined,

@@ -83,10 +83,12 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 // TestOwnFilesAreQuoted: an error shows the line to a user who could read the file without gpuadm, in a home of mode 0700 too.
 func TestOwnFilesAreQuoted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.toml")
-	must.OK(t, errors.Join(os.Chmod(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)))
+	pipe := file + ".pipe"
+	must.OK(t, errors.Join(os.Chmod(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), syscall.Mkfifo(pipe, 0o600)))
 	for asks, want := range map[string]bool{"": true, strconv.Itoa(os.Getuid()): true, "4711": false} {
 		t.Setenv("SUDO_UID", asks)
 		check.Equal(t, readable(file), want, "user %q can read the file", asks)
+		check.Equal(t, readable(pipe), want, "user %q can read the pipe", asks)
 	}
 }
 
@@ -139,6 +141,17 @@ func TestStrangeFilesOfASpec(t *testing.T) {
 			named := strings.Contains(said, "/srv/named") || k.Name == "kubeconfig" // the recording's own kubeconfig cannot be read
 			check.That(t, code == 0 || code == exitCannot && named, "%s.%s, %s: exit code %d: %s", k.Section, k.Name, kind, code, said)
 		}
+	}
+}
+
+// TestEndlessFile: -f /dev/zero takes no more memory than a file of a usual size, and a sudo rule for gpuadm plan no machine down.
+func TestEndlessFile(t *testing.T) {
+	for _, args := range [][]string{{"plan", "-f", "/dev/zero"}, {"config", "-f", "/dev/zero"}, {"validate", "/dev/zero"}} {
+		var bad strings.Builder
+		e := system()
+		e.stdout, e.stderr = io.Discard, &bad
+		code := run(t.Context(), e, args)
+		check.That(t, code == exitUsage && strings.Contains(bad.String(), "the file has 67108864 bytes; at most"), "%s: exit %d: %s", args, code, &bad)
 	}
 }
 
