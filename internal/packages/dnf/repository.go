@@ -32,6 +32,7 @@ func (a dnf) Repositories(database *packages.Reading, repos []packages.Repositor
 		return nil, nil
 	}
 	wants := things.Folders("/etc/pki/rpm-gpg", "keys that repositories name")
+	wants = append(wants, things.Folders(dnfRepos, "dnf's repositories")[1:]...) // both have /etc
 	seen := map[string]bool{}
 	for _, r := range repos {
 		key := dnfKey(r)
