@@ -141,7 +141,13 @@ func named(records string, names []string) string {
 		if said, is := strings.CutPrefix(line, "Package: "); is && said != "*\n" {
 			globs := strings.Fields(said)
 			fit := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-				return strings.Contains(name, ":") || !slices.ContainsFunc(globs, func(glob string) bool { ok, err := path.Match(glob, name); return ok && err == nil })
+				return strings.Contains(name, ":") || !slices.ContainsFunc(globs, func(glob string) bool {
+					if !strings.ContainsAny(glob[:1], `*?[\`) && !strings.HasPrefix(name, glob[:1]) { // most of 60,000 names; path.Match takes longer
+						return false
+					}
+					ok, err := path.Match(glob, name)
+					return ok && err == nil
+				})
 			})
 			line = "Package: - " + strings.Join(fit, " ") + "\n"
 		}
