@@ -113,8 +113,9 @@ func (m Mirror) modules(
 	one.Builder = strings.TrimSpace(strings.Join([]string{m.For, strings.TrimSpace(string(dkms)), facts.CompilerIn(string(config))}, "; "))
 	old, _ := packages.ReadLock(h, m.Dir) // an empty one where there is no mirror yet
 	for _, file := range old.Files {
-		is := old.Modules[file.Name]
-		if one.Vermagic = is.Vermagic; is == *one && file.In(h, m.Dir) {
+		is, want := old.Modules[file.Name], *one
+		if want.Vermagic = is.Vermagic; is == want && file.In(h, m.Dir) {
+			*one = is
 			_, err := h.Do(ctx, "ln", "-f", "--", path.Join(m.Dir, file.Name), path.Join(g.Into, file.Name))
 			return file.Name, err
 		}
@@ -182,11 +183,19 @@ func (m Mirror) prove(h host.View, one *facts.SharedModules, files []string) err
 			one.Vermagic = is.Vermagic
 		}
 		if is.Kernel() != one.Kernel || driver && (is.Version != one.Version || is.Flavour() != one.Flavour) || is.Signer == nil || !is.Signer.Same(m.Shared.Signer) {
+			signer := "no key"
+			if is.Signer != nil {
+				signer = is.Signer.Name
+			}
 			return &trouble.Error{
-				What: fmt.Sprintf("cannot use module %s that DKMS has built: it is not of driver %s, %s, for kernel %s, signed by %s", path.Base(name), one.Version, one.Flavour, one.Kernel, m.Shared.Signer.Name),
-				Try:  []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
+				What:    fmt.Sprintf("cannot use module %s that DKMS has built: it is not of driver %s, %s, for kernel %s, signed by %s", path.Base(name), one.Version, one.Flavour, one.Kernel, m.Shared.Signer.Name),
+				Because: []string{fmt.Sprintf("it is of driver %s, %s, for kernel %s, signed by %s", is.Version, is.Flavour(), is.Kernel(), signer)},
+				Try:     []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
 			}
 		}
+	}
+	if one.Vermagic == "" {
+		return fmt.Errorf("cannot package what DKMS has built for kernel %s: the module nvidia is not there", one.Kernel)
 	}
 	return nil
 }

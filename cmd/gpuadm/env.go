@@ -170,7 +170,11 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, host.MaxFile))
+	data, err := io.ReadAll(io.LimitReader(f, host.MaxFile+1))
+	if err == nil && len(data) > host.MaxFile {
+		err = fmt.Errorf("%s has more than %d MiB", name, host.MaxFile>>20)
+	}
+	return data, err
 }
 
 // self returns this program's own file.

@@ -151,7 +151,7 @@ func TestEndlessFile(t *testing.T) {
 		e := system()
 		e.stdout, e.stderr = io.Discard, &bad
 		code := run(t.Context(), e, args)
-		check.That(t, code == exitUsage && strings.Contains(bad.String(), "the file has 67108864 bytes; at most"), "%s: exit %d: %s", args, code, &bad)
+		check.That(t, code == exitUsage && strings.Contains(bad.String(), "has more than 64 MiB"), "%s: exit %d: %s", args, code, &bad)
 	}
 }
 

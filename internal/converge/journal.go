@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"path"
@@ -37,6 +38,7 @@ const (
 	// A journal with more records than this is compacted when a run starts; the newest runs keep their records.
 	compactAbove = 256
 	compactKeeps = 16
+	seal         = `,"crc32":`
 )
 
 // A Record is one line of the journal. The journal serves undo and ownership. It never decides what to do next.
@@ -81,6 +83,9 @@ func ParseJournal(data []byte) Journal {
 		}
 		r = Record{}
 		err := json.Unmarshal(line, &r)
+		if at := bytes.LastIndex(line, []byte(seal)); at >= 0 && !bytes.Equal(line, sealed(append(line[:at:at], '}'))) {
+			err = errors.New("a disk has changed it")
+		}
 		if err == nil && r.Format > JournalFormat {
 			return Journal{Newer: r.Format}
 		}
@@ -94,6 +99,12 @@ func ParseJournal(data []byte) Journal {
 		}
 	}
 	return j
+}
+
+// sealed is a record's line with the checksum of all before it, so that no flipped bit makes another change of it.
+func sealed(line []byte) []byte {
+	line = line[:len(line)-1]
+	return fmt.Appendf(line, `%s"%08x"}`, seal, crc32.ChecksumIEEE(line))
 }
 
 // isTorn says whether a line is only the beginning of a record: a power cut or a full disk has cut the write short. Zeros may follow.
@@ -147,7 +158,7 @@ func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) 
 			return err
 		}
 	}
-	if err := put(journalFile, append(line, '\n')); err != nil {
+	if err := put(journalFile, append(sealed(line), '\n')); err != nil {
 		t := &trouble.Error{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm makes no change that it could not undo"}}
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			t.Try = []string{"free space for " + path.Join(h.Root(), Home) + ", then run the same command again"}
@@ -163,10 +174,7 @@ func makeHome(h host.Host) error {
 		return nil
 	}
 	for _, dir := range []string{"/var", "/var/lib", Home, Home + "/blobs"} {
-		mode := fs.FileMode(0o755)
-		if strings.HasPrefix(dir, Home) {
-			mode = 0o700
-		}
+		mode := map[bool]fs.FileMode{true: 0o700, false: 0o755}[strings.HasPrefix(dir, Home)]
 		err := h.Mkdir(dir, host.Attr{Mode: mode})
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -240,7 +248,7 @@ func (j *Journal) rewrite(h host.Host, records []Record) error {
 		if err != nil {
 			return fmt.Errorf("internal error: %w", err)
 		}
-		data.Write(append(line, '\n'))
+		data.Write(append(sealed(line), '\n'))
 	}
 	for _, line := range j.raw {
 		data.Write(append(line, '\n'))
@@ -262,16 +270,14 @@ func (j Journal) Held() string {
 
 // holds is the index of the record that holds, -1 if none does.
 func (j Journal) holds() int {
-	at := -1
-	for i, r := range j.Records {
-		switch r.What {
-		case "hold":
-			at = i
-		case "lift":
-			at = -1
+	for i, r := range slices.Backward(j.Records) {
+		if r.What == "hold" {
+			return i
+		} else if r.What == "lift" {
+			break
 		}
 	}
-	return at
+	return -1
 }
 
 // unfinished returns the last run if it has no end.
@@ -296,10 +302,7 @@ func (j Journal) damage(v host.View) string {
 	case len(j.Damaged) == 0:
 		return ""
 	}
-	var lines []string
-	for _, n := range j.Damaged {
-		lines = append(lines, fmt.Sprint(n))
-	}
+	lines := strings.Fields(strings.Trim(fmt.Sprint(j.Damaged), "[]"))
 	return fmt.Sprintf("cannot read these lines of %s: %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines",
 		file, strings.Join(trouble.Few(lines, 6), ", "))
 }

@@ -106,22 +106,18 @@ type PodDevice struct {
 	Device string // as its plugin calls it, without its replica: GPU-… or MIG-…
 }
 
-// podResources is where kubelet's socket is in its folder. Sources: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins
-// ("Monitoring device plugin resources"); kubernetes, staging/src/k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
-const podResources = "/pod-resources/kubelet.sock"
-
 // OfPods lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
 // answers. Before Kubernetes 1.34 kubelet lists ended pods too, but without their devices, which it frees before it lists. Sources:
 // kubernetes, pull 79409; List in pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
 // pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate KubeletPodResourcesListUseActivePods off (pull 132028).
 func OfPods(ctx context.Context, v host.View) ([]PodDevice, error) {
 	folder := cmp.Or(facts.KubeletFolder(v), facts.Kubelet{}.Folder())
-	if _, err := v.Stat(folder + podResources); err != nil || !v.Live() {
+	if _, err := v.Stat(folder + facts.PodResources); err != nil || !v.Live() {
 		return nil, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	answer, err := v.Call(ctx, folder+podResources, "/v1.PodResourcesLister/List", nil)
+	answer, err := v.Call(ctx, folder+facts.PodResources, "/v1.PodResourcesLister/List", nil)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // kubelet does not run
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -35,7 +36,7 @@ func given(namespace, name, resource string, ids ...string) string {
 func TestPodDevices(t *testing.T) {
 	kubelet := given("ml", "train-0", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3") + given("ml", "pulls", "nvidia.com/mig-1g.10gb", "MIG-2") +
 		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1")
-	resources := "/var/lib/kubelet" + podResources
+	resources := "/var/lib/kubelet" + facts.PodResources
 	boot := func(files string) *simhost.Node {
 		n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files)))(t)
 		n.Daemon(resources, func(method string, _ []byte) ([]byte, error) {
@@ -51,16 +52,22 @@ func TestPodDevices(t *testing.T) {
 	got, err = OfPods(t.Context(), boot(""))
 	check.That(t, got == nil && err == nil, "without a socket: %v, %v", got, err)
 	// A kubelet with --root-dir=/data/kubelet, as the kernel shows its socket.
-	resources = "/data/kubelet" + podResources
+	resources = "/data/kubelet" + facts.PodResources
 	got, err = OfPods(t.Context(), boot("-- data/kubelet/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
 		"0: 00000002 00000000 00010000 0001 01 20000 /data/kubelet/pod-resources/2468013579\n"))
 	check.That(t, err == nil && reflect.DeepEqual(got, want), "with --root-dir: %v, %v", got, err)
+	for _, name := range []string{"@/x", "/only/in/a/container"} { // before kubelet's, and behind it
+		line := "0: 00000002 00000000 00010000 0001 01 20001 " + name + "/pod-resources/kubelet.sock\n"
+		got, err = OfPods(t.Context(), boot("-- data/kubelet/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
+			line+"0: 00000002 00000000 00010000 0001 01 20000 /data/kubelet/pod-resources/2468013579\n"+line))
+		check.That(t, err == nil && reflect.DeepEqual(got, want), "beside a socket %s: %v, %v", name, got, err)
+	}
 	// Any user can listen in a folder of their own, and answer that no pod has a device.
-	resources = "/tmp/k" + podResources
+	resources = "/tmp/k" + facts.PodResources
 	got, err = OfPods(t.Context(), boot("-- tmp/k/pod-resources/kubelet.sock --\n-- proc/net/unix --\nNum RefCount Protocol Flags Type St Inode Path\n"+
 		"0: 00000002 00000000 00010000 0001 01 20000 /tmp/k/pod-resources/kubelet.sock\n"))
 	check.That(t, err == nil && got == nil, "another user's socket: %v, %v", got, err)
-	resources = "/var/lib/kubelet" + podResources
+	resources = "/var/lib/kubelet" + facts.PodResources
 	n.Daemon(resources, func(string, []byte) ([]byte, error) { return []byte{0x0a, 0x7f}, nil })
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a torn answer is taken")

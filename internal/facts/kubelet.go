@@ -57,6 +57,7 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 			argv, unit = l.commandOf(pid)
 			k.Unit, k.Active = cmp.Or(k.Unit, unit), "active"
 			k.Binary, _ = l.v.Readlink("/proc/" + pid + "/exe")
+			break // of two, this machine's: another runs in a container, and was started later
 		}
 	}
 	if s == nil {

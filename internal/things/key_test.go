@@ -119,8 +119,8 @@ func TestRefused(t *testing.T) {
 	for _, f := range must.Get(txtar.ParseFile("testdata/refused.txtar"))(t).Files {
 		name, said, is := strings.Cut(f.Name, " ")
 		for system, judges := range map[string]bool{sqv: true, sqv + "-- etc/crypto-policies/back-ends/apt-sequoia.config --\n": false, "-- usr/bin/gpgv --\n": false} {
-			refused := things.Refused(must.Get(simhost.New([]byte(system)))(t), f.Data) != ""
-			check.That(t, !is || refused == (said == "refused" && judges || name == "revoked"), "%s: refused: %t, on\n%s", f.Name, refused, system)
+			why, _ := things.Refused(must.Get(simhost.New([]byte(system)))(t), f.Data)
+			check.That(t, !is || (why != "") == (said == "refused" && judges || name == "revoked"), "%s: refused: %q, on\n%s", f.Name, why, system)
 		}
 	}
 }

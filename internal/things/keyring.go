@@ -55,7 +55,8 @@ func fingerprints(keyring []byte) ([]string, error) {
 
 // Refused says why apt refuses a key that has not expired: its owner revoked it, or sqv, which verifies for apt 3, takes neither SHA-1 nor
 // short RSA; gpgv takes both. Sources: default-sequoia.config of apt 3.0; https://github.com/NVIDIA/cuda-repo-management/issues/34.
-func Refused(v host.View, data []byte) (why string) {
+func Refused(v host.View, data []byte) (why, fix string) {
+	const newer = "use its owner's repository for this release, which has a newer key"
 	var id []byte
 	short := ""
 	packets, err := dearmor(data)
@@ -64,22 +65,23 @@ func Refused(v host.View, data []byte) (why string) {
 		switch own := len(body) > 7 && body[0] == 4; {
 		case own && tag == 6: // version, 4 bytes of time, algorithm, bits
 			f, _ := fingerprint(body)
+			short = ""
 			if id, _ = hex.DecodeString(f[24:]); body[5] == 1 && length(body[6:8]) < 2048 {
 				short = "it is an RSA key of less than 2048 bits"
 			}
 			why = "its owner signed it by SHA-1 alone"
 		case own && tag == 2 && body[1] == 0x20 && bytes.Contains(body, id): // version, kind, algorithm, hash
-			return "its owner revoked it"
+			return "its owner revoked it", newer
 		case own && tag == 2 && body[1]&^3 == 0x10 && body[3] >= 8 && bytes.Contains(body, id): // SHA-2 or SHA-3
 			why = short
 		}
 	}
 	for name, is := range map[string]bool{"/usr/bin/sqv": true, "/usr/lib/apt/methods/sqv": true, "/etc/crypto-policies/back-ends/apt-sequoia.config": false} {
 		if _, err := v.Stat(name); (err == nil) != is {
-			return ""
+			return "", ""
 		}
 	}
-	return why
+	return why, newer + "; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"
 }
 
 // fingerprint of a public-key packet: RFC 9580, section 5.5.4.

@@ -36,7 +36,7 @@ type progress struct {
 // steps is what apt writes to APT::Status-Fd (dlstatus:, pmstatus:), and how dnf counts its downloads and the steps of its transaction.
 // Sources: README.progress-reporting, apt-pkg/acquire.cc and apt-pkg/install-progress.cc of https://salsa.debian.org/apt-team/apt;
 // dnf/cli/progress.py and dnf/cli/output.py of https://github.com/rpm-software-management/dnf.
-var steps = pattern.Of(`^(?:(dl|pm)status:[^:]*:(\d+)[^:]*:(.*)|\((\d+/\d+)\): .*|[A-Z][a-z ]+: .* (\d+/\d+))$`)
+var steps = pattern.Of(`^(?:(dl|pm)(?:status|error|conffile):[^:]*:(\d+)[^:]*:(.*)|\((\d+/\d+)\): .*|[A-Z][a-z ]+: .* (\d+/\d+))$`)
 
 func (p *progress) heard(line string) {
 	p.mu.Lock()

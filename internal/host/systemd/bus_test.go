@@ -109,10 +109,7 @@ func TestBusNotFound(t *testing.T) {
 	m := &manager{load: "not-found"}
 	startBus(t, m)
 	p, err := new(bus).short(t.Context(), "x.service")
-	must.OK(t, err)
-	if u := p.unit(); u.Load != "not-found" || u.Active != "inactive" || m.asked.Load() != 3 {
-		t.Errorf("%+v, by %d questions", u, m.asked.Load())
-	}
+	check.That(t, err == nil && p.unit().Load == "not-found" && m.asked.Load() == 3, "%+v, %v, by %d questions", p, err, m.asked.Load())
 }
 
 // TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is one that is not there.

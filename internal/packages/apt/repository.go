@@ -278,17 +278,26 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	if err != nil {
 		return err
 	}
-	for i, s := range sources {
-		if i > 0 && sources[i-1].file == s.file {
-			continue
+	own := func() error {
+		for i, s := range sources {
+			if i > 0 && sources[i-1].file == s.file {
+				continue
+			}
+			err := a.refresh(ctx, h, strictly, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
+			if busy := (*packages.Locked)(nil); err != nil && (old || mirrored || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
+				return packages.Unread(h, err, s.uri, s.file)
+			}
 		}
-		err := a.refresh(ctx, h, strictly, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
-		if busy := (*packages.Locked)(nil); err != nil && (old || mirrored || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
-			return packages.Unread(h, err, s.uri, s.file)
-		}
+		return nil
+	}
+	if err := own(); err != nil {
+		return err
 	}
 	if errors.As(all, new(packages.Distrust)) {
 		_ = a.refresh(ctx, h) // another tool's source has no signature: the machine's settings say whether apt reads it
+		if err := own(); err != nil {
+			return err // a signature that was there is gone
+		}
 	}
 	if _, read := youngest(h); read.IsZero() {
 		return all // there is no list at all

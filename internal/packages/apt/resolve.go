@@ -115,7 +115,7 @@ func aptPinned() []string {
 func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte, error) {
 	files := []string{"/etc/apt/preferences"}
 	for _, name := range packages.ListOf(v, a.pins) {
-		if aptReads().MatchString(name) {
+		if i, err := v.Stat(a.pins + name); err == nil && i.Mode.IsRegular() && aptReads().MatchString(name) {
 			files = append(files, a.pins+name)
 		}
 	}
@@ -132,7 +132,7 @@ func (a apt) literal(v host.View, first []packages.Pin, names []string) ([]byte,
 }
 
 // aptReads matches the names of files that apt reads its pins from.
-var aptReads = pattern.Of(`^[\w-]+$|^[\w.-]+\.pref$`)
+var aptReads = pattern.Of(`^[\w:-]+$|^[\w:.-]+\.pref$`)
 
 // named replaces the patterns in records of pins by the names that fit, behind "-", which is the name of none.
 func named(records string, names []string) string {

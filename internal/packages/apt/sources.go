@@ -269,8 +269,8 @@ func (a apt) readable(repos []packages.Repository, contents map[string][]byte) c
 			if key == nil && path.IsAbs(r.Key) {
 				key, _ = v.ReadFile(r.Key)
 			}
-			if why := things.Refused(v, key); key != nil && why != "" {
-				return fmt.Sprintf("cannot trust %s: apt of this machine refuses its key: %s", r.URL, why) + things.OrTry(otherKey), nil
+			if why, fix := things.Refused(v, key); key != nil && why != "" {
+				return fmt.Sprintf("cannot trust %s: apt of this machine refuses its key: %s", r.URL, why) + things.OrTry(fix), nil
 			}
 		}
 		done := true // at plan, other tools' entries for gpuadm's repositories are still enabled
@@ -291,5 +291,3 @@ func (a apt) readable(repos []packages.Repository, contents map[string][]byte) c
 		return "", nil
 	}, "one key for each repository, which apt accepts, or apt reads no list")
 }
-
-const otherKey = "use its owner's repository for this release, which has a newer key; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"

@@ -498,6 +498,7 @@ func TestOpenVersionFollowsPriorities(t *testing.T) {
 			return wants
 		}
 	}
+	m.write("/etc/apt/preferences.d/folder/not-read", "")
 	m.write("/etc/apt/preferences.d/ignored.bak", "Package: dkms\nPin: release o=low\nPin-Priority: 999\n")
 	for _, c := range []struct{ pin, ours, dkms string }{
 		{"", "", "3.0-1"}, // backports have 100
