@@ -41,7 +41,7 @@ func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) st
 		return false, nil
 	}
 	for i, kernel := range without {
-		p.warn("%s; gpuadm installs none for it, since modules built by DKMS would replace those of kernel %s too; it has no GPUs until there are some: %s", why[i], p.m.Running, cure(kernel))
+		p.warn("%s; gpuadm installs none for it, since DKMS would also replace the modules of kernel %s. Under kernel %s no GPU works until it has modules: %s", why[i], p.m.Running, kernel, cure(kernel))
 	}
 	p.m.Kernels, p.choice.Without = has, without
 	return true, nil

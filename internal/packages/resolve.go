@@ -299,7 +299,7 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 		return slices.ContainsFunc(r.Offers[m], func(o Offer) bool { return o.Priority < 0 && Matches(pattern, o.Version) })
 	}
 	if i := slices.IndexFunc(members, out); i >= 0 {
-		t.Try = append(t.Try, "apt-cache policy "+members[i]+", which shows the priority that keeps it out: take the pin out of /etc/apt/preferences.d, or give the package one of its own")
+		t.Try = append(t.Try, "apt-cache policy "+members[i]+", which shows the priority that keeps it out. The pin is in /etc/apt/preferences.d; gpuadm writes its own there for the source in [driver]")
 	}
 	if m := headersOf().FindStringSubmatch(group); m != nil {
 		kernel := m[1]
