@@ -237,7 +237,7 @@ func besideT4(t *testing.T, n gpuNode) {
 
 func wrongFilter(t *testing.T, n gpuNode) {
 	says(t, n.wants(1, "[[mig.gpu]]\nmatch = [\"0x233010DE\"]\nlayout = { \"1g.10gb\" = 7 }\n"), "no entry is for any of them", "A100")
-	says(t, n.wants(1, "[[mig.gpu]]\ndevices = [9]\nlayout = { "+sevenths+" }\n"), "GPU 9", "there are 2 GPUs")
+	says(t, n.wants(1, "[[mig.gpu]]\ndevices = [9]\nlayout = { "+sevenths+" }\n"), "GPU 9", "this machine has 2 GPUs")
 }
 
 func namesDrift(t *testing.T, n gpuNode) {

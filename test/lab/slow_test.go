@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func (n node) recorded(limit time.Duration, line string) string {
 	began := time.Now()
 	n.Must("systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity",
 		"--setenv=TERM=xterm-256color", "script", "--quiet", "--return", "--log-out", output, "--log-timing", timing, "--command", "stty rows 24 cols 80; "+line)
-	for end := began.Add(limit); n.Property(unit, "ActiveState") == "activating"; time.Sleep(time.Second) {
+	for end := began.Add(limit); !slices.Contains([]string{"active", "failed"}, n.Property(unit, "ActiveState")); time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			n.t.Fatalf("%s: not done after %s: %s", line, limit, n.Get(output))
 		}
