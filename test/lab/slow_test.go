@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +59,7 @@ func (n node) recorded(limit time.Duration, line string) string {
 	began := time.Now()
 	n.Must("systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity",
 		"--setenv=TERM=xterm-256color", "script", "--quiet", "--return", "--log-out", output, "--log-timing", timing, "--command", "stty rows 24 cols 80; "+line)
-	for end := began.Add(limit); !slices.Contains([]string{"active", "failed"}, n.Property(unit, "ActiveState")); time.Sleep(time.Second) {
+	for end := began.Add(limit); !strings.Contains("active failed", n.Property(unit, "ActiveState")); time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			n.t.Fatalf("%s: not done after %s: %s", line, limit, n.Get(output))
 		}
