@@ -159,7 +159,7 @@ func makeSlow(t *testing.T, place string) {
 	cast := n.recorded(40*time.Minute, "gpuadm apply")
 	for _, phase := range []string{"download", "dpkg"} {
 		live := regexp.MustCompile(`… \d+ packages   `+phase+` \d+%, (\d+m)?\d+s`).FindAllString(cast, -1)
-		check.That(t, len(live) > 5, "the live line says %q of the phase %s", live, phase)
+		check.That(t, len(live) > 1, "the live line says %q of the phase %s", live, phase)
 	}
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
 	must.OK(t, os.WriteFile("../../bin/install.cast", []byte(cast), 0o644))
