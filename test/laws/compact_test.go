@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,7 +47,7 @@ func longHistory(t *testing.T, runs int) (n *simhost.Node, first, beforeLast, la
 		id, _, _ = bytes.Cut(id, []byte(`"`))
 		text.Write(bytes.ReplaceAll(again, append(bytes.Clone(id), '"'), fmt.Appendf(nil, `20260102T030405Z-old%d"`, i)))
 	}
-	put(t, n, journal, text.String())
+	put(t, n, journal, regexp.MustCompile(`,"crc32":"[0-9a-f]*"`).ReplaceAllString(text.String(), "")) // the lines are others now
 	return n, first, beforeLast, last
 }
 

@@ -4,7 +4,6 @@ package laws
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -26,8 +25,6 @@ import (
 // A straight run is an apply and an undo of all that nothing interrupts.
 type straight struct {
 	machine        machine
-	boot           func(testing.TB) *simhost.Node
-	all            string // what undo is asked for: all; "" is the last run, where an earlier one has prepared the machine
 	e              func() *converge.Engine
 	first, applied string         // the trees before and between
 	made, undone   int            // the touches that the apply, and both, take
@@ -36,20 +33,14 @@ type straight struct {
 
 func run(t *testing.T, m machine, e func() *converge.Engine) straight {
 	t.Helper()
-	return straight{machine: m, boot: m.boot, all: "all", e: e}.run(t)
-}
-
-func (s straight) run(t *testing.T) straight {
-	t.Helper()
-	n := s.boot(t)
+	n := m.boot(t)
 	n.Reboot() // what is enabled runs, as after each power cut
-	began := n.Touches()
-	s.first = tree(n)
-	apply(t, n, s.e())
-	s.applied, s.made = tree(n), n.Touches()-began
+	s := straight{machine: m, e: e, first: tree(n)}
+	apply(t, n, e())
+	s.applied, s.made = tree(n), n.Touches()
 	clean(t, "applied", n)
-	undo(t, n, s.e(), s.all)
-	s.undone = n.Touches() - began
+	undo(t, n, e(), "all")
+	s.undone = n.Touches()
 	units := []string{"-"}
 	for _, stale := range staleUnit.FindAllStringSubmatch(s.applied+tree(n), -1) {
 		units = append(units, regexp.QuoteMeta(stale[1]))
@@ -77,18 +68,18 @@ func (s straight) withoutBootDecided(tree string) string {
 // cut cuts the power of a new machine before a touch of its apply, or of the undo after it, and boots it again.
 func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node {
 	t.Helper()
-	n := s.boot(t)
-	n.CutAt(n.Touches() + touch)
+	n := s.machine.boot(t)
+	n.CutAt(touch)
 	_, err := s.e().Apply(context.Background(), n)
 	ended := false // then only what no undo needs any more is cleared away
 	if err == nil {
 		back := s.e()
 		back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
-		_, err = back.Undo(context.Background(), n, s.all, nil)
+		_, err = back.Undo(context.Background(), n, "all", nil)
 	}
 	must.That(t, (err != nil || ended) && n.Off(), "touch %d: the power was not cut: %v", touch, err)
 	n.Boot(loss)
-	if loaded, _ := n.ReadDir("/sys/module"); s.all != "" && bytes.Contains(s.machine.archive, []byte("\n-- simulated-net/")) {
+	if loaded, _ := n.ReadDir("/sys/module"); bytes.Contains(s.machine.archive, []byte("\n-- simulated-net/")) {
 		for _, name := range loaded { // no boot has loaded them yet
 			must.Get(n.Do(t.Context(), "rmmod", name))(t)
 		}
@@ -127,9 +118,6 @@ func TestPowerCutThenAnyCommand(t *testing.T) {
 // cuts judges some touches of a case.
 func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Loss) {
 	for _, c := range cutLaws {
-		if s.all == "" && c.undoing && c.name != "undo cut, then boot" {
-			continue // the next undo may be that of an earlier run, or of a part of this one
-		}
 		t.Run(c.name, func(t *testing.T) {
 			from, many := 0, s.made
 			if c.undoing {
@@ -147,46 +135,30 @@ func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Los
 //go:embed testdata/shared-modules.txtar
 var sharedFiles string
 
-// TestSharedModulesCut: a power cut while modules that were built once are installed, or replaced by those of another branch, or come for another
-// kernel; or while that is undone.
+// TestSharedModulesCut: a power cut while modules that were built once are installed, or undone.
 func TestSharedModulesCut(t *testing.T) {
 	m := machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)} // what stays of packages
-	texts := map[string]string{}
+	text := ""
 	for _, s := range pairs.Specs {
-		texts[s.Name] = s.Text
+		if s.Name == "580 shared modules" {
+			text = s.Text
+		}
 	}
-	for name, x := range map[string]struct{ before, comes string }{
-		"install": {}, "another branch": {"570 shared modules", ""}, "another kernel": {"580 shared modules", "6.8.0-90-generic"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := straight{machine: m, boot: m.boot, all: "all", e: func() *converge.Engine { return engine(t, texts["580 shared modules"]) }}
-			if x.before != "" {
-				s.all, s.boot = "", func(t testing.TB) *simhost.Node {
-					n := m.boot(t)
-					apply(t, n, engine(t, texts[x.before]))
-					if x.comes != "" {
-						pairs.Write(t, n, "/usr/lib/modules/"+x.comes+"/modules.dep", "")
-					}
-					return n
-				}
-			}
-			s = s.run(t)
-			must.That(t, strings.Contains(s.applied, cmp.Or(x.comes, pairs.Kernel)+"/updates/gpuadm/nvidia.ko") && !strings.Contains(s.applied, "/var/lib/dkms/nvidia"), "no shared modules:\n%s", s.applied)
-			cuts(t, s, 6, func(int) []simhost.Loss { return []simhost.Loss{simhost.LoseNothing} }) // the simulated dpkg does not sync as dpkg does
-		})
-	}
+	s := run(t, m, func() *converge.Engine { return engine(t, text) })
+	must.That(t, strings.Contains(s.applied, "updates/gpuadm/nvidia.ko") && !strings.Contains(s.applied, "/var/lib/dkms/nvidia"), "no shared modules:\n%s", s.applied)
+	cuts(t, s, 6, func(int) []simhost.Loss { return []simhost.Loss{simhost.LoseNothing} }) // the simulated dpkg does not sync as dpkg does
 }
 
 func byHand(t *testing.T, s straight, n *simhost.Node, what string) {
 	apply(t, n, s.e())
 	s.settled(t, what, s.applied, n)
-	undoAfter(t, n, s.e(), s.all, what)
+	undoAfter(t, n, s.e(), "all", what)
 	s.settled(t, what+", undone", s.first, n)
 }
 
 func undone(to string) func(t *testing.T, s straight, n *simhost.Node, what string) {
 	return func(t *testing.T, s straight, n *simhost.Node, what string) {
-		undoAfter(t, n, s.e(), to[:min(len(to), len(s.all))], what)
+		undoAfter(t, n, s.e(), to, what)
 		s.settled(t, what, s.first, n)
 	}
 }
