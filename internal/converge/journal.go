@@ -103,8 +103,7 @@ func ParseJournal(data []byte) Journal {
 
 // sealed is a record's line with the checksum of all before it, so that no flipped bit makes another change of it.
 func sealed(line []byte) []byte {
-	line = line[:len(line)-1]
-	return fmt.Appendf(line, `%s"%08x"}`, seal, crc32.ChecksumIEEE(line))
+	return fmt.Appendf(line[:len(line)-1], `%s"%08x"}`, seal, crc32.ChecksumIEEE(line[:len(line)-1]))
 }
 
 // isTorn says whether a line is only the beginning of a record: a power cut or a full disk has cut the write short. Zeros may follow.
