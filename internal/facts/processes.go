@@ -133,7 +133,7 @@ func (l *look) listener(ctx context.Context, endpoint string) *Engine {
 	return nil
 }
 
-// A socket is one that a process listens on: its inode, and the name that it was bound to, in whatever root folder.
+// A socket is a Unix socket on which a process listens: its inode, and the name that the process bound, in whatever root folder.
 type socket struct{ inode, name string }
 
 // listening are all such sockets. Source: unix_seq_show in net/unix/af_unix.c of Linux.

@@ -199,8 +199,8 @@ func (s sharing) kernelComes(version string) (kernel string) {
 	return next.kernel
 }
 
-// strange: where the kernel would load another module than the package's, apply names it and changes nothing: one that was put in its place, one
-// that a file of depmod.d(5) prefers and no package owns, and the package's own where the kernel does not trust its key any more.
+// strange: where the kernel would load another module than the package's, apply names the module and changes nothing. The cases: a foreign file in
+// the module's place, a module of no package that a file of depmod.d(5) prefers, and the package's own module after the kernel lost its key.
 func (s sharing) strange(was, version string) {
 	n, t := s.node, s.node.t
 	t.Helper()
