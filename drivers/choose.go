@@ -122,6 +122,8 @@ type plan struct {
 	repo   repositoryRow
 	branch int
 	choice Choice
+
+	lacking []string // why modules are not taken that are not built here: a kernel has none
 }
 
 func (p *plan) warn(format string, args ...any) {

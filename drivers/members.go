@@ -17,6 +17,9 @@ func (p *plan) compose() error {
 	if err := p.built(); err != nil {
 		return err
 	}
+	for _, why := range p.lacking {
+		p.warn("%s; %s", why, map[bool]string{true: "the distribution's signed ones are taken", false: "DKMS builds them here"}[p.choice.Precompiled])
+	}
 	want := p.wants()
 	p.parameters()
 	if p.repo.Streams {

@@ -303,7 +303,7 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	}{
 		{"not known", "auto", nil, nil, true, ""},
 		{"both kernels", "auto", []string{signed(k), signed(other)}, nil, true, ""},
-		{"one kernel only", "auto", []string{signed(k)}, nil, false, "no precompiled kernel modules for kernel " + other + ": Ubuntu's archive for ubuntu2404 has no " + signed(other)},
+		{"one kernel only", "auto", []string{signed(k)}, nil, false, "no precompiled kernel modules for kernel " + other + ": Ubuntu's archive for ubuntu2404 has no " + signed(other) + "; DKMS builds them here"},
 		{"another branch's", "auto", []string{strings.Replace(signed(k), "580", "570", 1), signed(other)}, nil, false, "kernel " + k},
 		{"proprietary ones", "auto", []string{strings.Replace(signed(k), "-open", "", 1), signed(other)}, nil, false, "kernel " + k},
 		{"none", "auto", []string{}, nil, false, "has no " + signed(k)},
@@ -326,6 +326,9 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		check.That(t, err != nil || x.signed == slices.Contains(names(ch, "module"), signed(k)), "%s: %v", x.name, names(ch, "module"))
 		check.That(t, err != nil || x.signed || len(names(ch, "headers")) == 2, "%s: DKMS has no headers: %v", x.name, ch.Members)
 	}
+	m := machine("ubuntu", "24.04", "amd64", "2331")
+	m.Kernels, m.Running, m.Fallback, m.OnDisk = []string{other}, other, k, map[string]hardware.Module{k: {Version: "580.95.05", Flavour: "open"}, other: {Version: "580.95.05", Flavour: "open"}}
+	check.List(t, names(choose(t, m, with(driver("580"), "source", "distro")), "module"), []string{signed(other), signed(k)}, "the kernel that ran before keeps its modules:")
 }
 
 // A machine with signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and

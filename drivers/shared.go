@@ -33,11 +33,18 @@ func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) st
 			without, why = append(without, kernel), append(why, fmt.Sprintf("no %s kernel modules for kernel %s: %s", kind, kernel, lack))
 		}
 	}
+	// The kernel that ran before keeps its modules while it is installed, as distributions keep it: apt's autoremove keeps the running, the newest
+	// and the second newest (/etc/kernel/postinst.d/apt-auto-removal of apt), dnf three (installonly_limit in dnf.conf(5) and RHEL's dnf.conf).
+	listed := kind == "shared" && p.m.Shared != nil
+	if on := p.m.OnDisk[p.m.Fallback]; on.Shared == (kind == "shared") && !on.DKMS && on.Version != "" && (listed || p.asked(on.Version, on.Flavour)) && lacks(p.m.Fallback) == "" {
+		has = append(has, p.m.Fallback)
+	}
 	switch {
 	case len(without) == 0:
+		p.m.Kernels = has
 		return true, nil
 	case !stays || !slices.Contains(has, p.m.Running):
-		p.warn("%s", why[0])
+		p.lacking = append(p.lacking, why[0])
 		return false, nil
 	}
 	for i, kernel := range without {
@@ -61,25 +68,26 @@ func (p *plan) shared() (bool, error) {
 	})
 }
 
+// asked says whether modules are of the driver that is asked for.
+func (p *plan) asked(version, flavour string) bool {
+	return flavour == p.choice.Flavour && (version == p.choice.Version || p.choice.Version == "" && hardware.InBranch(version, p.choice.Branch))
+}
+
 // unshared says why a kernel has no shared modules that fit, neither on its disk nor in the mirror; "" if it has.
 func (p *plan) unshared(kernel string) (why string) {
-	asked := cmp.Or(p.choice.Version, p.choice.Branch)
-	fits := func(version, flavour string) bool {
-		return flavour == p.choice.Flavour && (version == p.choice.Version || p.choice.Version == "" && hardware.InBranch(version, p.choice.Branch))
-	}
-	on := p.m.OnDisk[kernel]
+	version, on := cmp.Or(p.choice.Version, p.choice.Branch), p.m.OnDisk[kernel]
 	switch {
 	case p.d.GDS:
 		return "DKMS builds GPUDirect Storage's module nvidia-fs"
-	case on.Shared && fits(on.Version, on.Flavour), p.m.Shared == nil && p.d.Build == "shared": // no folder that can be listed: the packager knows
+	case on.Shared && p.asked(on.Version, on.Flavour), p.m.Shared == nil && p.d.Build == "shared": // no folder that can be listed: the packager knows
 		return ""
 	}
 	why = "the mirror has none"
 	for _, m := range p.m.Shared {
 		switch {
 		case m.Kernel != kernel:
-		case !fits(m.Version, m.Flavour):
-			why = fmt.Sprintf("%s is of driver %s, %s, and %s, %s, is asked for", m.Package, m.Version, m.Flavour, asked, p.choice.Flavour)
+		case !p.asked(m.Version, m.Flavour):
+			why = fmt.Sprintf("%s is of driver %s, %s, and %s, %s, is asked for", m.Package, m.Version, m.Flavour, version, p.choice.Flavour)
 		case m.Problem != "":
 			why = "cannot use " + m.Package + ": " + m.Problem
 		case p.m.Trust.Demands() && !p.m.Trust.Trusts(&m.Signer):

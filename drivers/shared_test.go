@@ -45,7 +45,7 @@ func TestShared(t *testing.T) {
 		{"DKMS demanded", "dkms", both, nil, facts.Trust{}, false, nil, ""},
 		{"a mirror with none", "shared", []facts.SharedModules{}, nil, facts.Trust{}, false, nil, "cannot take shared kernel modules for kernel " + newer + ": the mirror has none"},
 		{"DKMS has built some", "shared", []facts.SharedModules{}, dkms, facts.Trust{}, false, nil, "the mirror has none"},
-		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none"},
+		{"one kernel", "auto", both[:1], nil, facts.Trust{}, false, nil, "no shared kernel modules for kernel " + newer + ": the mirror has none; DKMS builds them here"},
 		{"of an older driver", "auto", stale, nil, facts.Trust{}, false, nil, "gpuadm-modules-open-" + k + " is of driver 580.65.06, open, and 580.95.05, open, is asked for"},
 		{"of the other flavour", "auto", []facts.SharedModules{of(k, "580.95.05", "proprietary"), both[1]}, nil, facts.Trust{}, false, nil, "is of driver 580.95.05, proprietary"},
 		{"for another build of the kernel", "auto", odd, nil, facts.Trust{}, false, nil, "cannot use gpuadm-modules-open-" + k + ": they were built for another build"},
@@ -79,6 +79,11 @@ func TestShared(t *testing.T) {
 	m.Kernels, m.Shared = []string{newer, k}, both
 	ch := choose(t, m, driver("580"))
 	check.That(t, ch.Shared && names(ch, "module")[0] == facts.SharedPackage("open", newer), "of a branch: %+v", ch)
+	const before = "6.1.0-25-amd64" // its modules stay, or get the new version; no kernel is refused for it
+	for version, of := range map[string][]facts.SharedModules{"580.95.05": both, "580.65.06": append([]facts.SharedModules{of(before, "580.95.05", "open")}, both...), "570.1": both} {
+		m.OnDisk, m.Shared, m.Running, m.Fallback = map[string]hardware.Module{before: {Version: version, Flavour: "open", Shared: true}}, of, k, before
+		check.That(t, slices.Contains(names(choose(t, m, driver("580.95.05")), "module"), facts.SharedPackage("open", before)) == (version != "570.1"), "the kernel that ran before has %s", version)
+	}
 	gds := driver("580.95.05")
 	gds.GDS = true // DKMS builds nvidia-fs, and NVIDIA's installer builds its own
 	for _, d := range []spec.Driver{gds, with(driver("580.95.05"), "source", "runfile")} {

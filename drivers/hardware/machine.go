@@ -28,6 +28,7 @@ type Machine struct {
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
 	Signed    []string          // packages of signed modules that are available for the kernels; nil where that is not known
 	Running   string            // the kernel that runs; "" in a root folder
+	Fallback  string            // facts.Kernel's
 	Day       string            // by the machine's clock: 2026-11-22; "" where it has none
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
 
@@ -66,7 +67,7 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		m.Owner = o.String()
 	}
 	if f.Live {
-		m.Running = f.Kernel.Running
+		m.Running, m.Fallback = f.Kernel.Running, f.Kernel.Fallback()
 	}
 	if f.Modules != nil {
 		m.Trust = f.Modules.Trust

@@ -45,7 +45,7 @@ func TestMachineOf(t *testing.T) {
 	}
 	want := Machine{
 		GPUs: []Device{{Address: "a", ID: "2330", Model: "H100 80GB"}, {Address: "d", ID: "1eb8"}}, Switches: []Device{{Address: "b", ID: "22a3"}}, ID: "ubuntu",
-		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Running: "6.8.0-40", Instance: "p5",
+		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Running: "6.8.0-40", Fallback: "6.8.0-39", Instance: "p5",
 	}
 	check.None(t, cmp.Diff(want, MachineOf(f, "p5")), "got")
 	for _, x := range []struct {

@@ -132,6 +132,14 @@ func (k Kernel) Targets(live bool) []string {
 	return nil
 }
 
+// Fallback is the newest installed kernel that is older than the running one, which the boot menu has, too; "" where there is none.
+func (k Kernel) Fallback() string {
+	if i := slices.Index(k.Installed, k.Running) + 1; i > 0 && i < len(k.Installed) {
+		return k.Installed[i]
+	}
+	return ""
+}
+
 // Newer says whether a kernel's release is newer than the running kernel's.
 func (k Kernel) Newer(release string) bool { return newer(release, k.Running) > 0 }
 

@@ -50,7 +50,7 @@ func (l *look) shared(f Facts, list string) []SharedModules {
 	}
 	for _, file := range slices.Sorted(maps.Keys(lock.Modules)) {
 		m := lock.Modules[file]
-		if !slices.Contains(f.Kernel.Targets(f.Live), m.Kernel) {
+		if !slices.Contains(append(f.Kernel.Targets(f.Live), f.Kernel.Fallback()), m.Kernel) {
 			continue
 		}
 		if k, _ := f.Modules.Of(m.Kernel); k.Nvidia == nil || k.Nvidia.Version != m.Version {

@@ -329,7 +329,7 @@ func TouchList(h host.Host, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm()} {
+	for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm() &^ 0o100} {
 		attr := i.Attr()
 		attr.Mode = mode
 		if err := h.SetAttr(name, attr); err != nil {

@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,17 +26,27 @@ import (
 // A straight run is an apply and an undo of all that nothing interrupts.
 type straight struct {
 	machine        machine
+	already        []func(*simhost.Node)
 	e              func() *converge.Engine
-	first, applied string         // the trees before and between
-	made, undone   int            // the touches that the apply, and both, take
+	bare           string         // the tree before gpuadm
+	first, applied string         // the trees before and after the apply
+	begun          int            // the touches of what gpuadm has done before
+	made, undone   int            // the touches after the apply, and after all is undone
 	others         *regexp.Regexp // finds whether units that gpuadm does not restart run with their current files
 }
 
-func run(t *testing.T, m machine, e func() *converge.Engine) straight {
+// run makes one, on a machine to which gpuadm may have done something already.
+func run(t *testing.T, m machine, e func() *converge.Engine, already ...func(*simhost.Node)) straight {
 	t.Helper()
-	n := m.boot(t)
+	s := straight{machine: m, already: already, e: e}
+	n := s.boot(t)
 	n.Reboot() // what is enabled runs, as after each power cut
-	s := straight{machine: m, e: e, first: tree(n)}
+	s.bare, s.first, s.begun = tree(n), tree(n), n.Touches()
+	if len(already) > 0 {
+		bare := s.boot(t)
+		undo(t, bare, e(), "all")
+		s.bare = tree(bare)
+	}
 	apply(t, n, e())
 	s.applied, s.made = tree(n), n.Touches()
 	clean(t, "applied", n)
@@ -46,8 +57,16 @@ func run(t *testing.T, m machine, e func() *converge.Engine) straight {
 		units = append(units, regexp.QuoteMeta(stale[1]))
 	}
 	s.others = regexp.MustCompile(`(?m)^((?:` + strings.Join(units, "|") + `) \w+ active) (?:fresh|stale)$`)
-	s.settled(t, "applied and undone", s.first, n)
+	s.settled(t, "applied and undone", s.bare, n)
 	return s
+}
+
+func (s straight) boot(t *testing.T) *simhost.Node {
+	n := s.machine.boot(t)
+	for _, do := range s.already {
+		do(n)
+	}
+	return n
 }
 
 var staleUnit = regexp.MustCompile(`(?m)^(\S+) \w+ active stale$`)
@@ -60,15 +79,18 @@ func (s straight) settled(t testing.TB, what, want string, n *simhost.Node) {
 	clean(t, what, n)
 }
 
-// withoutBootDecided is a tree without what only a boot decides.
+// withoutBootDecided is a tree without what only a boot decides, and without two marks of apt's that a power cut may lose: of a list that
+// packages.TouchList was touching, and of dependencies between apt-get and apt-mark auto.
 func (s straight) withoutBootDecided(tree string) string {
-	return s.others.ReplaceAllString(tree, "$1")
+	return aptMarks.ReplaceAllString(s.others.ReplaceAllString(tree, "$1"), "$1")
 }
+
+var aptMarks = regexp.MustCompile(`(?m)^(/var/lib/apt/(?:lists/\S+|extended_states) file) .*`)
 
 // cut cuts the power of a new machine before a touch of its apply, or of the undo after it, and boots it again.
 func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node {
 	t.Helper()
-	n := s.machine.boot(t)
+	n := s.boot(t)
 	n.CutAt(touch)
 	_, err := s.e().Apply(context.Background(), n)
 	ended := false // then only what no undo needs any more is cleared away
@@ -119,7 +141,7 @@ func TestPowerCutThenAnyCommand(t *testing.T) {
 func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Loss) {
 	for _, c := range cutLaws {
 		t.Run(c.name, func(t *testing.T) {
-			from, many := 0, s.made
+			from, many := s.begun, s.made-s.begun
 			if c.undoing {
 				from, many = s.made, s.undone-s.made
 			}
@@ -135,31 +157,73 @@ func cuts(t *testing.T, s straight, some int, losses func(cut int) []simhost.Los
 //go:embed testdata/shared-modules.txtar
 var sharedFiles string
 
+// sharing is the machine for shared modules, with what stays of packages, and the engine for those of a branch.
+func sharing(t *testing.T) (m machine, of func(branch string) *converge.Engine) {
+	return machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)}, func(branch string) *converge.Engine {
+		i := slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == branch+" shared modules" })
+		return engine(t, pairs.Specs[i].Text)
+	}
+}
+
+// TestFallbackKeepsItsModules: the kernel that ran before keeps its modules while it is installed. Older ones lose theirs.
+func TestFallbackKeepsItsModules(t *testing.T) {
+	m, of := sharing(t)
+	n, kernels := m.boot(t), []string{pairs.Kernel, "6.8.0-90-generic", "6.8.0-91-generic"}
+	has := func(what string, want ...string) {
+		t.Helper()
+		apply(t, n, of("580"))
+		without := func(k string) bool { return !strings.Contains(tree(n), k+"/updates/gpuadm/nvidia.ko ") }
+		check.List(t, slices.DeleteFunc(slices.Clone(kernels), without), want, "%s: modules of", what)
+		check.None(t, names(plan(t, n, of("580")).Changes), "%s: a second apply changes", what)
+	}
+	for i, next := range kernels[1:] {
+		has("before "+next, kernels[max(0, i-1):i+1]...)
+		pairs.Write(t, n, "/usr/lib/modules/"+next+"/modules.dep", "")
+		has(next+" arrives", kernels[max(0, i-1):i+2]...)
+		pairs.Write(t, n, "/proc/sys/kernel/osrelease", next+"\n")
+		n.Reboot()
+		has(next+" runs", kernels[i:i+2]...)
+	}
+	must.OK(t, n.Remove("/usr/lib/modules/"+kernels[1]+"/modules.dep"))
+	has("the fallback is removed", kernels[2])
+}
+
 // TestSharedModulesCut: a power cut while modules that were built once are installed, or undone.
 func TestSharedModulesCut(t *testing.T) {
-	m := machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)} // what stays of packages
-	text := ""
-	for _, s := range pairs.Specs {
-		if s.Name == "580 shared modules" {
-			text = s.Text
-		}
+	m, of := sharing(t)
+	for name, already := range map[string]func(*simhost.Node){
+		"first":          func(*simhost.Node) {},
+		"another branch": func(n *simhost.Node) { apply(t, n, of("570")) },
+		"another kernel": func(n *simhost.Node) {
+			apply(t, n, of("580"))
+			pairs.Write(t, n, "/usr/lib/modules/6.8.0-90-generic/modules.dep", "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := run(t, m, func() *converge.Engine { return of("580") }, already)
+			must.That(t, strings.Contains(s.applied, "updates/gpuadm/nvidia.ko") && !strings.Contains(s.applied, "/var/lib/dkms/nvidia"), "no shared modules:\n%s", s.applied)
+			cuts(t, s, 6, func(int) []simhost.Loss { return []simhost.Loss{simhost.LoseNothing} }) // the simulated dpkg does not sync as dpkg does
+		})
 	}
-	s := run(t, m, func() *converge.Engine { return engine(t, text) })
-	must.That(t, strings.Contains(s.applied, "updates/gpuadm/nvidia.ko") && !strings.Contains(s.applied, "/var/lib/dkms/nvidia"), "no shared modules:\n%s", s.applied)
-	cuts(t, s, 6, func(int) []simhost.Loss { return []simhost.Loss{simhost.LoseNothing} }) // the simulated dpkg does not sync as dpkg does
 }
 
 func byHand(t *testing.T, s straight, n *simhost.Node, what string) {
 	apply(t, n, s.e())
 	s.settled(t, what, s.applied, n)
 	undoAfter(t, n, s.e(), "all", what)
-	s.settled(t, what+", undone", s.first, n)
+	s.settled(t, what+", undone", s.bare, n)
 }
 
+// undone is an undo of all, or of the last run: what gpuadm had done before stays, unless that was the last run, or all was being undone.
 func undone(to string) func(t *testing.T, s straight, n *simhost.Node, what string) {
 	return func(t *testing.T, s straight, n *simhost.Node, what string) {
+		status := must.Get(s.e().Status(context.Background(), n.View()))(t)
 		undoAfter(t, n, s.e(), to, what)
-		s.settled(t, what, s.first, n)
+		if to == "" && !status.Undoing && status.Held == "" && len(status.Runs) > 1 {
+			compare(t, what, s.lost(s.first), s.lost(tree(n)))
+			return
+		}
+		s.settled(t, what, s.bare, n)
 	}
 }
 
@@ -171,24 +235,26 @@ func booted(t *testing.T, s straight, n *simhost.Node, what string) {
 		s.settled(t, what+", which had not begun", s.applied, n)
 		return
 	}
-	s.settled(t, what, s.first, n)
+	s.settled(t, what, s.bare, n)
 	status, err := s.e().Status(context.Background(), n.View())
 	must.That(t, err == nil && res.Held != "" && !status.Undoing && status.Held != "",
 		"%s: the boot says held %q; status says held %q, undoing %t, %v", what, res.Held, status.Held, status.Undoing, err)
 }
 
-// gpuLines finds the GPUs' states: a boot loses them.
-var gpuLines = regexp.MustCompile(`(?m)^GPU .*\n`)
+// lost is a tree without the GPUs' states and the modules, which a boot loses.
+func (s straight) lost(tree string) string {
+	return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "")
+}
+
+var gpuLines = regexp.MustCompile(`(?m)^(GPU |/sys/module/|/sys/bus/pci/devices/\S+/uevent ).*\n`)
 
 // undoing says whether the undo that was cut is known. One that is not has touched nothing.
 func undoing(t *testing.T, s straight, n *simhost.Node, what string) bool {
 	t.Helper()
-	status, err := s.e().Status(context.Background(), n.View())
-	must.That(t, err == nil, "%s: no status: %v", what, err)
+	status := must.Get(s.e().Status(context.Background(), n.View()))(t)
 	known := status.Undoing || status.Held != ""
 	if !known {
-		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "") }
-		compare(t, what+", and nothing knows that there was an undo", lost(s.applied), lost(tree(n)))
+		compare(t, what+", and nothing knows that there was an undo", s.lost(s.applied), s.lost(tree(n)))
 	}
 	return known
 }

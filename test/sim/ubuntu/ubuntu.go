@@ -95,7 +95,7 @@ var editions = sync.OnceValue(func() map[string]edition {
 			}
 		}
 	}
-	for _, kernel := range []string{"6.8.0-88-generic", "6.8.0-90-generic"} {
+	for _, kernel := range []string{"6.8.0-88-generic", "6.8.0-90-generic", "6.8.0-91-generic"} {
 		for _, v := range []string{"580.159.04", "570.148.08"} {
 			p := newPackage(shared(v, kernel))
 			mirror.packages[p.Name] = append(mirror.packages[p.Name], p)
