@@ -160,6 +160,9 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 			return err
 		}
 	}
+	if _, err := packages.ReadLock(h, m.Dir); m.Keep && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &trouble.Error{What: "cannot keep the packages of the mirror: " + err.Error(), Err: err, Try: []string{"the same command without --keep, which writes the mirror anew"}}
+	}
 	for _, argv := range [][]string{{"rm", "-rf", "--", m.beside("old"), path.Join(next, mirrorWork)}, {"mkdir", "-p", "--", path.Join(next, mirrorWork)}} {
 		if _, err := h.Do(ctx, argv...); err != nil {
 			return fmt.Errorf("cannot write the mirror: %w", err)
@@ -190,7 +193,7 @@ func (m Mirror) fill(ctx context.Context, h host.Host, from packages.Gatherer, s
 // kept links the packages of the folder that an earlier run has written, beside those that are wanted now. Damaged ones go.
 func (m Mirror) kept(ctx context.Context, h host.Host, lock *packages.Lock, names []string) ([]string, error) {
 	old, err := packages.ReadLock(h, m.Dir)
-	if !m.Keep || err != nil { // there is none
+	if !m.Keep || err != nil { // there is none: see begin
 		return names, nil
 	}
 	argv := []string{"ln", "-f", "-t", m.beside("new"), "--"}

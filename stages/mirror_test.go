@@ -63,9 +63,8 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 	f.OS = facts.OS{ID: "debian", Version: "12"}
 
 	s = parse("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://x.example/a/NVIDIA.run\"\nsha256 = \"" + strings.Repeat("ab", 32) + "\"\n")
-	if w, err = wantedPackages(drivers.New(), s, f); err != nil {
-		t.Fatal(err)
-	}
+	w, err = wantedPackages(drivers.New(), s, f)
+	must.OK(t, err)
 	check.That(t, s.Driver.Runfile.URL == "file:///srv/mirror/NVIDIA.run" && len(w.repos) == 1 && w.repos[0].URL == "file:///srv/mirror",
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
@@ -105,4 +104,7 @@ func TestMirrorOfOthers(t *testing.T) {
 			t.Errorf("%s %v: %v, want %q", c.name, c.attr, err, c.want)
 		}
 	}
+	n := must.Get(simhost.New([]byte("-- srv/mirror/" + packages.MirrorLock + " --\n{\"format\": 2}\n")))(t)
+	err = Mirror{Dir: m.Dir, Key: m.Key, Keep: true}.begin(t.Context(), n, m.beside("new"))
+	check.That(t, err != nil && strings.Contains(err.Error(), "it has format 2") && n.Touches() == 0, "which packages to keep cannot be read: %v", err)
 }

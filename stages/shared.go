@@ -3,6 +3,7 @@
 package stages
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -66,12 +67,9 @@ func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer
 		return err
 	}
 	var lacks []string
-	install, rpm := "apt-get", from.Name() == "dnf"
-	if rpm {
-		install = "dnf"
-		if _, err := h.Stat("/usr/bin/rpmbuild"); err != nil {
-			lacks = append(lacks, "rpm-build")
-		}
+	rpm := from.Name() == "dnf"
+	if _, err := h.Stat("/usr/bin/rpmbuild"); rpm && err != nil {
+		lacks = append(lacks, "rpm-build")
 	}
 	for _, member := range c.Members {
 		switch {
@@ -89,7 +87,7 @@ func (m Mirror) builder(ctx context.Context, h host.Host, from packages.Gatherer
 	}
 	return &trouble.Error{
 		What: "cannot build modules here: " + strings.Join(lacks, ", ") + " is not installed",
-		Try:  []string{install + " install " + strings.Join(lacks, " ") + ", in this machine or container, which is of the nodes' system; then run the same command again"},
+		Try:  []string{map[bool]string{true: "dnf", false: "apt-get"}[rpm] + " install " + strings.Join(lacks, " ") + ", in this machine or container, which is of the nodes' system; then run the same command again"},
 	}
 }
 
@@ -130,10 +128,8 @@ func (m Mirror) modules(
 	}
 	pack := packages.ModulePackage{Name: one.Package, Kernel: one.Kernel, From: src, Root: g.Work + "/package-" + one.Kernel}
 	into := path.Join(pack.Root, "usr/lib/modules", one.Kernel, facts.SharedFolder)
-	for _, argv := range [][]string{{"mkdir", "-p", "--", into}, append([]string{"cp", "-t", into, "--"}, files...)} {
-		if _, err := h.Do(ctx, argv...); err != nil {
-			return "", err
-		}
+	if _, err := h.Do(ctx, append([]string{"install", "-D", "-m", "644", "-t", into, "--"}, files...)...); err != nil {
+		return "", err
 	}
 	made, err := from.Pack(ctx, h, g, pack)
 	if err != nil {
@@ -183,13 +179,11 @@ func (m Mirror) prove(h host.View, one *facts.SharedModules, files []string) err
 			one.Vermagic = is.Vermagic
 		}
 		if is.Kernel() != one.Kernel || driver && (is.Version != one.Version || is.Flavour() != one.Flavour) || is.Signer == nil || !is.Signer.Same(m.Shared.Signer) {
-			signer := "no key"
-			if is.Signer != nil {
-				signer = is.Signer.Name
-			}
+			const what = "of driver %s, %s, for kernel %s, signed by %s"
+			signer := cmp.Or(is.Signer, &facts.Key{Name: "no key"}).Name
 			return &trouble.Error{
-				What:    fmt.Sprintf("cannot use module %s that DKMS has built: it is not of driver %s, %s, for kernel %s, signed by %s", path.Base(name), one.Version, one.Flavour, one.Kernel, m.Shared.Signer.Name),
-				Because: []string{fmt.Sprintf("it is of driver %s, %s, for kernel %s, signed by %s", is.Version, is.Flavour(), is.Kernel(), signer)},
+				What:    "cannot use module " + path.Base(name) + " that DKMS has built: it is not " + fmt.Sprintf(what, one.Version, one.Flavour, one.Kernel, m.Shared.Signer.Name),
+				Because: []string{"it is " + fmt.Sprintf(what, is.Version, is.Flavour(), is.Kernel(), signer)},
 				Try:     []string{"/etc/dkms/framework.conf and /etc/dkms/framework.conf.d, which may name another key or kernel"},
 			}
 		}

@@ -59,11 +59,7 @@ func newMirror(c *common) *cobra.Command {
 
 // mirror writes a mirror, and prints how nodes use it.
 func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
-	for _, kernel := range m.modules {
-		if !slices.Contains(m.kernels, kernel) {
-			m.kernels = append(m.kernels, kernel)
-		}
-	}
+	m.kernels = append(slices.DeleteFunc(m.kernels, func(kernel string) bool { return slices.Contains(m.modules, kernel) }), m.modules...)
 	switch {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
 		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}

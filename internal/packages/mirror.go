@@ -112,20 +112,13 @@ func SourceOf(ctx context.Context, h host.Host, from Gatherer, g Gathering, file
 		}
 		root := g.Work + "/source"
 		said, err := from.Open(ctx, h, path.Join(g.Into, files[i]), root)
-		p.Name, p.File = name, files[i]
+		has := map[string][]string{}
 		for line := range strings.Lines(string(said)) {
-			key, value, _ := strings.Cut(strings.Join(strings.Fields(line), " "), ": ")
-			list := strings.Split(value, ", ")
-			switch {
-			case value == "":
-			case key == "Version":
-				p.Version = value
-			case key == "Depends":
-				p.Depends = append(p.Depends, list...)
-			case key == "Provides":
-				p.Provides = append(p.Provides, list...)
+			if key, value, _ := strings.Cut(strings.Join(strings.Fields(line), " "), ": "); value != "" {
+				has[key] = append(has[key], strings.Split(value, ", ")...)
 			}
 		}
+		p = ModuleSource{Name: name, File: files[i], Version: strings.Join(has["Version"], ""), Depends: has["Depends"], Provides: has["Provides"]}
 		for _, of := range ListOf(h, root+"/usr/src") {
 			dir := path.Join(root, "usr/src", of)
 			if _, err := h.Stat(dir + "/dkms.conf"); err == nil && strings.HasSuffix(of, "-"+Own(p.Version)) {
