@@ -133,10 +133,7 @@ func noGPU(entries []Entry, gpus []host.GPU) error {
 
 // Matches reports whether the entry applies to this GPU.
 func (e Entry) Matches(g host.GPU) bool {
-	if !e.counts(g) {
-		return false
-	}
-	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
+	return e.counts(g) && (len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) }))
 }
 
 // counts says whether the entry's devices have the GPU's index; its model does not matter.

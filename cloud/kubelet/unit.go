@@ -63,10 +63,7 @@ func (k Own) argv(f facts.Facts) []string {
 
 // theirUnit says whether kubelet has a unit that gpuadm did not write.
 func theirUnit(f facts.Facts) bool {
-	if f.Kubelet.Unit == "" {
-		return false
-	}
-	return !bytes.HasPrefix(f.Files[UnitFile], []byte(Written))
+	return f.Kubelet.Unit != "" && !bytes.HasPrefix(f.Files[UnitFile], []byte(Written))
 }
 
 // mentions says whether a file that gpuadm did not write contains a word.

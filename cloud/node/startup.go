@@ -155,10 +155,8 @@ func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-
 // nodeadm-run starts it and stage join orders nodeadm-run after gpuadm.service. For EKS gated reads the spec, not the drop-in,
 // which does not exist yet at the first call.
 func gated(s spec.Spec, f facts.Facts) bool {
-	if f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil {
-		return true
-	}
-	return f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto") && f.Files[BootUnit] != nil
+	byNodeadm := f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto")
+	return f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil || byNodeadm && f.Files[BootUnit] != nil
 }
 
 // clears names the account here that may change the node's taints, "" if there is none. The facts have the pod's file only if
