@@ -150,9 +150,7 @@ func TestFamilyKnowsTheListings(t *testing.T) {
 			}
 			branch, _ := strconv.Atoi(branchText(p.Upstream()))
 			of := branch >= 450 && branch < 1000
-			if f.Has(p.Name, p.Version) != of {
-				t.Errorf("%s: %s %s: part of the driver: %v", l, p.Name, p.Version, !of)
-			}
+			check.That(t, f.Has(p.Name, p.Version) == of, "%s: %s %s: part of the driver: %v", l, p.Name, p.Version, !of)
 		}
 	}
 }

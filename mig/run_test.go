@@ -159,9 +159,7 @@ func TestFailure(t *testing.T) {
 					continue // it had worked, and the runner looks
 				}
 				must.That(t, errors.As(err, &f) && errors.Is(err, errSim), "%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
-				if !restored(f) || x.shape() != before {
-					t.Errorf("%s: %s → %s, call %d: is %s, was %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
-				}
+				check.That(t, restored(f) && x.shape() == before, "%s: %s → %s, call %d: is %s, was %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
 			}
 		}
 	}

@@ -78,9 +78,7 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if s.String() != text {
-			t.Fatalf("%q is written %q", text, s)
-		}
+		must.That(t, s.String() == text, "%q is written %q", text, s)
 		for _, m := range models {
 			want := Layout{Enabled: true, Wants: []Want{{Profile: "1g", Start: Anywhere}}}
 			if fit, err := m.Fit(s, want); err == nil {

@@ -105,9 +105,7 @@ func TestOffers(t *testing.T) {
 		}
 	}
 	for _, line := range strings.Split(out.String(), "\n") {
-		if utf8.RuneCountInString(line) > 80 {
-			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
-		}
+		check.That(t, utf8.RuneCountInString(line) <= 80, "%d columns: %s", utf8.RuneCountInString(line), line)
 	}
 	golden(t, "offers.txt", out.String())
 }

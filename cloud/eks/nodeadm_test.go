@@ -70,9 +70,7 @@ func FuzzNodeadmReads(f *testing.F) {
 		ours := spec.Taint{Key: "example.com/x", Value: "y", Effect: "NoSchedule"}
 		text := must.Get(nodeadmText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved))(t)
 		again, err := nodeadmText(s, facts.Facts{Files: map[string][]byte{method.NodeadmDropIn: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
-		if err != nil || string(again) != string(text) {
-			t.Errorf("not the same again: %v\n%s\n%s", err, text, again)
-		}
+		check.That(t, err == nil && string(again) == string(text), "not the same again: %v\n%s\n%s", err, text, again)
 		var doc map[string]any
 		if err := yaml.Unmarshal(text, &doc); err != nil {
 			t.Errorf("%v\n%s", err, text)

@@ -156,9 +156,7 @@ func FuzzVariables(f *testing.F) {
 			return
 		}
 		again, err := withFlag(out, extra, labelFlag, parts, nil)
-		if err != nil || string(again) != string(out) {
-			t.Errorf("twice: %q, then %q, %v", out, again, err)
-		}
+		check.That(t, err == nil && string(again) == string(out), "twice: %q, then %q, %v", out, again, err)
 		rest, _, err := TakeOut(data, out, append([]byte("A=1\n"), out...))
 		if err != nil && string(out) != string(data) {
 			t.Errorf("not taken out of %q: %v", out, err)

@@ -108,9 +108,7 @@ func (b bakery) bake() (made, deferred []converge.Change) {
 			deferred = append(deferred, *e.Change)
 		}
 	}
-	if code != 0 {
-		b.Errorf("bake ends with %d", code)
-	}
+	check.That(b, code == 0, "bake ends with %d", code)
 	return made, deferred
 }
 

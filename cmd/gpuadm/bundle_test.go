@@ -88,9 +88,7 @@ func TestBundleHasNoSecret(t *testing.T) {
 	files := unpacked(t, []byte(packed))
 	for name, text := range files {
 		for _, secret := range append(corpus, "planted-") {
-			if strings.Contains(text, secret) {
-				t.Errorf("%s has %s:\n%s", name, secret, lineWith(text, secret))
-			}
+			check.That(t, !strings.Contains(text, secret), "%s has %s:\n%s", name, secret, lineWith(text, secret))
 		}
 	}
 	for name, want := range map[string]string{

@@ -52,9 +52,7 @@ func FuzzPrintable(f *testing.F) {
 		}
 		var b strings.Builder
 		printf(&b, "%s %-3s %v\n", s, errors.New(s), converge.State(s))
-		if strings.Count(b.String(), "\n") != 1 {
-			t.Errorf("%q is printed in several lines: %q", s, &b)
-		}
+		check.That(t, strings.Count(b.String(), "\n") == 1, "%q is printed in several lines: %q", s, &b)
 		shows := func(r rune) bool { return !bad(r) && r != utf8.RuneError && unicode.IsPrint(r) }
 		if strings.IndexFunc(s, func(r rune) bool { return !shows(r) }) < 0 && p != s {
 			t.Errorf("%q needs no escape, and becomes %q", s, p)

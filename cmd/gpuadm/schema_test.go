@@ -174,9 +174,8 @@ func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
 		var table struct{ V any }
 		must.OK(t, toml.Unmarshal([]byte("V = "+k.Default), &table))
 		var err error
-		if s.Default, err = json.Marshal(table.V); err != nil {
-			t.Fatal(err)
-		}
+		s.Default, err = json.Marshal(table.V)
+		must.OK(t, err)
 	}
 	return s
 }
@@ -251,9 +250,8 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	}
 	_, out = onHost(t, n, "undo", "--dry-run", "-o", "json")
 	check("undo-dry-run", out)
-	if n, err = simhost.New(recorded(t)["mig-h100-a100-t4"]); err != nil {
-		t.Fatal(err)
-	}
+	n, err = simhost.New(recorded(t)["mig-h100-a100-t4"])
+	must.OK(t, err)
 	_, out = onHost(t, n, "mig", "export", "-o", "json")
 	check("mig-export", out)
 	var all bytes.Buffer
@@ -389,7 +387,5 @@ func TestSpecHasSchema(t *testing.T) {
 	}
 	check.That(t, judge("format = 1\n[drivers]\n") != nil && judge("format = 2\n") != nil && judge("format = 1\nversion = 1\n") != nil,
 		"the schema takes an unknown section, format or key")
-	if !slices.Contains([]string{draft07}, s.Schema().Schema) {
-		t.Errorf("it is of %s", s.Schema().Schema)
-	}
+	check.That(t, slices.Contains([]string{draft07}, s.Schema().Schema), "it is of %s", s.Schema().Schema)
 }

@@ -72,9 +72,7 @@ func TestPrivateFilesAreNotQuoted(t *testing.T) {
 					public: func(string) bool { return false },
 				}
 				run(t.Context(), e, append(args, flags...))
-				if strings.Contains(said.String(), "PLANTED") {
-					t.Errorf("%s, %q, %s:\n%s", k.Section+"."+k.Name, secret, args, said.String())
-				}
+				check.That(t, !strings.Contains(said.String(), "PLANTED"), "%s, %q, %s:\n%s", k.Section+"."+k.Name, secret, args, said.String())
 			}
 		}
 	}

@@ -25,9 +25,8 @@ func accountPod(t *testing.T) (p *Pod, sim *kubesim.Server, inside, machine *sim
 	files := fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
 		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\nsecret\n", podAccount[1:], ca)
 	var err error
-	if inside, err = simhost.New(files); err != nil {
-		t.Fatal(err)
-	}
+	inside, err = simhost.New(files)
+	must.OK(t, err)
 	if machine, err = simhost.New([]byte("-- run/gpuadm/node.toml --\nformat = 1\n")); err != nil {
 		t.Fatal(err)
 	}

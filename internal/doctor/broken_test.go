@@ -54,9 +54,7 @@ func TestStuck(t *testing.T) {
 func TestWorking(t *testing.T) {
 	n, _ := joined(t, nil)
 	r := examine(t, n)
-	if codes(r) != "" || len(r.Unread) != 0 || len(r.Notes) != 0 {
-		t.Errorf("%v %v %v", r.Causes, r.Unread, r.Notes)
-	}
+	check.That(t, codes(r) == "" && len(r.Unread) == 0 && len(r.Notes) == 0, "%v %v %v", r.Causes, r.Unread, r.Notes)
 }
 
 // fullView is a machine with file systems that are full.
@@ -80,9 +78,7 @@ func TestSealed(t *testing.T) {
 	r.Change("proc/self/mounts", "/dev/vda1 / ext4 rw,", "/dev/dm-0 / ext4 ro,")
 	r.Put("etc/fstab", "")
 	report := examine(t, fullView{r.Node(), map[string]host.Room{"/": {}}})
-	if codes(report) != "" {
-		t.Errorf("%v", report.Causes)
-	}
+	check.That(t, codes(report) == "", "%v", report.Causes)
 }
 
 // TestFull: a full disk is the root of a package that could not be installed; one file system is named once.

@@ -70,9 +70,7 @@ func TestTable(t *testing.T) {
 	var walk func(code string, path []string)
 	walk = func(code string, path []string) {
 		for _, seen := range path {
-			if seen == code {
-				t.Fatalf("faults explain each other in a circle: %v", append(path, code))
-			}
+			must.That(t, seen != code, "faults explain each other in a circle: %v", append(path, code))
 		}
 		for _, next := range explains[code] {
 			walk(next, append(path, code))

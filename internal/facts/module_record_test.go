@@ -314,9 +314,7 @@ func TestModules(t *testing.T) {
 	check.That(t, m.Version == "570.172.08" && slices.Equal(m.Nouveau, []string{"0000:17:00.0"}), "%+v", m)
 	s := m.Mismatch()
 	check.That(t, strings.Contains(s, "570.172.08 is loaded") && strings.Contains(s, "is of 580.95.05"), "%v", s)
-	if m.Reload("6.8.0-88") != "580.95.05" {
-		t.Errorf("%q", m.Reload("6.8.0-88"))
-	}
+	check.That(t, m.Reload("6.8.0-88") == "580.95.05", "%q", m.Reload("6.8.0-88"))
 	k, _ := m.Of("6.8.0-88")
 	check.That(t, k.Compiler == "gcc-13 (Ubuntu 13.3.0) 13.3.0" && slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) && len(k.Files) == 2, "%+v", k)
 	k, _ = m.Of("6.8.0-90")

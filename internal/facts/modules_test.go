@@ -96,9 +96,7 @@ func TestReadModule(t *testing.T) {
 			Firmware: []string{"nvidia/580.95.05/gsp_ga10x.bin", "nvidia/580.95.05/gsp_tu10x.bin"},
 		}
 		check.None(t, cmp.Diff(want, m), "%s (-want +got)", name)
-		if m.Kernel() != "6.1.0-50-cloud-amd64" || m.Flavour() != "open" {
-			t.Errorf("kernel %q, flavour %q", m.Kernel(), m.Flavour())
-		}
+		check.That(t, m.Kernel() == "6.1.0-50-cloud-amd64" && m.Flavour() == "open", "kernel %q, flavour %q", m.Kernel(), m.Flavour())
 	}
 }
 

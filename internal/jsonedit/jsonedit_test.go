@@ -111,14 +111,10 @@ func FuzzSet(f *testing.F) {
 		}
 		out, err := d.Set(`"set"`, key, inner)
 		if err != nil {
-			if strings.Contains(err.Error(), "internal error") {
-				t.Fatalf("%q: %v", text, err)
-			}
+			must.That(t, !strings.Contains(err.Error(), "internal error"), "%q: %v", text, err)
 			return
 		}
-		if !json.Valid(out) {
-			t.Fatalf("%q became %q", text, out)
-		}
+		must.That(t, json.Valid(out), "%q became %q", text, out)
 		is := must.Get(jsonedit.Parse(out))(t)
 		for _, k := range d.Keys() {
 			if k != key && string(d.Text(k)) != string(is.Text(k)) {

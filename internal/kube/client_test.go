@@ -192,9 +192,7 @@ func TestEvent(t *testing.T) {
 	// The first answer is lost on the way: the Event is there once all the same.
 	sim.Fail(kubesim.Fault{On: "POST", Status: 500, Lost: true})
 	must.OK(t, c.Event(t.Context(), "gpu-1", ev))
-	if len(sim.Events()) != 1 {
-		t.Fatalf("%d events", len(sim.Events()))
-	}
+	must.That(t, len(sim.Events()) == 1, "%d events", len(sim.Events()))
 	got := sim.Events()[0]
 	about := got["involvedObject"].(map[string]any)
 	check.That(t, about["uid"] == "gpu-1" && about["apiVersion"] == "v1" && got["type"] == "Warning" && got["count"] == 1.0, "got %v", got)

@@ -252,9 +252,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if s.login == nil {
-			t.Error("no error and no login")
-		}
+		check.That(t, s.login != nil, "no error and no login")
 		if s.caFile != "" && !strings.HasPrefix(s.caFile, "/") {
 			t.Errorf("certificate authority at %q", s.caFile)
 		}

@@ -128,9 +128,7 @@ func TestHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := spec.Parse(node(text))
 			var all trouble.Faults
-			if !errors.As(err, &all) || len(all) > 201 || len(fmt.Sprint(err)) > 1<<16 {
-				t.Errorf("%d errors of %d bytes", len(all), len(fmt.Sprint(err)))
-			}
+			check.That(t, errors.As(err, &all) && len(all) <= 201 && len(fmt.Sprint(err)) <= 1<<16, "%d errors of %d bytes", len(all), len(fmt.Sprint(err)))
 			for _, e := range all {
 				must.That(t, len(e.At.Text) <= 1000, "a line of %d bytes", len(e.At.Text))
 			}

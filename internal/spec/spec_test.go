@@ -101,9 +101,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("cdi is stated: %v %v", got.Runtime, want.Runtime)
 	}
 	want.Runtime.CDIStated = true
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("the example says\n%s\nthe defaults are\n%s", got.TOML(), want.TOML())
-	}
+	check.That(t, reflect.DeepEqual(got, want), "the example says\n%s\nthe defaults are\n%s", got.TOML(), want.TOML())
 	if got := parse(t, node("format = 1")); !reflect.DeepEqual(got, spec.Defaults()) {
 		t.Errorf("without sections:\n%s", got.TOML())
 	}
@@ -149,9 +147,7 @@ func TestHas(t *testing.T) {
 	for name, want := range map[string]bool{
 		"driver": true, "runtime": true, "mig": true, "node": false, "driver.repo": false, "mig.gpu": false, "nonsense": false, "": false,
 	} {
-		if s.Has(name) != want {
-			t.Errorf("Has(%q) is %v", name, !want)
-		}
+		check.That(t, s.Has(name) == want, "Has(%q) is %v", name, !want)
 	}
 	s = parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)))
 	check.That(t, s.Has("driver.repo") && s.Has("toolkit.repo") && s.Has("mig.gpu"), "the sections are not found")
@@ -184,9 +180,7 @@ func TestMerge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got := parse(t, node("format = 1\n"+test.first), part(10, test.second))
 			want := parse(t, node("format = 1\n"+test.want))
-			if !reflect.DeepEqual(got, want) || got.Digest() != want.Digest() {
-				t.Errorf("got\n%s\nwant\n%s", got.TOML(), want.TOML())
-			}
+			check.That(t, reflect.DeepEqual(got, want) && got.Digest() == want.Digest(), "got\n%s\nwant\n%s", got.TOML(), want.TOML())
 		})
 	}
 }

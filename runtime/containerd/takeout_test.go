@@ -31,9 +31,8 @@ func edited(t testing.TB, name string) (before, after []byte) {
 		target, err := Target(c.tree, d, h)
 		must.OK(t, err)
 		before = c.tree.data(target)
-		if after, err = Edit(c.tree, d, h, target, before); err != nil {
-			t.Fatal(err)
-		}
+		after, err = Edit(c.tree, d, h, target, before)
+		must.OK(t, err)
 		return before, after
 	}
 	t.Fatalf("no shape %s", name)

@@ -109,16 +109,12 @@ func FuzzDockerEdit(f *testing.F) {
 		var err error
 		alloc.Most(t, 4000, len(text), func() { out, err = Edit(daemonJSON, version, h, text) })
 		if err != nil {
-			if strings.Contains(err.Error(), "internal error") {
-				t.Fatalf("%q: %v", text, err)
-			}
+			must.That(t, !strings.Contains(err.Error(), "internal error"), "%q: %v", text, err)
 			return
 		}
 		was, _ := jsonedit.Parse(text)
 		is, err := jsonedit.Parse(out)
-		if err != nil || !json.Valid(out) {
-			t.Fatalf("%q became %q: %v", text, out, err)
-		}
+		must.That(t, err == nil && json.Valid(out), "%q became %q: %v", text, out, err)
 		if program, _ := programOf(is, "nvidia"); program == "" || h.Default && string(is.Text(defaultKey)) != `"nvidia"` {
 			t.Fatalf("%q became %q", text, out)
 		}
@@ -142,13 +138,9 @@ func FuzzDockerEdit(f *testing.F) {
 		}
 		found := other(is)
 		rest, left, err := TakeOut(text, out, found.Text())
-		if err != nil || len(left) > 0 {
-			t.Fatalf("%q to %q cannot be taken out: %q, %v", text, out, left, err)
-		}
+		must.That(t, err == nil && len(left) == 0, "%q to %q cannot be taken out: %q, %v", text, out, left, err)
 		d, err := jsonedit.Parse(rest)
-		if err != nil || len(jsonedit.Changes(other(was), d)) > 0 {
-			t.Fatalf("%q to %q taken out: %q, %v", text, out, rest, err)
-		}
+		must.That(t, err == nil && len(jsonedit.Changes(other(was), d)) == 0, "%q to %q taken out: %q, %v", text, out, rest, err)
 	})
 }
 

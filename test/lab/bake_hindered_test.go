@@ -30,9 +30,8 @@ func TestLabBakeHindered(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if given := os.Getenv("SEED"); given != "" {
 		var err error
-		if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed, err = strconv.ParseUint(given, 10, 64)
+		must.OK(t, err)
 	}
 	t.Logf("SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

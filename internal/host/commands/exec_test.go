@@ -130,9 +130,7 @@ func TestDaemonKeepsPipe(t *testing.T) {
 	start := time.Now()
 	out, err := quick().Do(t.Context(), sh("setsid sleep 20 & echo $!"), nil)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil || pid == 0 || time.Since(start) > 15*time.Second || !alive(pid) {
-		t.Errorf("%q (%v) after %v", out, err, time.Since(start))
-	}
+	check.That(t, err == nil && pid != 0 && time.Since(start) <= 15*time.Second && alive(pid), "%q (%v) after %v", out, err, time.Since(start))
 	syscall.Kill(pid, syscall.SIGKILL)
 }
 

@@ -205,9 +205,7 @@ func TestResolve(t *testing.T) {
 			if c.err == "" {
 				c.err = "ok"
 			}
-			if leads != c.leads || errno(err) != c.err {
-				t.Errorf("%q leads to %q (%s), want %q (%s)", c.name, leads, errno(err), c.leads, c.err)
-			}
+			check.That(t, leads == c.leads && errno(err) == c.err, "%q leads to %q (%s), want %q (%s)", c.name, leads, errno(err), c.leads, c.err)
 		}
 	})
 }

@@ -73,9 +73,7 @@ func TestImageRunsPrograms(t *testing.T) {
 	root, ctx := imageRoot(t), context.Background()
 	before := mounts(t)
 	h := openImage(t, root)
-	if h.Live() || !h.Runs() {
-		t.Errorf("live %t, runs %t", h.Live(), h.Runs())
-	}
+	check.That(t, !h.Live() && h.Runs(), "live %t, runs %t", h.Live(), h.Runs())
 	unlock := must.Get(h.Lock())(t)
 	script := `set -e
 test ! -e ` + root + `; test -c /dev/null; echo x >/dev/null; test -d /proc/self; test -z "$(ls -A /run/systemd 2>/dev/null)"

@@ -104,9 +104,8 @@ func TestLockInOneProcess(t *testing.T) {
 	}
 	unlock()
 	unlock() // once more does nothing
-	if unlock, err = two.take(path); err != nil {
-		t.Fatal(err)
-	}
+	unlock, err = two.take(path)
+	must.OK(t, err)
 	unlock()
 }
 
@@ -120,8 +119,7 @@ func TestUnlockReleasesChildren(t *testing.T) {
 	must.OK(t, err)
 	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
 	unlock()
-	if unlock, err = two.take(path); err != nil {
-		t.Fatal(err)
-	}
+	unlock, err = two.take(path)
+	must.OK(t, err)
 	unlock()
 }

@@ -123,8 +123,6 @@ func TestBusSilent(t *testing.T) {
 		_, err := b.short(t.Context(), "x.service")
 		asked := m.asked.Load()
 		_, again := b.short(t.Context(), "x.service")
-		if err == nil || again == nil || !b.off || m.asked.Load() != asked {
-			t.Errorf("%v, then %v after %d questions more", err, again, m.asked.Load()-asked)
-		}
+		check.That(t, err != nil && again != nil && b.off && m.asked.Load() == asked, "%v, then %v after %d questions more", err, again, m.asked.Load()-asked)
 	}
 }

@@ -65,9 +65,8 @@ func TestBenchKubeLoad(t *testing.T) {
 	nodes := 5000
 	if text := os.Getenv("LOAD"); text != "" {
 		var err error
-		if nodes, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
+		nodes, err = strconv.Atoi(text)
+		must.OK(t, err)
 	}
 	real := must.Get(local.Open("/"))(t)
 	base := must.Get(os.ReadFile("../../hosts/mig-h100-a100-t4.txtar"))(t)
