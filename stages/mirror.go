@@ -78,11 +78,8 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	if len(m.Shared.Kernels) > 0 {
 		s.Driver.Build = "dkms" // here
 	}
-	names, err := m.fill(ctx, h, from, s, f, &lock)
-	if err != nil {
-		return lock, false, err
-	}
-	for name, data := range map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, manager(f.OS), lock.Key)} {
+	own := map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, manager(f.OS), lock.Key)}
+	for name, data := range own { // a full disk is named before anything is fetched or built
 		mode := fs.FileMode(0o644)
 		if name == mirrorBinary {
 			mode = 0o755
@@ -90,8 +87,12 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 		if err := h.WriteFile(path.Join(next, name), data, host.Attr{Mode: mode}); err != nil {
 			return lock, false, err
 		}
-		names = append(names, name)
 	}
+	names, err := m.fill(ctx, h, from, s, f, &lock)
+	if err != nil {
+		return lock, false, err
+	}
+	names = slices.AppendSeq(names, maps.Keys(own))
 	if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, mirrorWork)); err != nil {
 		return lock, false, err
 	}
@@ -161,7 +162,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 		}
 	}
 	if _, err := packages.ReadLock(h, m.Dir); m.Keep && err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &trouble.Error{What: "cannot keep the packages of the mirror: " + err.Error(), Err: err, Try: []string{"the same command without --keep, which writes the mirror anew"}}
+		return &trouble.Error{What: "cannot keep the packages of the mirror: " + err.Error(), Err: err, Try: []string{"the same command without --keep, which writes the mirror without them"}}
 	}
 	for _, argv := range [][]string{{"rm", "-rf", "--", m.beside("old"), path.Join(next, mirrorWork)}, {"mkdir", "-p", "--", path.Join(next, mirrorWork)}} {
 		if _, err := h.Do(ctx, argv...); err != nil {

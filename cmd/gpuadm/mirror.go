@@ -76,7 +76,6 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	if err != nil {
 		return err
 	}
-	key := dir + ".key"
 	h, s, err := c.machine()
 	if err != nil {
 		return err
@@ -117,7 +116,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // else compilers would go on
 	defer stop()
-	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
+	made := stages.Mirror{Shared: shared, For: m.system, Models: m.gpus, Dir: dir, Key: dir + ".key", Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
 		if !c.quiet {
 			printf(c.stderr, "Fetching %s, %d MB …\n", trouble.Count(files, "file"), size/1e6)
 		}
@@ -138,7 +137,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		c.answer("Nothing to do.")
 	}
 	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, trouble.Count(len(lock.Files), "file"), size/1e6, lock.For, strings.Join(lock.Kernels, ", ")))
-	c.answer("Signed by " + lock.Key + "; the secret key is in " + key + ".")
+	c.answer("Signed by " + lock.Key + "; the secret key is in " + dir + ".key.")
 	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
 	return nil
 }

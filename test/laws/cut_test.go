@@ -35,7 +35,6 @@ type straight struct {
 	others         *regexp.Regexp // finds whether units that gpuadm does not restart run with their current files
 }
 
-// run makes one, on a machine to which gpuadm may have done something already.
 func run(t *testing.T, m machine, e func() *converge.Engine, already ...func(*simhost.Node)) straight {
 	t.Helper()
 	s := straight{machine: m, already: already, e: e}
@@ -160,8 +159,7 @@ var sharedFiles string
 // sharing is the machine for shared modules, with what stays of packages, and the engine for those of a branch.
 func sharing(t *testing.T) (m machine, of func(branch string) *converge.Engine) {
 	return machine{"ubuntu24", append(pairs.Archive(t), sharedFiles...)}, func(branch string) *converge.Engine {
-		i := slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == branch+" shared modules" })
-		return engine(t, pairs.Specs[i].Text)
+		return engine(t, pairs.Specs[slices.IndexFunc(pairs.Specs, func(s struct{ Name, Text string }) bool { return s.Name == branch+" shared modules" })].Text)
 	}
 }
 
