@@ -248,9 +248,9 @@ func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []stri
 }
 
 // lacks asks each Resolver again about changes that could not have been reverted when they were made: that may be possible by now. It asks
-// nothing if a Supplier changes too, since the Resolver's answer would change with it.
+// nothing if a Supplier gets something back, since the Resolver's answer would change with it.
 func (e *Engine) lacks(ctx context.Context, v host.View, steps []step) error {
-	if slices.ContainsFunc(steps, func(s step) bool { return s.supplies && !s.converged() }) {
+	if slices.ContainsFunc(steps, func(s step) bool { return s.supplies && !s.converged() && s.After != "" }) {
 		return nil
 	}
 	for group := range groups(steps) {

@@ -233,17 +233,22 @@ func Tail(text string, n int) []string {
 	return Short(all[max(0, len(all)-n):])
 }
 
-var proxySet = pattern.Of(`(?m)^(?:Acquire::https?::Proxy "([^"]+)";|proxy=(\S+))$`)
+var proxySet = pattern.Of(`(?mi)^[^#/"\n]*\bproxy(?:::\S+)?\s*[="]\s*"?([^"\s;]+:[^"\s;]+)`)
 
-// tryProxy advises on the proxy that gpuadm's files set for apt or dnf, if they set one.
-func tryProxy(v host.View) []string {
-	for _, f := range append(gpuadmFiles(v, "/etc/apt/apt.conf.d"), gpuadmFiles(v, "/etc/yum.repos.d")...) {
+// tryProxy advises on each proxy that a file sets for apt or dnf: apt.conf(5), dnf.conf(5).
+func tryProxy(v host.View) (try []string) {
+	files := append(gpuadmFiles(v, "/etc/yum.repos.d"), "/etc/apt/apt.conf", dnfConf)
+	for _, name := range ListOf(v, "/etc/apt/apt.conf.d") {
+		files = append(files, "/etc/apt/apt.conf.d/"+name)
+	}
+	for _, f := range files {
 		data, _ := v.ReadFile(f)
 		if m := proxySet().FindSubmatch(data); m != nil {
-			return []string{"if nothing answers at " + string(m[1]) + string(m[2]) + ": see that the proxy runs, and is the right one in [proxy] of node.toml"}
+			by := map[bool]string{true: "[proxy] of node.toml", false: f}[strings.Contains(f, "gpuadm")]
+			try = append(try, "if nothing answers at "+string(m[1])+": see that the proxy runs, and is the right one in "+by)
 		}
 	}
-	return nil
+	return try
 }
 
 // gpuadmFiles lists the files in a folder that are named after gpuadm.

@@ -176,7 +176,8 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	check.That(t, string(data) == "changed by its owner\n", "the conffile is now %q", data)
 }
 
-// What the repository had lost before gpuadm came cannot be restored: the plan says so, and undo refuses until the operator leaves it.
+// What the repository had lost before gpuadm came cannot be restored: apply says so, and undo refuses until the operator leaves it, also
+// where it removes gpuadm's source.
 func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -185,16 +186,17 @@ func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	m.must("apt-get", "clean")
 	m.repo.driver("580.2-1")
 	m.repo.drop("nvidia-kernel", "570.1-1")
-	m.update()
-	plan, err := m.engine(drivers("580.2")).Plan(t.Context(), m)
-	must.That(t, err == nil && len(plan.Changes) == len(members), "%+v, %v", plan.Changes, err)
-	for _, c := range plan.Changes {
+	m.repo.publish()
+	must.OK(t, os.Remove(m.dir+ourSource))
+	e := m.from(m.repo, drivers("580.2"))
+	made := must.Get(e.Apply(t.Context(), m))(t).Made
+	must.That(t, len(made) == 2+len(members), "%+v", made)
+	for _, c := range made[2:] {
 		check.That(t, c.Lost == "no source has nvidia-kernel 570.1-1 any more", "%s keeps %q", c, c.Lost)
 	}
-	m.apply(drivers("580.2"))
-	_, err = m.engine(drivers("*")).Undo(t.Context(), m, "all", nil)
+	_, err := e.Undo(t.Context(), m, "all", nil)
 	contains(t, wordsOf(err), "no source has nvidia-kernel 570.1-1 any more", "nothing was touched", "undo --to all --leave")
-	_, err = m.engine(drivers("*")).Undo(t.Context(), m, "all", members)
+	_, err = e.Undo(t.Context(), m, "all", members)
 	check.That(t, err == nil, "%v", err)
 	m.converged("580.2-1")
 }

@@ -90,7 +90,7 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	}
 	var again []string
 	for _, p := range d.halfDone() {
-		if file := storedRPM(h, p.keys()[0], p.evr); file != "" {
+		if file := a.Stored(h, p.keys()[0], p.evr); file != "" {
 			again = append(again, file)
 		} else {
 			again = append(again, p.full())
@@ -209,11 +209,9 @@ func holds(v host.View, lock string) string {
 // sayPackager matches the command line of a process that can hold the lock: dnf and yum are Python programs, others use dnf's library.
 var sayPackager = pattern.Of(`dnf|yum|packagekit|PackageKit`)
 
-// storedRPM returns the file in our own folder that a version of a package can be installed from; "" if there is none.
+// Stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
 // dnf names what it downloads NAME-VERSION-RELEASE.ARCH.rpm.
-func (dnf) Stored(v host.View, name, version string) string { return storedRPM(v, name, version) }
-
-func storedRPM(v host.View, name, version string) string {
+func (dnf) Stored(v host.View, name, version string) string {
 	for _, n := range packages.ListOf(v, packages.Store) {
 		p, ok := rpmFile(n)
 		if ok && packages.Unepoched(p.evr) == packages.Unepoched(version) && slices.Contains(p.keys(), name) {

@@ -110,6 +110,8 @@ func TestStream(t *testing.T) {
 	}
 	_, err := w.To("590-open")
 	check.That(t, err != nil && strings.Contains(wordsOf(err), "dnf module reset nvidia-driver"), "another stream: %v", err)
+	_, err = w.To(off)
+	check.That(t, err != nil && strings.Contains(wordsOf(err), "the module was disabled outside gpuadm"), "a disabled module: %v", err)
 	to, err := w.To("")
 	check.That(t, to == "580-open" && err == nil, "none: %q, %v", to, err)
 }
@@ -123,7 +125,7 @@ func FuzzModuleStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		alloc.Most(t, 400, len(text), func() {
 			is, err := readStream(simulated(t, stream(driverModule).file(), text), driverModule)
-			if err != nil || strings.ContainsAny(is, "\n") || is != "" && !strings.Contains(text, "enabled") {
+			if err != nil || strings.ContainsAny(is, "\n") || is != "" && !strings.Contains(text, "abled") {
 				t.Errorf("%q, %v", is, err)
 			}
 			for _, r := range parseRepos("f", []byte(text)) {
@@ -158,6 +160,15 @@ func TestLocks(t *testing.T) {
 	free, ok := ours.without(rpmPackage{name: p.name, evr: p.evr, arch: p.arch})
 	got := strings.Join(free.lines, "")
 	check.That(t, ok && got == others+"\n", "unlocked: %q, %v", got, ok)
+	for lines, hides := range map[string]bool{
+		"": false, "nvidia-driver-cuda-3:580.95.05-1.el9.*": false, "nvidia-driver-cuda-3:580.65.06-1.el9.*": true, "nvidia-driver-cuda-libs-3:580.65.06-1.el9.*": false,
+		"!nvidia-driver-cuda-3:580.95.05-1.el9.*": true, "nvidia-driver-cuda-3:580.65.06-1.el9.*\nnvidia-driver-cuda-3:580.95.05-1.el9.x86_64": false,
+	} {
+		d := rpmDatabase{locks: locks{lines: strings.SplitAfter(lines, "\n")}}
+		check.Equal(t, d.hides(p.name, p.evr), hides, "%q hides:", lines)
+		d.packages = map[string]packages.State{p.name: {Version: "3:580.65.06-1.el9"}}
+		check.Equal(t, d.hides(p.name, p.evr), lines != "" && lines[0] == '!', "%q hides an installed package's:", lines)
+	}
 	_, ok = (locks{lines: []string{"*nvidia*\n"}}).without(p)
 	check.That(t, !ok, "a pattern of others was taken out")
 }
@@ -252,22 +263,14 @@ func TestExplainDnf(t *testing.T) {
 		{1, "  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may", "is not accepted"},
 		{1, "Public key for x.rpm is not installed. Failing package is: x-1-1.x86_64\nError: GPG check FAILED\n", "is not accepted"},
 		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "cannot install packages: Error downloading packages"},
+		{1, "Error: a message of no known kind", "cannot install packages: a message of no known kind"},
 		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
 		err := explain(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
-		check.That(t, strings.Contains(err.Error(), c.what), "%q: %v", c.said, err)
+		told := (*trouble.Error)(nil)
+		check.That(t, strings.Contains(err.Error(), c.what) && errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%q: %v", c.said, err)
 		busy := (*packages.Locked)(nil)
 		check.That(t, errors.As(err, &busy) == strings.Contains(c.what, "lock"), "%q: to be waited for: %v", c.said, busy)
-	}
-}
-
-// Whatever dnf says, there is something to do next.
-func TestExplainedDnfWithAFix(t *testing.T) {
-	n := must.Get(simhost.New(nil))(t)
-	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
-		told := (*trouble.Error)(nil)
-		err := explain(n, "", &host.CommandError{Stderr: said})
-		check.That(t, errors.As(err, &told) && len(told.Try) > 0 && strings.HasPrefix(told.What, "cannot "), "%s: %v", said, err)
 	}
 }
 

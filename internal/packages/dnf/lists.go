@@ -242,24 +242,29 @@ const driverModule = "nvidia-driver"
 // moduleFolder is where dnf keeps which streams are enabled: one file for each module, written as dnf writes it.
 const moduleFolder = "/etc/dnf/modules.d"
 
-// stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is.
+// stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is, or off.
 type stream string
+
+// off is the state of a module after dnf module disable: dnf(8).
+const off = "disabled"
 
 // Stream wants a stream of dnf's module nvidia-driver to be enabled. It refuses to switch from another stream that was enabled
 // outside gpuadm: that may replace or remove packages from it.
 func Stream(name, why string) converge.Want {
 	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
-		if found != "" && found != converge.State(name) {
-			return "", &trouble.Error{
-				What:    fmt.Sprintf("cannot enable stream %s of dnf's module %s: %s was enabled outside gpuadm", name, driverModule, found),
-				Because: []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"},
-				Try: []string{
-					fmt.Sprintf("dnf module reset %s, if that stream is no longer meant; then run the same command again", driverModule),
-					"or ask for a driver version of stream " + string(found),
-				},
-			}
+		if found == "" || found == converge.State(name) {
+			return converge.State(name), nil
 		}
-		return converge.State(name), nil
+		t := &trouble.Error{
+			What: fmt.Sprintf("cannot enable stream %s of dnf's module %s: the module was disabled outside gpuadm", name, driverModule),
+			Try:  []string{fmt.Sprintf("dnf module reset %s, if that is no longer meant; then run the same command again", driverModule)},
+		}
+		if found != off {
+			t.What = strings.Replace(t.What, "the module was disabled", string(found)+" was enabled", 1)
+			t.Because = []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"}
+			t.Try = append(t.Try, "or ask for a driver version of stream "+string(found))
+		}
+		return "", t
 	}}
 }
 
@@ -303,10 +308,7 @@ func readStream(v host.View, module string) (string, error) {
 			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
 		}
 	}
-	if values["state"] == "enabled" {
-		return values["stream"], nil
-	}
-	return "", nil
+	return map[string]string{"enabled": values["stream"], off: off}[values["state"]], nil
 }
 
 // streamed returns nil if the packages' stream is enabled. Until then it verifies only that the versions are available.

@@ -43,7 +43,7 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 		r.Changes[i].After = after.String()
 	}
 	again, err := a.unfiltered().Offers(ctx, v, r.Replaced())
-	r.Lost(again, func(name, version string) bool { return storedRPM(v, name, version) != "" })
+	r.Lost(again, func(name, version string) bool { return a.Stored(v, name, version) != "" })
 	return r.Changes, err
 }
 
@@ -89,6 +89,15 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 		all[name] = packages.Newest(all[name], a.Compare)
 	}
 	return all, nil
+}
+
+// Offers leaves out what dnf's plugin versionlock hides. gpuadm runs dnf without it, since it also hides what gpuadm's own locks exclude.
+func (s solver) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
+	all, err := s.dnf.Offers(ctx, v, names)
+	for name := range all {
+		all[name] = slices.DeleteFunc(all[name], func(o packages.Offer) bool { return s.d.hides(name, o.Version) })
+	}
+	return all, err
 }
 
 // query asks what is available.
@@ -145,8 +154,8 @@ func parseOffers(out string, names []string, rank map[string]int) map[string][]p
 
 // Hidden returns an error if module streams or excludes hide the packages, which would otherwise be available.
 func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]packages.Offer) error {
-	more := func(by dnf) (only []string, err error) {
-		all, err := by.Offers(ctx, v, members)
+	more := func(offers func(context.Context, host.View, []string) (map[string][]packages.Offer, error)) (only []string, err error) {
+		all, err := offers(ctx, v, members)
 		for _, m := range members {
 			has := func(o packages.Offer) bool { return packages.Matches(pattern, o.Version) }
 			if slices.ContainsFunc(all[m], has) && !slices.ContainsFunc(seen[m], has) {
@@ -155,12 +164,12 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 		}
 		return only, err
 	}
-	only, err := more(s.unfiltered())
+	only, err := more(solver{s.unfiltered(), s.d}.Offers)
 	if err != nil {
 		return err
 	}
 	if len(only) == 0 {
-		if only, err = more(s.unexcluded()); err != nil || len(only) == 0 {
+		if only, err = more(s.unexcluded().Offers); err != nil || len(only) == 0 {
 			return err
 		}
 		return excluded(v, fmt.Sprintf("cannot install %s: a repository has %s, and dnf's configuration excludes it", what, strings.Join(only, ", ")))
@@ -177,12 +186,15 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 }
 
 func excluded(v host.View, what string) error {
-	const try = "remove it from excludepkgs (or exclude) there, then run the same command again"
+	const try = "remove it from excludepkgs (or exclude) there, or by dnf versionlock delete, then run the same command again"
 	return &trouble.Error{What: what, Because: excludes(v), Try: []string{try}, Err: packages.ErrExcluded}
 }
 
 // excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and its older name exclude.
 func excludes(v host.View) (found []string) {
+	if l, err := readLocks(v); err == nil && len(l.lines) > 0 {
+		found = []string{l.file + ", which dnf versionlock list shows"}
+	}
 	sections, _ := reposIn(v, append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "", "")...))
 	for _, r := range sections {
 		for _, key := range []string{"excludepkgs", "exclude"} {
@@ -266,7 +278,7 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 		}
 		spec := named(c.Name, to.Version)
 		if _, ok := packages.Find(offers[c.Name], to.Version); !ok {
-			spec = cmp.Or(storedRPM(v, c.Name, to.Version), spec)
+			spec = cmp.Or(s.Stored(v, c.Name, to.Version), spec)
 		}
 		t.install = append(t.install, spec)
 	}

@@ -80,7 +80,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		after := packages.Parse(c.After)
 		_, seen := packages.Find(offers[c.Name], after.Version)
 		_, there := packages.Find(all[c.Name], after.Version)
-		return after.Installed() && !seen && (there || storedRPM(h, c.Name, after.Version) != "")
+		return after.Installed() && !seen && (there || a.Stored(h, c.Name, after.Version) != "")
 	}):
 		a, offers = a.unfiltered(), all
 	}
@@ -109,7 +109,7 @@ func (a dnf) Keep(ctx context.Context, h host.Host, names []string) error {
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return storedRPM(h, name, d.packages[name].Version) != "" })
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return a.Stored(h, name, d.packages[name].Version) != "" })
 	all, err := a.unfiltered().Offers(ctx, h, names)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s solver) fetch(ctx context.Context, h host.Host, names []string, all map[
 	var want []string
 	for _, name := range names {
 		version := s.d.packages[name].Version
-		if _, ok := packages.Find(all[name], version); ok && storedRPM(h, name, version) == "" {
+		if _, ok := packages.Find(all[name], version); ok && s.Stored(h, name, version) == "" {
 			want = append(want, s.d.spec(name))
 		}
 	}
@@ -176,6 +176,17 @@ func readLocks(v host.View) (locks, error) {
 // holds says whether a package is locked at its version, by a line of gpuadm or by a pattern of others.
 func (l locks) holds(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
+}
+
+// hides says whether the plugin would hide a version: one that a line excludes, and each of a package that is not installed but those that
+// lines lock. Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
+func (d rpmDatabase) hides(name, evr string) bool {
+	fits := func(line string) bool {
+		return slices.ContainsFunc([]string{"noarch", nativeRPM()}, func(arch string) bool { return locksIn(line, rpmPackage{name, evr, arch}) })
+	}
+	barred := func(line string) bool { return strings.HasPrefix(line, "!") && fits(line[1:]) }
+	other := func(line string) bool { return exactOf(line, name) && !d.packages[name].Installed() }
+	return slices.ContainsFunc(d.locks.lines, barred) || slices.ContainsFunc(d.locks.lines, other) && !slices.ContainsFunc(d.locks.lines, fits)
 }
 
 // locksIn matches a line with the forms of a package's name that dnf knows: dnf(8), "Specifying packages".
