@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,14 +114,22 @@ func TestKeyByDigest(t *testing.T) {
 	}
 }
 
-// TestRefused: what sqv of Debian 13 says with apt's policy, what gpgv of Debian 12 says, and what an operator's own policy says.
+// TestRefused: what sqv of Debian 13 says with apt's policy, what gpgv of Debian 12 says, and what an operator's own policy says. apt 2.6.2
+// takes a file of two keys for what either signs, also where the other has expired or is revoked.
 func TestRefused(t *testing.T) {
 	const sqv = "-- usr/bin/sqv --\n-- usr/lib/apt/methods/sqv --\n"
-	for _, f := range must.Get(txtar.ParseFile("testdata/refused.txtar"))(t).Files {
-		name, said, is := strings.Cut(f.Name, " ")
-		for system, judges := range map[string]bool{sqv: true, sqv + "-- etc/crypto-policies/back-ends/apt-sequoia.config --\n": false, "-- usr/bin/gpgv --\n": false} {
-			why, _ := things.Refused(must.Get(simhost.New([]byte(system)))(t), f.Data)
-			check.That(t, !is || (why != "") == (said == "refused" && judges || name == "revoked"), "%s: refused: %q, on\n%s", f.Name, why, system)
+	rows := must.Get(txtar.ParseFile("testdata/refused.txtar"))(t).Files
+	for _, system := range []string{sqv, sqv + "-- etc/crypto-policies/back-ends/apt-sequoia.config --\n", "-- usr/bin/gpgv --\n"} {
+		n := must.Get(simhost.New([]byte(system)))(t)
+		refuses := func(row txtar.File) bool {
+			name, said, _ := strings.Cut(row.Name, " ")
+			return said == "refused" && system == sqv || name == "revoked" || name == "expired" && !strings.Contains(system, "sqv")
+		}
+		for i := 0; i < len(rows); i += 2 {
+			for j := 0; j < len(rows); j += 2 {
+				why, _ := things.Refused(n, slices.Concat(rows[i].Data, rows[j].Data))
+				check.That(t, (why != "") == (refuses(rows[i]) && refuses(rows[j])), "%s, %s: refused: %q, on\n%s", rows[i].Name, rows[j].Name, why, system)
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -53,35 +54,66 @@ func fingerprints(keyring []byte) ([]string, error) {
 	return found, nil
 }
 
-// Refused says why apt refuses a key that has not expired: its owner revoked it, or sqv, which verifies for apt 3, takes neither SHA-1 nor
-// short RSA; gpgv takes both. Sources: default-sequoia.config of apt 3.0; https://github.com/NVIDIA/cuda-repo-management/issues/34.
+// A primary key, and what its owner's signatures say of it. Times are in seconds.
+type primary struct {
+	short, sha2, revoked bool
+	born, signed, lasts  int // lasts is 0 for ever
+}
+
+// Refused says why apt refuses each key of a file; with one good key it takes what that signs (tried with apt 2.6.2). gpgv refuses a key that
+// has expired; sqv, which verifies for apt 3, takes what was signed before, but neither SHA-1 nor short RSA. Sources: EXPKEYSIG in apt's
+// methods/gpgv.cc; default-sequoia.config of apt 3.0; https://github.com/NVIDIA/cuda-repo-management/issues/34.
 func Refused(v host.View, data []byte) (why, fix string) {
-	const newer = "use its owner's repository for this release, which has a newer key"
+	has := func(name string) bool { _, err := v.Stat(name); return err == nil }
+	sqv := has("/usr/bin/sqv") && has("/usr/lib/apt/methods/sqv")
+	strict := sqv && !has("/etc/crypto-policies/back-ends/apt-sequoia.config")
 	var id []byte
-	short := ""
+	var keys []primary
 	packets, err := dearmor(data)
 	for tag, body := 0, []byte(nil); err == nil && len(packets) > 0; {
 		tag, body, packets, err = packet(packets)
 		switch own := len(body) > 7 && body[0] == 4; {
 		case own && tag == 6: // version, 4 bytes of time, algorithm, bits
 			f, _ := fingerprint(body)
-			short = ""
-			if id, _ = hex.DecodeString(f[24:]); body[5] == 1 && length(body[6:8]) < 2048 {
-				short = "it is an RSA key of less than 2048 bits"
-			}
-			why = "its owner signed it by SHA-1 alone"
-		case own && tag == 2 && body[1] == 0x20 && bytes.Contains(body, id): // version, kind, algorithm, hash
-			return "its owner revoked it", newer
-		case own && tag == 2 && body[1]&^3 == 0x10 && body[3] >= 8 && bytes.Contains(body, id): // SHA-2 or SHA-3
-			why = short
+			id, _ = hex.DecodeString(f[24:])
+			keys = append(keys, primary{born: length(body[1:5]), short: body[5] == 1 && length(body[6:8]) < 2048})
+		case own && tag == 2 && len(keys) > 0 && bytes.Contains(body, id):
+			keys[len(keys)-1].read(body)
 		}
 	}
-	for name, is := range map[string]bool{"/usr/bin/sqv": true, "/usr/lib/apt/methods/sqv": true, "/etc/crypto-policies/back-ends/apt-sequoia.config": false} {
-		if _, err := v.Stat(name); (err == nil) != is {
+	const newer = "use its owner's repository for this release, which has a newer key"
+	const old = newer + "; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"
+	for _, k := range keys {
+		switch end := time.Unix(int64(k.born+k.lasts), 0).UTC(); {
+		case k.revoked:
+			why, fix = "its owner revoked it", newer
+		case !sqv && k.lasts > 0 && !end.After(v.Now()):
+			why, fix = "it expired on "+end.Format(time.DateOnly), newer
+		case strict && k.short:
+			why, fix = "it is an RSA key of less than 2048 bits", old
+		case strict && !k.sha2:
+			why, fix = "its owner signed it by SHA-1 alone", old
+		default:
 			return "", ""
 		}
 	}
-	return why, newer + "; /etc/crypto-policies/back-ends/apt-sequoia.config has apt accept an old one, as /usr/share/apt/default-sequoia.config says"
+	return why, fix
+}
+
+// read reads a signature: version, kind, algorithm, hash, and what was hashed. RFC 9580, section 5.2.3; no subpacket of a key's own is longer.
+func (k *primary) read(body []byte) {
+	k.revoked = k.revoked || body[1] == 0x20
+	if body[1]&^3 != 0x10 {
+		return
+	}
+	k.sha2 = k.sha2 || body[3] >= 8 // SHA-2 or SHA-3
+	says := [128]int{}
+	for area := body[6:min(len(body), 6+length(body[4:6]))]; len(area) > 5 && area[0] > 0 && int(area[0]) < min(192, len(area)); area = area[1+area[0]:] {
+		says[area[1]&0x7f] = length(area[2:6])
+	}
+	if says[2] >= k.signed { // the owner's last word: when it was signed, and for how long
+		k.signed, k.lasts = says[2], says[9]
+	}
 }
 
 // fingerprint of a public-key packet: RFC 9580, section 5.5.4.
