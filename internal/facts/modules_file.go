@@ -72,6 +72,9 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 	if err == nil {
 		m, err = parseModule(plain, plain.Size())
 	}
+	if errors.Is(err, xz.ErrMemlimit) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = fmt.Errorf("its unpacker asks for more than %d MiB", maxWindow>>20)
+	}
 	if m.Path = name; err != nil {
 		return m, fmt.Errorf("cannot read module %s: %w", name, err)
 	}
@@ -112,7 +115,7 @@ func unpacked(r *io.SectionReader, ending string) (*io.SectionReader, error) {
 		return nil, err
 	}
 	if int64(len(data)) > most {
-		return nil, errors.New("unpacked it is too big for a module")
+		return nil, fmt.Errorf("unpacked it has more than %d bytes", most)
 	}
 	return io.NewSectionReader(bytes.NewReader(data), 0, int64(len(data))), nil
 }
