@@ -125,19 +125,15 @@ func preflight() converge.Stage {
 	}
 }
 
-func gpuCount(f facts.Facts) (n int) {
+// gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off the bus leaves nothing on it: without this check
+// a machine that lost all its GPUs would pass as a machine that never had any, and a machine with seven of eight as complete.
+func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
+	n, expect := 0, s.Driver.GPUCount
 	for _, p := range f.GPUs {
 		if p.Display() {
 			n++
 		}
 	}
-	return n
-}
-
-// gpusOnTheBus wants as many GPUs as the spec expects, else those of before. A GPU that fell off the bus leaves nothing on it: without this check
-// a machine that lost all its GPUs would pass as a machine that never had any, and a machine with seven of eight as complete.
-func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
-	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {
 		if expect > 0 && n == expect {
 			return "", nil

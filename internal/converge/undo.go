@@ -139,7 +139,12 @@ func (j Journal) scope(to string, leave []string) (of scope, err error) {
 		if slices.Contains(of.ids, run.ID) || undid && subset(run.Undoes, of.ids) {
 			of.runs = append(of.runs, run)
 		} else if undid && overlap(run.Undoes, of.ids) && !run.settled() {
-			return scope{}, halfUndone(of.ids[0], run.Undoes[0], leave)
+			return scope{}, &trouble.Error{
+				What:    "cannot undo run " + of.ids[0] + ": an undo of it and of earlier runs was interrupted",
+				Because: []string{nothingTouched},
+				Try:     []string{"undo the earlier ones too: " + undoing(run.Undoes[0], leave)},
+				Err:     ErrHalfUndone,
+			}
 		}
 	}
 	return of, nil
@@ -185,15 +190,6 @@ func noRun(to string, ids []string) error {
 
 // ErrHalfUndone reports that one run cannot be undone alone: an interrupted undo of this and earlier runs has reverted a part of it.
 var ErrHalfUndone = errors.New("half undone")
-
-func halfUndone(run, first string, leave []string) error {
-	return &trouble.Error{
-		What:    "cannot undo run " + run + ": an undo of it and of earlier runs was interrupted",
-		Because: []string{nothingTouched},
-		Try:     []string{"undo the earlier ones too: " + undoing(first, leave)},
-		Err:     ErrHalfUndone,
-	}
-}
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
 	p.Format, p.Changes = PlanFormat, []Change{}

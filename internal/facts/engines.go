@@ -156,15 +156,6 @@ const (
 	dockerDefault = "/etc/docker/daemon.json"
 )
 
-// crioFiles reads what CRI-O reads: its file, which may be missing, then all files of the folder and its folders, by name.
-// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
-func (l *look) crioFiles(e *Engine) {
-	e.Files = []File{{Path: e.Config, Data: l.config(e.Config)}}
-	for _, f := range l.walk(e.Folder, 0) {
-		e.Files = append(e.Files, File{Path: f, Data: l.config(f)})
-	}
-}
-
 func crioSocket(files []File) (socket string) {
 	for _, f := range files {
 		var c struct {
@@ -225,7 +216,10 @@ func (l *look) started(ctx context.Context, e *Engine, argv []string) {
 	case "crio":
 		e.Config = cmp.Or(e.Config, option(argv, "config", "c"), crioDefault)
 		e.Folder = cmp.Or(option(argv, "config-dir", "d"), crioFolder)
-		l.crioFiles(e)
+		e.Files = []File{{Path: e.Config, Data: l.config(e.Config)}} // it may be missing
+		for _, f := range l.walk(e.Folder, 0) {                      // of the folder and its folders: UpdateFromPath in CRI-O's pkg/config/config.go
+			e.Files = append(e.Files, File{Path: f, Data: l.config(f)})
+		}
 		e.Socket = cmp.Or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
 	case "docker":
 		e.Args, e.Config = argv, cmp.Or(e.Config, option(argv, "config-file"), dockerDefault)

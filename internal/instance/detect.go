@@ -20,7 +20,13 @@ func Detect(v host.View) Cloud {
 		c.Name, c.Why = firmware(v)
 	}
 	if c.Name == "aws" {
-		c.InstanceID, c.Type = firmwareID(v), firmwareType(v)
+		if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) { // Nitro's alone, as is the type; Xen shows "HVM domU"
+			c.InstanceID = id
+		}
+		name := attr(v, "/sys/class/dmi/id/product_name")
+		if family, size, ok := strings.Cut(name, "."); ok && plain(family) && plain(size) && name == strings.ToLower(name) {
+			c.Type = name // g5.xlarge, p4d.24xlarge
+		}
 	}
 	c.Nodeadm, c.ECRPlugin = has(v, "/usr/bin/nodeadm"), has(v, ECRPlugin)
 	var of string
@@ -75,23 +81,6 @@ func beginning(s string) func(string) bool {
 func xenUUID(text string) bool {
 	s := strings.ToLower(text)
 	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")
-}
-
-// firmwareID returns the instance's id, which Nitro shows as the board's asset tag; "" on Xen.
-func firmwareID(v host.View) string {
-	if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) {
-		return id
-	}
-	return ""
-}
-
-// firmwareType returns the instance's type, which Nitro shows as the product's name: g5.xlarge, p4d.24xlarge. Xen shows "HVM domU".
-func firmwareType(v host.View) string {
-	name := attr(v, "/sys/class/dmi/id/product_name")
-	if family, size, ok := strings.Cut(name, "."); ok && plain(family) && plain(size) && name == strings.ToLower(name) {
-		return name
-	}
-	return ""
 }
 
 func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }

@@ -150,21 +150,17 @@ func tries(ctx context.Context, do func(context.Context) error, final func(error
 	}
 }
 
-// ago returns a clock's difference in words.
-func ago(off time.Duration) string {
-	if off < 0 {
-		return fmt.Sprintf("%s behind", -off)
-	}
-	return fmt.Sprintf("%s ahead of", off)
-}
-
 // wrongClock returns the error for a clock whose signed requests AWS would refuse; nil if the clock is good enough.
 func wrongClock(off time.Duration, than string) *trouble.Error {
 	if off.Abs() < clockBound {
 		return nil
 	}
+	side := "ahead of"
+	if off < 0 {
+		side = "behind"
+	}
 	return &trouble.Error{
-		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s %s", ago(off.Round(time.Second)), than),
+		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s %s %s", off.Round(time.Second).Abs(), side, than),
 		Because: []string{
 			"AWS refuses requests whose time is more than five minutes off, and the cluster's certificates may count as not valid yet",
 		},

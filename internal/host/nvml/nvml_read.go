@@ -45,21 +45,16 @@ func (d *NVML) Driver(ctx context.Context) (found host.Driver, err error) {
 	if err != nil {
 		return host.Driver{}, err
 	}
-	d.nameLost(found.GPUs)
+	lost := d.lostAddresses(found.GPUs) // NVML does not say the address of a GPU without a handle, but /proc lists the GPUs in NVML's order
+	for i, g := range found.GPUs {
+		if g.Address == "" && len(lost) > 0 {
+			found.GPUs[i].Address, lost = lost[0], lost[1:]
+		}
+	}
 	slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { // as numbers: a domain may have more than four digits
 		return cmp.Or(len(a.Address)-len(b.Address), strings.Compare(a.Address, b.Address))
 	})
 	return found, nil
-}
-
-// nameLost gives GPUs without a handle their address: NVML does not say it, but /proc lists the GPUs in NVML's order.
-func (d *NVML) nameLost(gpus []host.GPU) {
-	lost := d.lostAddresses(gpus)
-	for i := range gpus {
-		if gpus[i].Address == "" && len(lost) > 0 {
-			gpus[i].Address, lost = lost[0], lost[1:]
-		}
-	}
 }
 
 func (s nvmlSession) versions() host.Driver {
