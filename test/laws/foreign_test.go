@@ -249,12 +249,9 @@ func TestForeignEditAfterAPowerCut(t *testing.T) {
 		for _, c := range cutLaws {
 			for _, how := range slices.Sorted(maps.Keys(edits)) {
 				t.Run(c.name+", "+how, func(t *testing.T) {
-					from, many := 0, s.made
-					if c.undoing {
-						from, many = s.made, s.undone-s.made
-					}
+					from, many := s.span(c)
 					for _, at := range sample(t, many, 1) {
-						s.edited(t, c, from+at, edits[how], fmt.Sprintf("%s at touch %d of %d, %s", c.name, at, many, how))
+						s.edited(t, c, from+at, how, fmt.Sprintf("%s at touch %d of %d, %s", c.name, at, many, how))
 					}
 				})
 			}
@@ -263,14 +260,17 @@ func TestForeignEditAfterAPowerCut(t *testing.T) {
 }
 
 // edited cuts, edits, and goes on.
-func (s straight) edited(t *testing.T, c cutLaw, touch int, how edit, what string) {
+func (s straight) edited(t *testing.T, c cutLaw, touch int, how, what string) {
 	t.Helper()
 	ctx := context.Background()
-	n := s.cut(t, touch, losses(touch)[0])
+	n := s.cut(t, c.name+how, touch, losses(touch)[0])
+	if n == nil {
+		return
+	}
 	first := s.machine.boot(t)
 	o := othersOf(t, first, s.e())
 	began := !c.undoing || undoing(t, s, n, what)
-	o.edit(t, n, how)
+	o.edit(t, n, edits[how])
 	applies := !c.undoing || !began
 	e, err := s.e(), error(nil)
 	switch _, then, _ := strings.Cut(c.name, ", then "); then {

@@ -5,6 +5,7 @@ package laws
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -27,7 +28,7 @@ import (
 
 // recorded is a machine with a run in its journal, and a wish that only adds to it.
 type recorded struct {
-	machine      machine
+	applied      *simhost.Node
 	wish, more   wish
 	first, again string // the trees before, and with more
 	text         []byte
@@ -36,11 +37,10 @@ type recorded struct {
 func recordedRun(t *testing.T) recorded {
 	t.Helper()
 	r := recorded{wish: wish{text: specs["handler"]}, more: wish{text: specs["handler"] + labelsA}}
-	r.machine = recordedAs(t, "ubuntu24-h100")
-	n := r.machine.boot(t)
+	n := recordedAs(t, "ubuntu24-h100").boot(t)
 	r.first = n.Tree(converge.Home)
 	apply(t, n, r.wish.engine(t))
-	r.text = written(t, n)
+	r.text, r.applied = written(t, n), n.Clone()
 	apply(t, n, r.more.engine(t))
 	r.again = tree(n)
 	return r
@@ -49,8 +49,7 @@ func recordedRun(t *testing.T) recorded {
 // boot is the machine after its run, with another journal.
 func (r recorded) boot(t *testing.T, text []byte) *simhost.Node {
 	t.Helper()
-	n := r.machine.boot(t)
-	apply(t, n, r.wish.engine(t))
+	n := r.applied.Clone()
 	must.OK(t, n.Remove(journal))
 	must.OK(t, n.Append(journal, text))
 	return n
@@ -121,15 +120,18 @@ func newer(text []byte) bool {
 	return false
 }
 
+// Most flipped bits make a line unreadable: what follows is judged once for all bits after which a journal says the same.
 func TestFlippedBitInTheJournal(t *testing.T) {
-	r := recordedRun(t)
-	for _, at := range append(sample(t, len(r.text), 40), bytes.Index(r.text, []byte(`"before"`))+2) {
-		flipped, bit := bytes.Clone(r.text), at*5%8
-		flipped[at] ^= 1 << bit
-		if newer(flipped) {
+	r, judged := recordedRun(t), map[string]bool{}
+	for _, at := range append(sample(t, 8*len(r.text), 400), 8*bytes.Index(r.text, []byte(`"before"`))+22) {
+		flipped := bytes.Clone(r.text)
+		flipped[at/8] ^= 1 << (at % 8)
+		says := string(must.Get(json.Marshal(converge.ParseJournal(flipped)))(t))
+		if judged[says] || newer(flipped) {
 			continue // TestNewerJournal
 		}
-		t.Run(fmt.Sprintf("bit %d of byte %d", bit, at), func(t *testing.T) {
+		judged[says] = true
+		t.Run(fmt.Sprintf("bit %d of byte %d", at%8, at/8), func(t *testing.T) {
 			t.Parallel()
 			r.works(t, "flipped", func() *simhost.Node { return r.boot(t, flipped) })
 		})

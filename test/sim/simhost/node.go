@@ -43,6 +43,7 @@ type Node struct {
 	failures map[int]error
 	meddler  func(root files.Folder) // another process
 	meddleIn int                     // and after how many operations of the disk it comes
+	kept     map[int]*Node           // nil unless Keep was called
 	plain    bool                    // renames know no flags
 	units    map[string]*daemon
 	commands []command
@@ -134,6 +135,10 @@ func (n *Node) touch(do func() error) error {
 	if n.cutAt >= 0 && nth >= n.cutAt {
 		n.off = true
 		return ErrPower
+	}
+	if n.kept != nil {
+		n.kept[nth] = n.clone()
+		n.kept[nth].off = true
 	}
 	n.touches++
 	if err := n.failures[nth]; err != nil {
