@@ -46,8 +46,7 @@ func hostileStages(edition int) []converge.Stage {
 }
 
 func hostileEngine(t testing.TB, edition int) *converge.Engine {
-	e := gadgets(t, nil, hostileStages(edition)...)
-	return e
+	return gadgets(t, nil, hostileStages(edition)...)
 }
 
 // Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
@@ -141,7 +140,6 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wro
 		tell("%d: %s by %s, %s: run %s, %v %q", i, what, e.Stages[0].Name, fault, res.Run, err, because(err))
 		off := n.Off()
 		n.CutAt(-1)
-		n.Fail(at, nil)
 		for k := range 14 {
 			n.Fail(at+k, nil)
 		}
@@ -302,7 +300,7 @@ func content(n *simhost.Node, name string) string {
 	return string(b)
 }
 
-// journalled finds the touch before which a change's line is on disk and the change is not made: the process is killed there.
+// killedBeforeMake finds the touch before which a change's line is on disk and the change is not made: the process is killed there.
 func killedBeforeMake(t *testing.T, make func() *simhost.Node, run func(n *simhost.Node) error, name string) *simhost.Node {
 	t.Helper()
 	var n *simhost.Node
