@@ -144,10 +144,8 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		if len(marks[verb]) == 0 {
 			continue
 		}
-		options := unpinned()
-		if verb == "auto" || verb == "manual" { // of installed packages: no source need be read
-			options = []string{"-o", "Dir::Etc::SourceList=/dev/null", "-o", "Dir::Etc::SourceParts=/dev/null", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
-		}
+		// dpkg knows them all: no source need be read.
+		options := []string{"-o", "Dir::Etc::SourceList=/dev/null", "-o", "Dir::Etc::SourceParts=/dev/null", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
 		if err := a.again(ctx, h, slices.Concat([]string{"apt-mark"}, options, []string{verb, "--"}, marks[verb])...); err != nil {
 			return err
 		}
