@@ -178,8 +178,8 @@ func (l locks) holds(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
 }
 
-// hides says whether the plugin would hide a version: one that a line excludes, and each of a package that is not installed but those that
-// lines lock. Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
+// hides says whether the plugin would hide a version: a line excludes it, or lines lock other versions of a package that is not installed.
+// Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
 func (d rpmDatabase) hides(name, evr string) bool {
 	fits := func(line string) bool {
 		return slices.ContainsFunc([]string{"noarch", nativeRPM()}, func(arch string) bool { return locksIn(line, rpmPackage{name, evr, arch}) })
