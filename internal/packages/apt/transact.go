@@ -166,7 +166,9 @@ const HookVerb = "apt-hook"
 // hookPlan has the plan: the name and the two states of each package.
 const hookPlan = "GPUADM_PACKAGES"
 
-// hooked is apt-get with the hook, for env(1).
+// hooked is apt-get with the hook, for env(1). With Mark-Auto apt marks what it installs automatic before dpkg starts, and leaves the marks
+// of what it replaces. So a kill before mark leaves none that a plan does not see: it names each package that is to be manual, and no
+// dependency. Sources: apt-get(8), --mark-auto; pkgDPkgPM::Go, and pkgDepCache::MarkInstall in apt-pkg/depcache.cc (apt 2.1.8 and later).
 func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	var plan [][3]string
 	for _, c := range changes {
@@ -175,7 +177,7 @@ func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	text, err := json.Marshal(plan)
 	return append([]string{
 		hookPlan + "=" + string(text), "apt-get",
-		"-o", "DPkg::Pre-Install-Pkgs::=" + host.Self + " " + HookVerb, "-o", "DPkg::Tools::Options::" + host.Self + "::Version=3",
+		"-o", "APT::Get::Mark-Auto=true", "-o", "DPkg::Pre-Install-Pkgs::=" + host.Self + " " + HookVerb, "-o", "DPkg::Tools::Options::" + host.Self + "::Version=3",
 	}, append(unpinned(), a.options()...)...), err
 }
 

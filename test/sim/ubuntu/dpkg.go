@@ -93,9 +93,13 @@ func (d *dpkg) save() error {
 	if err := d.m.put(status, b.String()); err != nil {
 		return err
 	}
+	return d.mark()
+}
+
+func (d *dpkg) mark() error {
 	var marks strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(d.auto)) {
-		if d.auto[name] && d.installed(name) != "" {
+		if d.auto[name] {
 			fmt.Fprintf(&marks, "Package: %s\nArchitecture: amd64\nAuto-Installed: 1\n\n", name)
 		}
 	}
@@ -259,6 +263,7 @@ func (d *dpkg) clear(p *pkg, next map[string]repos.File) error {
 
 // remove takes a package away. Its conffiles stay until it is purged: deb-conffiles(5).
 func (d *dpkg) remove(name string) error {
+	delete(d.auto, name)
 	p := known(name, d.installed(name))
 	if err := d.clear(p, nil); err != nil {
 		return err
@@ -274,7 +279,6 @@ func (d *dpkg) remove(name string) error {
 
 func (d *dpkg) forget(name string) error {
 	d.list = slices.DeleteFunc(d.list, func(e *entry) bool { return e.name == name })
-	delete(d.auto, name)
 	return d.m.drop("/var/lib/dpkg/info/" + name + ".list")
 }
 

@@ -18,7 +18,6 @@ type solution struct {
 	install map[string]*pkg
 	remove  map[string]bool
 	asked   map[string]bool
-	auto    map[string]bool
 }
 
 func aptGet(m *machine, args []string) error {
@@ -42,13 +41,9 @@ func aptGet(m *machine, args []string) error {
 		return d.save()
 	case "download":
 		return m.download(c, args[1:])
-	case "remove": // apt-get(8)
-		for i := range args[1:] {
-			args[i+1] += "-"
-		}
 	}
-	s := solution{m, c, d, map[string]*pkg{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
-	if args[0] == "remove" {
+	s := solution{m, c, d, map[string]*pkg{}, map[string]bool{}, map[string]bool{}}
+	if args[0] == "remove" { // apt-get(8)
 		for i, name := range args[1:] {
 			args[1+i] = strings.TrimSuffix(name, "-") + "-"
 		}
@@ -232,7 +227,7 @@ func (s *solution) bring(need []relation) bool {
 		}
 		for _, name := range append([]string{r.name}, providers()[r.name]...) {
 			if o := s.c.candidate(name, s.d.installed(name)); o.pkg != nil && o.satisfies(r) && !s.asked[name] {
-				s.install[o.Name], s.auto[o.Name] = o.pkg, s.d.installed(o.Name) == ""
+				s.install[o.Name] = o.pkg
 				delete(s.remove, o.Name)
 				return true
 			}
@@ -259,16 +254,23 @@ func (s *solution) print() {
 	}
 }
 
+// commit writes the marks before dpkg starts, as apt does. A package that was asked for becomes manual, new or not, without
+// APT::Get::Mark-Auto: pkgDPkgPM::Go in apt-pkg/deb/dpkgpm.cc, pkgDepCache::MarkInstall in apt-pkg/depcache.cc.
 func (s *solution) commit() error {
+	for name := range s.install {
+		if asked := s.asked[name] && s.m.options["APT::Get::Mark-Auto"] != "true"; asked || s.d.installed(name) == "" {
+			s.d.auto[name] = !asked
+		}
+	}
+	if err := s.d.mark(); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.remove)) {
 		if err := s.d.remove(name); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.install)) {
-		if s.auto[name] {
-			s.d.auto[name] = true
-		}
 		if err := s.d.unpack(s.install[name]); err != nil {
 			return err
 		}
