@@ -55,21 +55,26 @@ func Loads(e facts.Engine) things.JudgeFunc {
 	})
 }
 
-// dump asks the daemon for the configuration that it would have with the files of a tree.
+// dump asks the daemon for the configuration that it would have with the files of a tree: once for the same program and files.
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
 	files := map[string][]byte{}
+	i, err := v.Stat(binary)
+	question := fmt.Append(nil, binary, i.Size, i.Ctime.UTC(), err)
 	for _, f := range append([]File{t.Root}, t.Imports...) {
 		moved, err := relocate(f, t)
 		if err != nil {
 			return nil, err
 		}
 		files[f.Path] = moved
+		question = fmt.Appendf(question, "%q%q", f.Path, moved)
 	}
-	out, err := v.AskAbout(ctx, files, binary, "--config", host.Scratch+t.Root.Path, "config", "dump")
-	if err != nil {
-		return nil, err
-	}
-	return toml.Values(out)
+	return t.Texts.Once(question, func() (map[string]any, error) {
+		out, err := v.AskAbout(ctx, files, binary, "--config", host.Scratch+t.Root.Path, "config", "dump")
+		if err != nil {
+			return nil, err
+		}
+		return toml.Values(out)
+	})
 }
 
 // relocate makes a file's imports lead into the copy of the tree. The copy has an empty file for a missing root: with --config containerd
