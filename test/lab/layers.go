@@ -33,10 +33,10 @@ func headersLayer() layer {
 }
 
 // kernelLayer has what makes a machine of its own of a host: a kernel, what makes its initial file system, and cloud-init. Of
-// Options.Kernel.
+// Options.Kernel. The kernel is that of images/chroot/bake.sh, whose few modules make the initial file system a matter of seconds.
 func kernelLayer() layer {
 	return layer{"kernel", "1", []string{
-		"linux-image-" + runtime.GOARCH, "linux-headers-" + runtime.GOARCH, "initramfs-tools", "dkms", "gcc", "make", "libc6-dev", "cloud-init",
+		"linux-image-cloud-" + runtime.GOARCH, "linux-headers-cloud-" + runtime.GOARCH, "initramfs-tools", "dkms", "gcc", "make", "libc6-dev", "cloud-init",
 	}, nil}
 }
 

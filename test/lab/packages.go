@@ -75,8 +75,7 @@ func Only(state map[string]string, patterns ...string) map[string]string {
 	return some
 }
 
-// KillInside kills with signal 9 all processes of the host with this command name, and returns how many there
-// were. It waits until they are gone.
+// KillInside kills with signal 9 all processes of the host with this command name, and returns how many there were. It waits until they are gone.
 func (h *Host) KillInside(comm string) int {
 	h.t.Helper()
 	pids := strings.Fields(h.Exec("pgrep", "--exact", comm).Stdout)
@@ -132,8 +131,7 @@ func (h *Host) TreeOutsideCaches() Tree {
 		"/var/lib/dkms/mok.pub", "/usr/lib/udev/hwdb.bin")
 }
 
-// HoldAptLock takes dpkg's locks as another apt or dpkg does: by fcntl, which flock(1) does not see. The returned
-// function lets them go.
+// HoldAptLock takes dpkg's locks as another apt or dpkg does: by fcntl, which flock(1) does not see. The returned function lets them go.
 func (h *Host) HoldAptLock() (release func()) {
 	h.t.Helper()
 	const lock = `use Fcntl; for my $f ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock") {

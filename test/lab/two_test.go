@@ -69,9 +69,8 @@ type two struct {
 	says  []string
 }
 
-// TestLabTwoContainerds: of two containerds the one that kubelet talks to is edited, without a kubelet the system's. The
-// other one's file is not touched and its process goes on; where the right one is not gpuadm's to edit, or is not known,
-// neither is touched, and it says which engine it is.
+// TestLabTwoContainerds: of two containerds the one that kubelet talks to is edited, without a kubelet the system's. The other one's file is not
+// touched and its process goes on; where the right one is not gpuadm's to edit, or is not known, neither is touched, and it says which engine it is.
 func TestLabTwoContainerds(t *testing.T) {
 	t.Parallel()
 	for _, c := range twos() {

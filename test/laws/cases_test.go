@@ -191,8 +191,7 @@ func every(n int) iter.Seq[int] {
 	}
 }
 
-// losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one, by turns. The random one
-// differs from cut to cut.
+// losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one, by turns. The random one differs from cut to cut.
 func losses(cut int) []simhost.Loss {
 	all := []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut)), simhost.LoseNothing}
 	if wholly() {

@@ -165,8 +165,7 @@ func put(t testing.TB, n *simhost.Node, name, text string) {
 	must.OK(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}))
 }
 
-// Whatever was applied, undone, cut short or failed before: each run that can still be undone has all its bytes, and what no
-// run needs is not kept.
+// Whatever was applied, undone, cut short or failed before: each run that can still be undone has all its bytes, and what no run needs is not kept.
 func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	ctx := context.Background()
 	collected := 0
@@ -221,8 +220,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	check.That(t, collected >= 20, "only %d runs had anything to clear away", collected)
 }
 
-// What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must
-// not hold a machine for ever.
+// What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must not hold a machine for ever.
 func TestCollectThatFailsIsReportedAndRefusesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := node(t)

@@ -23,8 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// The journal serves undo and ownership. What is wrong with it costs undo, and nothing else: a journal that cannot be read counts
-// as an empty one.
+// The journal serves undo and ownership. What is wrong with it costs undo, and nothing else: a journal that cannot be read counts as an empty one.
 
 // recorded is a machine with a run in its journal, and a wish that only adds to it.
 type recorded struct {

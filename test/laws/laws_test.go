@@ -162,8 +162,7 @@ func section(text string) string {
 	return name
 }
 
-// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is
-// removed releases what it made.
+// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is removed releases what it made.
 func TestShrinkingSpecs(t *testing.T) {
 	for _, m := range machines(t) {
 		for a, textA := range specs {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package listings holds lists of NVIDIA driver packages as others recorded them in real repositories: names, versions,
-// dependencies, and the source of each list. What gpuadm asks for is held against them, and the lab's repositories are
-// made of them. The package knows nothing of gpuadm.
+// Package listings holds lists of NVIDIA driver packages as others recorded them in real repositories: names, versions, dependencies, and the source
+// of each list. What gpuadm asks for is held against them, and the lab's repositories are made of them. The package knows nothing of gpuadm.
 //
 //	for _, l := range listings.For("ubuntu2404", "nvidia") {
 //		if has, known := l.Has("nvidia-utils"); known && !has { … }

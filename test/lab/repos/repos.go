@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package repos builds signed package repositories for the lab's hosts: small packages with the names, versions,
-// dependencies and maintainer scripts of NVIDIA's, made by the real tools of both formats, and what goes wrong with
-// repositories beside them. They lie in the lab's cache.
+// Package repos builds signed package repositories for the lab's hosts: small packages with the names, versions, dependencies and maintainer scripts
+// of NVIDIA's, made by the real tools of both formats, and what goes wrong with repositories beside them. They lie in the lab's cache.
 //
 //	h := lab.Boot(t, lab.Options{Dist: "bookworm", Repos: repos.Deb(t, repos.Recipe{})})
 //	repos.AddApt(h)                                       // as a person would: keyring, sources, apt-get update
@@ -192,9 +191,8 @@ func Deb(t testing.TB, r Recipe) string {
 	return For(t, "debian12", r)
 }
 
-// Show lets a host see another variant at the same URLs, as if the servers had changed. All variants are newer than Good:
-// a packager that has seen one of them takes Good for an old copy and keeps what it has, so back at Good it is made to
-// forget the lists.
+// Show lets a host see another variant at the same URLs, as if the servers had changed. All variants are newer than Good: a packager that has seen
+// one of them takes Good for an old copy and keeps what it has, so back at Good it is made to forget the lists.
 func Show(h *lab.Host, v Variant) {
 	if v == Good {
 		h.Must("sh", "-c", "rm -rf /var/lib/apt/lists/* /var/cache/dnf/*")

@@ -53,8 +53,7 @@ func (n *Node) clone() *Node {
 	return c
 }
 
-// State is a digest of what a program can see of the machine: what follows is the same on two nodes with the same. Of times only their
-// order counts.
+// State is a digest of what a program can see of the machine: what follows is the same on two nodes with the same. Of times only their order counts.
 func (n *Node) State() string {
 	sum := sha256.New()
 	fmt.Fprint(sum, n.Tree(), n.Units())
