@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/alloc"
@@ -195,5 +196,30 @@ func TestProveWithoutADaemon(t *testing.T) {
 	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
 		t.Errorf("%+v", err)
+	}
+}
+
+// asks counts what its daemon is asked, which answers with the file.
+type asks struct {
+	*simhost.Node
+	times int
+}
+
+func (a *asks) AskAbout(_ context.Context, files map[string][]byte, _ ...string) ([]byte, error) {
+	a.times++
+	return files["/etc/containerd/config.toml"], nil
+}
+
+// TestAskedOnce: the plan of a stage at its turn asks nothing that the plan of the run has asked, unless the program has changed since.
+func TestAskedOnce(t *testing.T) {
+	const name, program = "/etc/containerd/config.toml", "/usr/bin/containerd"
+	a := &asks{Node: must.Get(simhost.New([]byte("-- usr/bin/containerd --\n1\n")))(t)}
+	tree := Tree{Root: File{Path: name, Data: []byte("version = 2\n")}, Texts: new(toml.Texts)}
+	for _, want := range []int{2, 2, 4} {
+		if want == 4 {
+			must.OK(t, a.WriteFile(program, []byte("2\n"), host.Attr{Mode: 0o755}))
+		}
+		_ = Validate(t.Context(), a, program, tree, engine.Handler{}, name, tree.Root.Data, []byte("version = 2\n#\n"))
+		check.That(t, a.times == want, "asked %d times, want %d", a.times, want)
 	}
 }

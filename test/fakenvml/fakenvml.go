@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that unmodified binaries
-// load, a fake nvidia-smi, and a tool that breaks things. All share one state file, so what one process does the next
-// one finds. A test makes a machine in one line:
+// Package fakenvml is a machine with NVIDIA GPUs that are not there: a library of NVML's name that unmodified binaries load, a fake nvidia-smi, and a
+// tool that breaks things. All share one state file, so what one process does the next one finds. A test makes a machine in one line:
 //
 //	gpus := fakenvml.New(t, "H100-80:8,T4")
 //	cmd.Env = append(os.Environ(), gpus.Env()...)

@@ -16,8 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 )
 
-// needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its first call, since
-// go-nvml binds lazily.
+// needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its first call, since go-nvml binds lazily.
 //
 //go:embed testdata/needed.txt
 var needed string

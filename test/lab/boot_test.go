@@ -179,8 +179,7 @@ func withLabStage(t *testing.T) string {
 	return string(text)
 }
 
-// rebootNode has a fake kubelet, a gpuadm with a stage that may need a reboot ahead of all others, and the setting
-// that it shall make.
+// rebootNode has a fake kubelet, a gpuadm with a stage that may need a reboot ahead of all others, and the setting that it shall make.
 func rebootNode(t *testing.T, setting string) node {
 	t.Helper()
 	n := bootNode(t)

@@ -88,9 +88,8 @@ func (c *crash) startAgain() {
 	c.Must("rm", "-rf", state)
 }
 
-// stride is how many touches on the next kill comes. make nightly kills before each of them; TestPowerCutThenAnyCommand cuts the power
-// of a simulated node at samples of its own. Fewer are taken on the other distributions, since what differs between them is not what
-// gpuadm touches.
+// stride is how many touches on the next kill comes. make nightly kills before each of them; TestPowerCutThenAnyCommand cuts the power of a simulated
+// node at samples of its own. Fewer are taken on the other distributions, since what differs between them is not what gpuadm touches.
 func stride(o lab.Options) int {
 	switch {
 	case os.Getenv("LAB_ALL") != "":
@@ -161,9 +160,8 @@ func TestLabPowerLoss(t *testing.T) {
 	})
 }
 
-// TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still runs. That command
-// goes on changing the machine, so the next gpuadm touches nothing: it exits with 75 and names the command and its
-// process. Once that has ended, gpuadm works.
+// TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still runs. That command goes on changing the machine,
+// so the next gpuadm touches nothing: it exits with 75 and names the command and its process. Once that has ended, gpuadm works.
 func TestLabKilledWhileChildRuns(t *testing.T) {
 	t.Parallel()
 	withStage := withLabStage(t)

@@ -337,8 +337,7 @@ func TestLabDnfPriorities(t *testing.T) {
 	}
 }
 
-// TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if the spec says
-// so: one without is refused.
+// TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if the spec says so: one without is refused.
 func TestLabDnfSigned(t *testing.T) {
 	t.Parallel()
 	const mirror = "/srv/rebuilt"

@@ -150,8 +150,7 @@ func functions(kind string, n int) ([]pciFunction, error) {
 	return list, nil
 }
 
-// PCI is the bus of a machine with n GPUs of a kind: the files in the folders of /sys/bus/pci/devices. gpuadm reads uevent, other programs
-// the rest.
+// PCI is the bus of a machine with n GPUs of a kind: the files in the folders of /sys/bus/pci/devices. gpuadm reads uevent, other programs the rest.
 func PCI(kind string, n int) (files map[string]string, err error) {
 	fs, err := functions(kind, n)
 	if err != nil {

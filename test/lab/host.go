@@ -143,8 +143,7 @@ func (h *Host) Running() string {
 	return strings.TrimSpace(h.Exec("systemctl", "is-system-running", "--wait").Stdout)
 }
 
-// Reboot reboots the host as its users do, and waits until it is up again. /run and /tmp are empty afterwards, and the
-// boot ID is another.
+// Reboot reboots the host as its users do, and waits until it is up again. /run and /tmp are empty afterwards, and the boot ID is another.
 func (h *Host) Reboot() {
 	h.t.Helper()
 	h.Exec("systemctl", "reboot") // it may end before nsenter does
@@ -158,8 +157,7 @@ func (h *Host) Rebooted() {
 	h.again()
 }
 
-// Cut cuts the host's power and does not wait for anything: to be called while Touches runs. PowerLoss then brings the
-// host up again.
+// Cut cuts the host's power and does not wait for anything: to be called while Touches runs. PowerLoss then brings the host up again.
 func (h *Host) Cut() {
 	if leader := h.leader; leader > 1 { // 0 is all of our own process group
 		_ = syscall.Kill(leader, syscall.SIGKILL)

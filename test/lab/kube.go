@@ -148,9 +148,8 @@ func (m *Machine) furnishKubelet(put func(name, text string, mode os.FileMode) e
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       SystemdCgroup = true
 `
-	// In cgroups of the first version systemd, when it is itself in a container, is not told that a container's scope is empty,
-	// and a shutdown waits for it until the time is up: 90 s, as systemd ships. Source: "release agent" in cgroups(7), which
-	// is the machine's, not the container's.
+	// In cgroups of the first version systemd, when it is itself in a container, is not told that a container's scope is empty, and a shutdown waits
+	// for it until the time is up: 90 s, as systemd ships. Source: "release agent" in cgroups(7), which is the machine's, not the container's.
 	err := put("/etc/systemd/system.conf.d/10-lab.conf", "[Manager]\nDefaultTimeoutStopSec=4s\n", 0o644)
 	if err == nil {
 		err = put("/etc/containerd/config.toml", engine, 0o644)

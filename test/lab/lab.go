@@ -55,8 +55,7 @@ type Options struct {
 	Kind string
 	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package repos. "" for none.
 	Repos string
-	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:
-	// Debian's own.
+	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run: Debian's own.
 	Headers bool
 	// Kernel says that the disk has Debian's kernel, with all that Headers has, and cloud-init: for a machine that boots it.
 	Kernel bool

@@ -304,8 +304,7 @@ func undoMIG(t *testing.T, n gpuNode) {
 	check.List(t, geometries(n.dump()), before, "after undo of all:")
 }
 
-// TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which
-// keeps the mode).
+// TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which keeps the mode).
 func TestLabMIGBoot(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "H100-80,A100-40")

@@ -271,9 +271,8 @@ func theirs(t *testing.T, n gpuNode) map[string]figures {
 	return rows
 }
 
-// TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in fewer sessions and at most three, and the driver takes
-// less time for them, from one layout of eight GPUs to the next. Each session attaches GPUs that no process holds, which takes seconds on
-// real ones.
+// TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in fewer sessions and at most three, and the driver takes less time
+// for them, from one layout of eight GPUs to the next. Each session attaches GPUs that no process holds, which takes seconds on real ones.
 func TestLabMIGBeside(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "A100-40:8")

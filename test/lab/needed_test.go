@@ -17,8 +17,7 @@ import (
 //go:embed testdata/epel-release.spec
 var epelRelease string
 
-// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in extras, and gcc in CRB, which is
-// disabled.
+// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in extras, and gcc in CRB, which is disabled.
 func freshRocky(t *testing.T) *dnfDriver {
 	t.Helper()
 	d := newDnfDriver(t)

@@ -76,8 +76,7 @@ func (n node) cycle(install, upgrade, remove string) {
 	check.Has(n.t, n.Must("ls", state), "journal", "the removal took the journal:")
 }
 
-// TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without
-// leaving kubelet a gate.
+// TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without leaving kubelet a gate.
 func TestLabPackages(t *testing.T) {
 	t.Parallel()
 	for _, dist := range lab.Dists() {

@@ -27,9 +27,8 @@ type runner struct {
 	fix     string // the command that gpuadm prints where the daemon was not started again
 }
 
-// After setupConfig, watchDropinConfigs and restart in pkg/component/worker/containerd/component.go of k0sproject/k0s at 01390e46,
-// which imports the files of its folder, and its supervisor: SIGHUP three seconds after the last change, and a new start. It ends its
-// children when it is ended.
+// After setupConfig, watchDropinConfigs and restart in pkg/component/worker/containerd/component.go of k0sproject/k0s at 01390e46, which imports the
+// files of its folder, and its supervisor: SIGHUP three seconds after the last change, and a new start. It ends its children when it is ended.
 //
 //go:embed testdata/k0s.sh
 var k0sProgram string

@@ -174,8 +174,7 @@ func (s sharing) hostile() {
 	n.Must("umount", "/sys/kernel/security")
 }
 
-// kernelComes: a kernel that comes before its modules is named before it boots, and the node keeps its driver; once the folder has them it gets
-// them.
+// kernelComes: a kernel that comes before its modules is named before it boots, and the node keeps its driver; once the folder has them it gets them.
 func (s sharing) kernelComes(version string) (kernel string) {
 	n, t := s.node, s.node.t
 	t.Helper()

@@ -218,8 +218,7 @@ func (o *office) release() {
 	}
 }
 
-// TestLabSSHInterrupted: a connection that is cut stops no run, Ctrl-C neither; the program is removed when the run has ended, and
-// status says how.
+// TestLabSSHInterrupted: a connection that is cut stops no run, Ctrl-C neither; the program is removed when the run has ended, and status says how.
 func TestLabSSHInterrupted(t *testing.T) {
 	o := newOffice(t, 2)
 	for _, n := range o.nodes {

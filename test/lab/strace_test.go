@@ -76,8 +76,7 @@ func counts(line string) bool {
 	return m != nil && !byTime.MatchString(m[1])
 }
 
-// judge says what a line of strace tells of, "" if it does not matter, and whether it is something that a converged
-// apply must not do.
+// judge says what a line of strace tells of, "" if it does not matter, and whether it is something that a converged apply must not do.
 func judge(line string) (what string, bad bool) {
 	m := call.FindStringSubmatch(line)
 	if m == nil {

@@ -137,8 +137,7 @@ func (n gpuHost) untainted() {
 // nfdLabel is what Node Feature Discovery puts on a node with NVIDIA's devices, by which the DaemonSet finds it.
 const nfdLabel = "feature.node.kubernetes.io/pci-10de.present"
 
-// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it
-// looks: each second.
+// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it looks: each second.
 func (n gpuHost) agent(spec string) {
 	n.t.Helper()
 	n.agentEvery("1s", spec)

@@ -27,8 +27,7 @@ const planted = "planted-in-the-user-data"
 // ecrPlugin is kubelet's plugin that logs in to ECR. No image here is from there.
 const ecrPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
 
-// ec2Machine is a machine of EC2's with an image of one's own: GPUs, an engine, kubelet's program and its plugin for ECR, and no
-// nodeadm.
+// ec2Machine is a machine of EC2's with an image of one's own: GPUs, an engine, kubelet's program and its plugin for ECR, and no nodeadm.
 func ec2Machine(n *kube.Node, userData string) kube.Cloud {
 	n.Put(ecrPlugin, "#!/bin/sh\nexit 1\n", 0o755)
 	return kube.Cloud{Setup: cloudfake.Setup{

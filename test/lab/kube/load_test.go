@@ -57,9 +57,8 @@ func (o *onTheWire) hangUp() {
 	o.open = nil
 }
 
-// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by all of gpuadm's stages, with
-// a connection and a certificate of its own: labels, taints and the condition, and how it went, told; then once more, when
-// all is converged. LOAD says how many else.
+// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by all of gpuadm's stages, with a connection and a
+// certificate of its own: labels, taints and the condition, and how it went, told; then once more, when all is converged. LOAD says how many else.
 func TestBenchKubeLoad(t *testing.T) {
 	c := cluster.Run(t)
 	nodes := 5000

@@ -90,8 +90,7 @@ func (n *Node) serves(c Cloud) {
 	}
 }
 
-// Asked are the requests that the host's cloud has had so far, in cloudfake's words. What was asked a moment ago may be
-// missing yet.
+// Asked are the requests that the host's cloud has had so far, in cloudfake's words. What was asked a moment ago may be missing yet.
 func (n *Node) Asked() []string {
 	n.t.Helper()
 	return strings.FieldsFunc(n.Get(cloudSaid), func(r rune) bool { return r == '\n' })

@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace, which lives as long as this process has it open or something runs in it. Nothing of it
-// is seen outside.
+// network is a network namespace, which lives as long as this process has it open or something runs in it. Nothing of it is seen outside.
 type network struct {
 	file      *os.File
 	mutex     sync.Mutex

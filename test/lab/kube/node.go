@@ -59,9 +59,8 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 	return n
 }
 
-// LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any node: the machine may have
-// cgroups of the first version, it may not lower out-of-memory scores, its disk may be rather full, and tests do not want
-// to wait.
+// LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any node: the machine may have cgroups of the first
+// version, it may not lower out-of-memory scores, its disk may be rather full, and tests do not want to wait.
 func LabConfig() Object {
 	return Object{
 		"failCgroupV1": false, "oomScoreAdj": 0, "failSwapOn": false, "resolvConf": "/dev/null",

@@ -19,8 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement: test/cloudfake/nodeadm says
-// why.
+// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement: test/cloudfake/nodeadm says why.
 func nodeadmProgram(t *testing.T) string {
 	t.Helper()
 	name := os.Getenv("GPUADM_TEST_NODEADM")
@@ -62,9 +61,8 @@ func (n gpuHost) nodeadm(cloud kube.Cloud, startup ...kube.Object) {
 	n.Must("systemctl", "enable", "--quiet", "nodeadm-config.service", "nodeadm-run.service", "toolkit.service")
 }
 
-// TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run
-// waits while the GPUs are not ready, and goes on by itself once they do; and the node registers with what the user data and
-// node.toml say.
+// TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run waits while the GPUs
+// are not ready, and goes on by itself once they do; and the node registers with what the user data and node.toml say.
 func TestLabKubeNodeadm(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)

@@ -144,8 +144,7 @@ func (c *Cluster) CA() []byte { return c.keys.ca.pem }
 // Pin is "sha256:…", the sum of CA's public key.
 func (c *Cluster) Pin() string { return c.keys.ca.pin() }
 
-// BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed with it. It is good for
-// the given time, for any use.
+// BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed with it. It is good for the given time, for any use.
 func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (string, error) {
 	random := strings.ToLower(rand.Text())
 	id, secret := random[:6], random[6:22] // [a-z0-9]{6} and [a-z0-9]{16}

@@ -56,8 +56,7 @@ type errMissing struct{ what string }
 
 func (e errMissing) Error() string { return e.what + "; to build it: " + BuildCommand }
 
-// CacheDir is the folder of the programs and of running clusters: $GPUADM_TEST_KUBE, or gpuadm-test/kube in the user's
-// cache folder.
+// CacheDir is the folder of the programs and of running clusters: $GPUADM_TEST_KUBE, or gpuadm-test/kube in the user's cache folder.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("GPUADM_TEST_KUBE"); dir != "" {
 		abs, err := filepath.Abs(dir)

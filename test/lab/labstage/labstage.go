@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package labstage is a stage for tests in the lab: what no stage that ships does quickly and on any machine, a slow
-// command and a setting that holds only after a reboot. The lab builds a gpuadm that has it in front of its own stages;
-// the gpuadm that ships does not.
+// Package labstage is a stage for tests in the lab: what no stage that ships does quickly and on any machine, a slow command and a setting that holds
+// only after a reboot. The lab builds a gpuadm that has it in front of its own stages; the gpuadm that ships does not.
 //
 // What it wants lies in files of the host, so that a host without them needs nothing of it.
 package labstage

@@ -17,10 +17,9 @@ import (
 // rpmLibs is where a RHEL has its libraries.
 const rpmLibs = "/usr/lib64/"
 
-// rpmEditions are the editions of NVIDIA's repository for a distribution of dnf's. The versions of RHEL 9 are those that the
-// lab's other tests use, and those that are listed. The whole of a branch is listed for 570 and 580 (RHEL 9), for 535
-// (RHEL 8), and for 595 (AL2023, Amazon's repository, which has NVIDIA's names); 590 has the names of 595, and 610 those of 580
-// less what it lists as absent.
+// rpmEditions are the editions of NVIDIA's repository for a distribution of dnf's. The versions of RHEL 9 are those that the lab's other tests use,
+// and those that are listed. The whole of a branch is listed for 570 and 580 (RHEL 9), for 535 (RHEL 8), and for 595 (AL2023, Amazon's repository,
+// which has NVIDIA's names); 590 has the names of 595, and 610 those of 580 less what it lists as absent.
 func rpmEditions(distro string) []edition {
 	const (
 		names535 = "rhel8 nvidia 535.54.03"

@@ -126,8 +126,7 @@ func (s *Server) list(r *http.Request, u User, what, kind, version string, all [
 }
 
 // eviction evicts a pod. Sources: kubernetes, pkg/registry/core/pod/storage/eviction.go (Create, checkAndDecrement),
-// plugin/pkg/admission/noderestriction/admission.go (admitPodEviction);
-// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/.
+// plugin/pkg/admission/noderestriction/admission.go (admitPodEviction); https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/.
 func (s *Server) eviction(u User, namespace, name string, body []byte) answer {
 	var asked struct {
 		Metadata      struct{ Name string }
