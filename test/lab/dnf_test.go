@@ -31,16 +31,29 @@ var tools string
 
 func newDnfDriver(t *testing.T) *dnfDriver {
 	t.Helper()
-	dir := repos.RPM(t, repos.Recipe{})
-	d := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8, Repos: dir}), t, repos.Fingerprint(t, dir)}
-	repos.Show(d.Host, repos.Good)
-	kernel := strings.TrimSpace(d.Must("uname", "-r"))
-	d.Put("/root/tools.spec", strings.ReplaceAll(tools, "KERNEL", kernel), 0o644)
-	d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
-	d.Must("createrepo_c", "-q", "/srv/tools")
-	d.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
-	d.Must("dnf", "-y", "-q", "makecache")
+	d := bootDnf(t, lab.Options{})
+	d.offersTools(strings.TrimSpace(d.Must("uname", "-r")))
 	return d
+}
+
+func bootDnf(t *testing.T, o lab.Options) *dnfDriver {
+	t.Helper()
+	o.Dist, o.GPUs, o.Repos = lab.RHELish, 8, repos.RPM(t, repos.Recipe{})
+	d := &dnfDriver{lab.Boot(t, o), t, repos.Fingerprint(t, o.Repos)}
+	repos.Show(d.Host, repos.Good)
+	d.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
+	return d
+}
+
+// offersTools has a source offer what builds modules, with the headers of kernels.
+func (d *dnfDriver) offersTools(kernels ...string) {
+	d.t.Helper()
+	for _, kernel := range kernels {
+		d.Put("/root/tools.spec", strings.ReplaceAll(tools, "KERNEL", kernel), 0o644)
+		d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
+	}
+	d.Must("createrepo_c", "-q", "/srv/tools")
+	d.Must("dnf", "-y", "-q", "makecache")
 }
 
 // spec asks for a version of the driver.

@@ -118,6 +118,13 @@ func layersOf(o Options) (layers []string, err error) {
 		find = sshLayer().over
 	case o.Kernel:
 		find = kernelLayer().over
+	case o.Headers && o.Dist == RHELish: // they are Debian's, below what makes a RHEL of it
+		rhel, err := Rootfs(o.Dist)
+		if err != nil {
+			return nil, err
+		}
+		layers, o.Dist = append(layers, rhel[0]), "trixie"
+		fallthrough
 	case o.Headers:
 		find = headersLayer().over
 	}

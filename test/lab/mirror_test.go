@@ -116,7 +116,7 @@ func (d *dnfDriver) mirrorArgs(driver, toolkit, dir string) []string {
 		text += fmt.Sprintf("[%s]\nversion = %q\n[%s.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n", s[0], s[1], s[0], repos.Mirror+s[2], repos.Key, d.fingerprint)
 	}
 	d.Put("/root/mirror.toml", text, 0o644)
-	kernel := strings.TrimSpace(d.Must("uname", "-r"))
+	kernel := strings.TrimSpace(d.Get("/proc/sys/kernel/osrelease"))
 	return []string{"mirror", "--for", "rhel-9", "--kernel", kernel, "--gpu", "H100-80GB", "-f", "/root/mirror.toml", "--keep", "-o", dir}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/test/check"
-	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -85,8 +84,13 @@ func nextKernel(h *lab.Host, kernel string) string {
 	h.Must("sh", "-ec", `cp -a /usr/src/linux-headers-$0 /usr/src/linux-headers-$1
 grep -rl "$0" /usr/src/linux-headers-$1/include /usr/src/linux-headers-$1/.kernelvariables | xargs sed -i "s/$0/$1/"
 mkdir -p /lib/modules/$1; ln -s /usr/src/linux-headers-$1 /lib/modules/$1/build; : >/lib/modules/$1/modules.dep`, kernel, next)
-	emptyPackage(h, "linux-headers-"+next)
 	return next
+}
+
+// runs has a host say that it runs a kernel.
+func runs(h *lab.Host, kernel string) {
+	h.Put("/root/osrelease", kernel+"\n", 0o644)
+	h.Must("mount", "--bind", "/root/osrelease", "/proc/sys/kernel/osrelease")
 }
 
 // arrives brings a kernel to the node, and its package, which the modules' package depends on where a source of the builder has it.
@@ -180,9 +184,9 @@ func (s sharing) kernelComes(version string) (kernel string) {
 	t.Helper()
 	next := s
 	next.kernel = nextKernel(s.builder.Host, s.kernel)
+	emptyPackage(s.builder.Host, "linux-headers-"+next.kernel)
 	s.arrives(next.kernel)
-	n.Put("/root/osrelease", s.kernel+"\n", 0o644) // as if the node ran that kernel, which is installed
-	n.Must("mount", "--bind", "/root/osrelease", "/proc/sys/kernel/osrelease")
+	runs(n.Host, s.kernel)
 	for _, verb := range []string{"plan", "status", "doctor"} {
 		r := n.Exec("gpuadm", verb)
 		r.Stdout = strings.Join(strings.Fields(r.Stdout), " ")
@@ -226,27 +230,14 @@ func (s sharing) strange(was, version string) {
 	}
 }
 
-// dkmsStub is a DKMS for hosts that have no compiler.
-//
-//go:embed testdata/dkms.sh
-var dkmsStub string
-
-// TestLabSharedModulesDnf: the same by rpmbuild and dnf.
+// TestLabSharedModulesDnf: the same by rpmbuild and dnf, with Debian's DKMS, compiler and headers on a host that says that it is a RHEL.
 func TestLabSharedModulesDnf(t *testing.T) {
 	t.Parallel()
-	d := newDnfDriver(t)
-	kernel := strings.TrimSpace(d.Must("uname", "-r"))
-	d.Put("/usr/sbin/dkms", dkmsStub, 0o755)
-	next, symbols := "9"+kernel, "0x0000000a\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
-	for _, k := range []string{kernel, next} {
-		for _, v := range []string{"580.65.06", "580.95.05"} {
-			d.Put("/root/nvidia-"+v+"-"+k+".ko", string(drivertest.Module(v, "Dual MIT/GPL", k)), 0o644)
-		}
-		d.Put("/lib/modules/"+k+"/build/Makefile", "", 0o644)
-		d.Put("/lib/modules/"+k+"/build/Module.symvers", symbols, 0o644)
-	}
-	d.Put("/root/next.spec", strings.ReplaceAll(tools, "KERNEL", next), 0o644)
-	d.Must("sh", "-ec", `rpmbuild --quiet -bb --define "_rpmdir /srv/tools" /root/next.spec; createrepo_c -q /srv/tools; dnf -y -q makecache --refresh`)
+	d := bootDnf(t, lab.Options{Headers: true})
+	kernel := headersOf(t, d.Host)
+	next := nextKernel(d.Host, kernel)
+	d.offersTools(kernel, next)
+	runs(d.Host, kernel)
 	moduleKeyOf(d.Host, "site")
 	kernels := []string{"--modules", kernel}
 	build := func(code int, version string, says ...string) {
@@ -274,19 +265,25 @@ func TestLabSharedModulesDnf(t *testing.T) {
 		state := n.RpmState()
 		check.Equal(t, state["gpuadm-modules-open-"+kernel], repos.RPMVersion(version)+" held", "the package of the modules is")
 		check.That(t, state["kmod-nvidia-open-dkms"] == "" && state["kernel-devel-"+kernel] == "" && state["gcc"] == "", "the node has what builds modules: %v", state)
-		check.That(t, n.Exec("test", "-e", "/usr/lib/modules/"+kernel+"/updates/gpuadm/nvidia.ko").Exit == 0, "there is no module")
+		v, magic, signer := modinfo(n.Host, kernel, "version", "nvidia"), modinfo(n.Host, kernel, "vermagic", "nvidia"), modinfo(n.Host, kernel, "signer", "nvidia")
+		check.That(t, v == version && strings.HasPrefix(magic, kernel+" ") && signer == "site", "version %q, vermagic %q, signer %q", v, magic, signer)
 	}
 	copyTo(t, d.Host, n.Host, "/srv/mirror")
 	n.Must("install", "-D", "-m", "644", "/srv/mirror/mirror.toml", "/etc/gpuadm/node.d/mirror.toml")
-	n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644)
+	arrives := func(kernel string) {
+		n.Put("/lib/modules/"+kernel+"/modules.dep", "", 0o644)
+		n.Must("depmod", kernel)
+	}
+	arrives(kernel)
+	runs(n.Host, kernel)
 	before := n.RpmState()
 	symvers := func(text string) { // as RHEL's kernels have them
 		n.Put("/tmp/symvers", text, 0o644)
 		n.Must("sh", "-ec", "gzip -c /tmp/symvers >/lib/modules/$0/symvers.gz", kernel)
 	}
-	symvers(strings.Replace(symbols, "a", "b", 1))
+	symvers("0x0000000b\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n")
 	asks(1, "580.65.06", "shared", "cannot use gpuadm-modules-open-"+kernel+": they were built for another build of the kernel")
-	symvers(symbols)
+	symvers(d.Get("/lib/modules/" + kernel + "/build/Module.symvers"))
 	n.Must("sh", "-ec", "mount -t tmpfs none /sys/kernel/security; echo 'none [integrity] confidentiality' >/sys/kernel/security/lockdown")
 	asks(1, "580.65.06", "shared", "it is signed by site (serial ", "which the kernel does not trust")
 	n.Must("umount", "/sys/kernel/security")
@@ -298,7 +295,7 @@ func TestLabSharedModulesDnf(t *testing.T) {
 	asks(0, "580.95.05", "shared")
 	has("580.95.05")
 
-	n.Put("/lib/modules/"+next+"/modules.dep", "", 0o644) // a kernel comes before its modules
+	arrives(next) // before its modules
 	asks(1, "580.95.05", "shared", "cannot take shared kernel modules for kernel "+next+": the mirror has none")
 	asks(0, "580.95.05", "auto", "Nothing to do.")
 	n.gpuadm(0, []string{"no shared kernel modules for kernel " + next + ": the mirror has none; gpuadm installs none for it", "the next boot starts kernel " + next}, "plan")
