@@ -127,8 +127,7 @@ func gpuadmEdit(t *testing.T, in input, p parts.Part, asDefault bool) (map[strin
 	return files, nil
 }
 
-// dump lays files and asks the daemon. A root that is missing is laid empty: 1.x cannot dump without one, and boots
-// with the same defaults.
+// dump lays files and asks the daemon. A root that is missing is laid empty: 1.x cannot dump without one, and boots with the same defaults.
 func dump(t *testing.T, p parts.Part, files map[string][]byte) (map[string]any, error) {
 	t.Helper()
 	files = maps.Clone(files)

@@ -59,8 +59,7 @@ func TestProofAcceptsOurs(t *testing.T) {
 	}
 }
 
-// TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a
-// handler that is not one.
+// TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a handler that is not one.
 func TestProofRefusesWhatKills(t *testing.T) {
 	live := must.Get(local.Open("/"))(t)
 	const cri, cri3 = `plugins."io.containerd.grpc.v1.cri"`, `plugins."io.containerd.cri.v1.runtime"`

@@ -74,8 +74,7 @@ func TestWordsAreFound(t *testing.T) {
 	}
 }
 
-// ourTexts lists the files that people read. What other programs have said is recorded in testdata folders: goldens of ours alone
-// are read there.
+// ourTexts lists the files that people read. What other programs have said is recorded in testdata folders: goldens of ours alone are read there.
 func ourTexts(t *testing.T) (names []string) {
 	t.Helper()
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")

@@ -139,6 +139,9 @@ func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 		for _, part := range []string{name, in.Errno.Error()} {
 			check.That(t, strings.Contains(r.Stderr, part), "%s does not say %q: %s", p.command, part, oneLine(r.Stderr))
 		}
+	case in.Kind == inject.Signal && r.Exit == terminated: // before gpuadm listens: onSignal in cmd/gpuadm
+		start, _ := readTree(t, p.start)
+		check.None(t, strings.Join(is.differs(start), "\n"), "%s was terminated, and has changed", p.command)
 	case in.Kind != inject.Signal && r.Exit != 128+int(unix.SIGKILL):
 		t.Errorf("%s was not killed: exit %d", p.command, r.Exit)
 	}
@@ -149,6 +152,8 @@ func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 	goOn(t, root, "undo --to all", p.first)
 	return r.Hit != nil
 }
+
+const terminated = 128 + int(unix.SIGTERM)
 
 // goOn runs the command that comes next, and wants it to end in a tree without leftovers.
 func goOn(t *testing.T, root, command string, want tree) {
@@ -175,7 +180,7 @@ func expect(t *testing.T, command string, r inject.Result, is, want tree) {
 // since nothing but gpuadm was at work here.
 func judge(t *testing.T, command string, r inject.Result) {
 	t.Helper()
-	check.That(t, r.Exit == 0 || r.Exit == 128+int(unix.SIGKILL) || strings.TrimSpace(r.Stderr) != "", "%s: exit %d, and not a word", command, r.Exit)
+	check.That(t, r.Exit == 0 || r.Exit == 128+int(unix.SIGKILL) || r.Exit == terminated || strings.TrimSpace(r.Stderr) != "", "%s: exit %d, and not a word", command, r.Exit)
 	for line := range strings.Lines(r.Stdout + r.Stderr) {
 		for _, never := range []string{
 			"panic:", "goroutine ", "fatal error:", // of Go

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inject runs an unmodified program and makes one of its system calls that change files go wrong: the program is
-// killed there, or the call fails, or a signal arrives. Tests use it to show that a program leaves nothing behind that it
-// cannot deal with the next time.
+// Package inject runs an unmodified program and makes one of its system calls that change files go wrong: the program is killed there, or the call
+// fails, or a signal arrives. Tests use it to show that a program leaves nothing behind that it cannot deal with the next time.
 //
 // It is made with ptrace(2), not with strace's inject, which counts calls for each thread by itself: a Go program's calls
 // come from whatever thread is free, so "the 17th call that changes a file" has no number there.

@@ -22,8 +22,7 @@ type tracer struct {
 	err     error
 }
 
-// options: follow threads and children, stop at the filter's calls, tell system calls from signals, and end all of them with
-// the tracer.
+// options: follow threads and children, stop at the filter's calls, tell system calls from signals, and end all of them with the tracer.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 

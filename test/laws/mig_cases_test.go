@@ -75,11 +75,10 @@ func TestLostGPUWaits(t *testing.T) {
 	check.That(t, err == nil && p.Deferred == 1 && len(p.Changes) == 1 && strings.Contains(p.Changes[0].Waits, "fallen off the bus"), "%+v, %v", p.Changes, err)
 }
 
-// After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads
-// to them: the driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage
-// mig makes them by itself, and stage toolkit where another program makes the partitions.
-// nvidia-modprobe and the files of /proc are as https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
-// records them.
+// After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads to them: the
+// driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage mig makes them by itself,
+// and stage toolkit where another program makes the partitions. nvidia-modprobe and the files of /proc are as
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html records them.
 func TestNodesOfPartitionsAreMade(t *testing.T) {
 	for stage, spec := range map[string]string{"toolkit": "[runtime]\n", "mig": "[[mig.gpu]]\nlayout = { \"3g.20gb\" = 2 }\n"} {
 		t.Run(stage, func(t *testing.T) { nodesOfPartitions(t, stage, spec) })

@@ -376,8 +376,7 @@ func (n pauses) SetUnit(ctx context.Context, name string, to host.UnitChange) er
 	return n.Node.SetUnit(ctx, name, to)
 }
 
-// nvidia-persistenced runs again before the instances are made: GPUs that nothing holds are attached for each client. The others wait
-// until the end.
+// nvidia-persistenced runs again before the instances are made: GPUs that nothing holds are attached for each client. The others wait until the end.
 func TestPersistencedRunsBeforeInstances(t *testing.T) {
 	n := creates{pauses{gpus(t, a100s+persistenced+dcgm), new([]string)}}
 	_, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n)

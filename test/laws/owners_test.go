@@ -248,10 +248,9 @@ func TestOwnersOfParts(t *testing.T) {
 	}
 }
 
-// TestOwnersQuarrels: machines on which others leave their signs. The GPU Operator's are those of its driver container
-// (nvidia-driver in NVIDIA/gpu-driver-container), of its toolkit (NVIDIA/gpu-operator issues 2387) and of nvidia-mig-manager
-// (NVIDIA/mig-parted, deployments); that of a GPUCluster is the DRA driver's registration (kubernetes-sigs/dra-driver-nvidia-gpu,
-// cmd/gpu-kubelet-plugin/main.go).
+// TestOwnersQuarrels: machines on which others leave their signs. The GPU Operator's are those of its driver container (nvidia-driver in
+// NVIDIA/gpu-driver-container), of its toolkit (NVIDIA/gpu-operator issues 2387) and of nvidia-mig-manager (NVIDIA/mig-parted, deployments); that of
+// a GPUCluster is the DRA driver's registration (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go).
 func TestOwnersQuarrels(t *testing.T) {
 	dropIn := "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n" +
 		"options = {BinaryName = \"" + facts.RuntimeOfOperator + "\"}\n"

@@ -237,8 +237,7 @@ func (broken) Ref() converge.Ref { return converge.Ref{Kind: "broken", Name: "br
 func (broken) Look(context.Context, host.View) (converge.State, error) { return "", nil }
 func (broken) Make(context.Context, host.Host, converge.State) error   { return errors.New("no") }
 
-// A change that was cut short may or may not have been made. Edited by an administrator then, the file is without ours after undo
-// all the same.
+// A change that was cut short may or may not have been made. Edited by an administrator then, the file is without ours after undo all the same.
 func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 	for _, order := range [][2]string{{specs["default"], specs["handler"]}, {specs["handler"], specs["default"]}, {"", specs["default"]}} {
 		boot := func() *simhost.Node {

@@ -119,8 +119,7 @@ func TestUndoLeavesAgain(t *testing.T) {
 	}
 }
 
-// TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec drops it, and the undo of a later
-// day still says so.
+// TestUndoNamesWhatAnEarlierRunLeft: a handler that another process changed stays when the spec drops it, and the undo of a later day still says so.
 func TestUndoNamesWhatAnEarlierRunLeft(t *testing.T) {
 	m := recordedAs(t, "debian12-containerd16")
 	n := m.boot(t)

@@ -124,8 +124,7 @@ func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Where another process has changed what gpuadm made, waiting alone does not help: that comes first, with the servers that
-// could not be asked.
+// Where another process has changed what gpuadm made, waiting alone does not help: that comes first, with the servers that could not be asked.
 func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
