@@ -93,7 +93,7 @@ func (p *plan) built() (err error) {
 		p.warn("%s has modules that NVIDIA has signed, and the distribution's kernels do not know its key: under Secure Boot it has to be enrolled (mokutil --import)", p.repo)
 	}
 	m, there := p.m.OnDisk[p.m.Running]
-	p.choice.Precompiled, err = p.taken("precompiled", there && !m.DKMS || p.m.RefusesBuilds, p.unsigned, func(string) string { return "apt-get update, if the archive has them by now" })
+	p.choice.Precompiled, err = p.taken("precompiled", there && !m.DKMS && !m.Shared || p.m.RefusesBuilds, p.unsigned, func(string) string { return "apt-get update, if the archive has them by now" })
 	return err
 }
 
@@ -102,7 +102,7 @@ func (p *plan) built() (err error) {
 func (p *plan) unsigned(kernel string) string {
 	name := p.rendered(p.signedModule().Name, kernel)
 	lacks := name != "" && p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
-	if m, there := p.m.OnDisk[kernel]; there && hardware.InBranch(m.Version, p.choice.Branch) {
+	if m, there := p.m.OnDisk[kernel]; there && !m.Shared && hardware.InBranch(m.Version, p.choice.Branch) {
 		lacks = name != "" && m.DKMS
 	}
 	if !lacks {

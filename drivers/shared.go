@@ -57,6 +57,7 @@ func (p *plan) taken(kind string, stays bool, lacks, cure func(kernel string) st
 // shared settles whether modules are taken that gpuadm mirror has built.
 func (p *plan) shared() (bool, error) {
 	onDisk := slices.ContainsFunc(p.m.Kernels, func(kernel string) bool { return p.m.OnDisk[kernel].Shared })
+	onDisk = onDisk && p.d.Repo.URL != "" // without a mirror none would come with the next version or kernel
 	if p.choice.Source == SourceRunfile || p.d.Build != "shared" && (p.d.Build != "auto" || len(p.m.Shared) == 0 && !onDisk) {
 		return false, nil
 	}

@@ -18,7 +18,7 @@ import (
 // TestShared: modules that were built once are taken where each kernel has some that fit. What does not fit is named, and the next way
 // is taken: DKMS here. A machine that runs on them stays on them.
 func TestShared(t *testing.T) {
-	const k, newer = "6.1.0-28-amd64", "6.1.0-31-amd64"
+	const k, newer, notAsked = "6.1.0-28-amd64", "6.1.0-31-amd64", "the mirror is asked for no more"
 	ours := facts.Key{Name: "the site", Serial: "1", ID: "aa"}
 	of := func(kernel, version, flavour string) facts.SharedModules {
 		return facts.SharedModules{Package: facts.SharedPackage(flavour, kernel), Kernel: kernel, Version: version, Flavour: flavour, Signer: ours}
@@ -54,11 +54,16 @@ func TestShared(t *testing.T) {
 		{"a kernel that has none comes", "auto", []facts.SharedModules{}, on, facts.Trust{}, true, []string{newer}, "for kernel " + newer + ": the mirror has none; gpuadm installs none for it"},
 		{"the same, demanded", "shared", []facts.SharedModules{}, on, facts.Trust{}, false, nil, "mirror --for ID --modules " + newer},
 		{"the folder is gone", "auto", nil, on, facts.Trust{}, true, []string{newer}, "the mirror has none"},
+		{notAsked, "auto", nil, on, facts.Trust{}, false, nil, ""},
 		{"a kernel that has some comes", "auto", both[1:], on, facts.Trust{}, true, nil, ""},
 	} {
 		m := machine("debian", "12", "amd64", "2331")
 		m.Kernels, m.Running, m.Shared, m.OnDisk, m.Trust = []string{newer, k}, k, x.list, x.disk, x.trust
-		ch, err := Choose(Load(), m, with(driver("580.95.05"), "build", x.build))
+		d := with(driver("580.95.05"), "build", x.build)
+		if x.name != notAsked {
+			d.Repo.URL = "file:///srv/mirror"
+		}
+		ch, err := Choose(Load(), m, d)
 		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
 			text := strings.Join(slices.Concat([]string{tr.What}, tr.Because, tr.Try), "\n")
 			check.That(t, x.build == "shared" && x.says != "" && strings.Contains(text, x.says), "%s: %s", x.name, text)

@@ -59,7 +59,7 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 			return true
 		}
 		k, _ := f.Modules.Of(kernel)
-		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".")
+		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || strings.Contains(k.Nvidia.Path, "/"+SharedFolder+"/")
 	})
 	if !lacks {
 		return nil

@@ -164,10 +164,13 @@ func (j *judge) restarts(t *testing.T, n *simhost.Node) {
 	j.follow(t, n, j.run(t, n, 0, "apply"), before)
 }
 
-// stays says that the version which A installed is one that B asks for too: B leaves it.
+// stays says that what A installed is what B asks for too, and B leaves it: the version, or modules in it that were built once.
 func (j *judge) stays(a, b int) bool {
-	open := openVersion.FindStringSubmatch(Specs[b].Text)
-	return open != nil && strings.HasPrefix(j.of[a].module, open[1]+".")
+	version, _, _ := strings.Cut(j.of[a].module, " ")
+	if open := openVersion.FindStringSubmatch(Specs[b].Text); open != nil {
+		return strings.HasPrefix(version, open[1]+".")
+	}
+	return strings.Contains(Specs[a].Text, `build = "shared"`) && strings.Contains(Specs[b].Text, `version = "`+version+`"`)
 }
 
 var openVersion = regexp.MustCompile(`(?m)^version = "(\d+)"$`)

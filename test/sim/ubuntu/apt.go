@@ -254,13 +254,15 @@ func aptCache(m *machine, args []string) error {
 			m.policy(c, d, name)
 		}
 	}
-	if args[0] == "search" {
-		prefix := strings.TrimPrefix(names[len(names)-1], "^")
-		for i := range c.sources {
-			for name := range editions()[c.lists[i]].packages {
-				if strings.HasPrefix(name, prefix) {
-					fmt.Fprintf(&m.out, "%s - modules\n", name)
-				}
+	if args[0] != "search" && args[0] != "pkgnames" {
+		return nil
+	}
+	for i := range c.sources {
+		for name := range editions()[c.lists[i]].packages {
+			if args[0] == "pkgnames" {
+				fmt.Fprintln(&m.out, name)
+			} else if strings.HasPrefix(name, strings.TrimPrefix(names[len(names)-1], "^")) {
+				fmt.Fprintf(&m.out, "%s - modules\n", name)
 			}
 		}
 	}
