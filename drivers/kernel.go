@@ -114,14 +114,14 @@ func (c Choice) Spared(s spec.Driver, f facts.Facts) (asFound, ifThere []string)
 	return asFound, ifThere
 }
 
-// has says whether a kernel has the driver's modules, and would load them.
+// has says whether a kernel has the driver's modules, which stay, and would load them.
 func (c Choice) has(f facts.Facts, k modules.KernelSide, kernel string) bool {
 	if f.Modules == nil || f.Image != nil || k.Version == "" {
 		return false
 	}
 	on, _ := f.Modules.Of(kernel)
 	t, m := f.Modules.Trust, on.Nvidia
-	return m != nil && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
+	return m != nil && (c.Shared || !m.Shared()) && m.Version == k.Version && m.Flavour() == c.Flavour && m.Kernel() == kernel && (!t.Demands() || t.Trusts(m.Signer))
 }
 
 // waits says whether a kernel may stay without the driver for now: it does not run, and another kernel has the driver.

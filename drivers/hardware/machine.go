@@ -78,7 +78,7 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 			if k.Nvidia == nil {
 				continue
 			}
-			on := Module{Version: k.Nvidia.Version, Flavour: k.Nvidia.Flavour(), Shared: strings.Contains(k.Nvidia.Path, "/"+facts.SharedFolder+"/") && k.Nvidia.Kernel() == k.Kernel}
+			on := Module{Version: k.Nvidia.Version, Flavour: k.Nvidia.Flavour(), Shared: k.Nvidia.Shared() && k.Nvidia.Kernel() == k.Kernel}
 			// dkms.conf(8) of NVIDIA's packages says updates, and distributions put it there
 			on.DKMS = !on.Shared && (strings.Contains(k.Nvidia.Path, "/updates/") || strings.Contains(k.Nvidia.Path, "/extra/"))
 			m.OnDisk[k.Kernel] = on

@@ -59,7 +59,7 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 			return true
 		}
 		k, _ := f.Modules.Of(kernel)
-		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || strings.Contains(k.Nvidia.Path, "/"+SharedFolder+"/")
+		return k.Nvidia == nil || !strings.HasPrefix(k.Nvidia.Version, branch+".") || k.Nvidia.Shared()
 	})
 	if !lacks {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -31,6 +32,9 @@ type SharedModules struct {
 
 // SharedFolder is where their package has modules, below the kernel's folder. depmod takes updates before the kernel's own.
 const SharedFolder = "updates/gpuadm"
+
+// Shared says whether the module was built once, and is of their package.
+func (m ModuleFile) Shared() bool { return strings.Contains(m.Path, "/"+SharedFolder+"/") }
 
 // SharedPackage is the name of their package.
 func SharedPackage(flavour, kernel string) string { return "gpuadm-modules-" + flavour + "-" + kernel }

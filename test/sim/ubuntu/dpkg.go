@@ -243,7 +243,11 @@ func (d *dpkg) clear(p *pkg, next map[string]repos.File) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
 		_, stays := next[name]
-		if strings.HasPrefix(name, "/etc/") {
+		taken := slices.ContainsFunc(d.list, func(e *entry) bool { // Replaces: of deb-control(5): the other package has it since
+			_, has := known(e.name, d.installed(e.name)).Files[name]
+			return has && e.name != p.Name
+		})
+		if strings.HasPrefix(name, "/etc/") || taken {
 			continue
 		}
 		if err := d.m.drop(name); err != nil {
