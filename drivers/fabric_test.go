@@ -159,8 +159,7 @@ func gds(d spec.Driver) spec.Driver {
 	return d
 }
 
-// nvidia-fs is a package where a source has one, with a version of its own; where none is known that is said before anything
-// is installed.
+// nvidia-fs is a package where a source has one, with a version of its own; where none is known that is said before anything is installed.
 func TestGDS(t *testing.T) {
 	for _, x := range []struct {
 		name string

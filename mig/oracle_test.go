@@ -239,9 +239,8 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// canonical is how NVIDIA's tools lay a layout: the largest first, each at the driver's favourite place that is free
-// and leaves room for the others. The favourites are those seen on A100 and H100: seven 1g go to 6, 4, 5, 0, 1, 2, 3, and
-// the first 3g to 4.
+// canonical is how NVIDIA's tools lay a layout: the largest first, each at the driver's favourite place that is free and leaves room for the others.
+// The favourites are those seen on A100 and H100: seven 1g go to 6, 4, 5, 0, 1, 2, 3, and the first 3g to 4.
 func (o *oracle) canonical(key string) []block {
 	favourites := map[int][]int{1: {6, 4, 5, 0, 1, 2, 3}, 2: {6, 4, 0, 2}, 4: {4, 0}}
 	rank := func(way []block) string {

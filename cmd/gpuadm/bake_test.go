@@ -117,10 +117,9 @@ func without(changes []converge.Change, not func(converge.Change) bool) []conver
 	return slices.DeleteFunc(slices.Clone(changes), not)
 }
 
-// TestBakeIsItsPlan: over all recorded machines `plan --root` says of an image, change for change, what `bake --dry-run` says, which has
-// gpuadm's installation too, as `apply --install --dry-run` has. The bake then makes these changes and no others, in that order, and
-// what it lists as deferred is the rest. A plan cannot know the states of what waits for another change of the bake: such a change is
-// made in its place.
+// TestBakeIsItsPlan: over all recorded machines `plan --root` says of an image, change for change, what `bake --dry-run` says, which has gpuadm's
+// installation too, as `apply --install --dry-run` has. The bake then makes these changes and no others, in that order, and what it lists as deferred
+// is the rest. A plan cannot know the states of what waits for another change of the bake: such a change is made in its place.
 func TestBakeIsItsPlan(t *testing.T) {
 	tested := 0
 	texts := bakeSpecs(t)

@@ -98,8 +98,7 @@ func (slow) Error() string { return "api.example does not answer in time" }
 func (slow) Unwrap() error { return context.DeadlineExceeded }
 func (slow) Waits() bool   { return true }
 
-// TestWhoseTimeIsOver tells a server that does not answer in time, which may answer the next run, from a run whose own --deadline
-// is over.
+// TestWhoseTimeIsOver tells a server that does not answer in time, which may answer the next run, from a run whose own --deadline is over.
 func TestWhoseTimeIsOver(t *testing.T) {
 	for _, test := range []struct {
 		err  error

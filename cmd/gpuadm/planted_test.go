@@ -17,8 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with
-// one in its words.
+// leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with one in its words.
 //
 //go:embed testdata/planted.txtar
 var leaky string

@@ -57,8 +57,7 @@ const (
 	draft07 = "http://json-schema.org/draft-07/schema#"
 )
 
-// TestSchemas: docs/schema has the schema of each answer, as the Go types have it, and the schema of node.toml, as the spec's table
-// has it.
+// TestSchemas: docs/schema has the schema of each answer, as the Go types have it, and the schema of node.toml, as the spec's table has it.
 func TestSchemas(t *testing.T) {
 	made := map[string]*jsonschema.Schema{"node": nodeSchema(t)}
 	docs := fieldDocs{}

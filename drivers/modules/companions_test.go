@@ -53,8 +53,7 @@ func TestBuiltInCompanion(t *testing.T) {
 	}
 }
 
-// What is asked for beside the driver is proven by its files for each kernel: nvidia-peermem in the driver's version, nvidia-fs in
-// its own.
+// What is asked for beside the driver is proven by its files for each kernel: nvidia-peermem in the driver's version, nvidia-fs in its own.
 func TestCompanions(t *testing.T) {
 	const dir = "lib/modules/6.8.0-41-generic/updates/dkms/"
 	dep := func(names ...string) string {

@@ -75,8 +75,7 @@ func TestReachIsWalkInATree(t *testing.T) {
 	check.That(t, real >= 90, "only %d paths were resolved in one call", real)
 }
 
-// TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both
-// say the same.
+// TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both say the same.
 func TestReachIsWalk(t *testing.T) {
 	quick, slow := New(ownRoot{must.Get(OpenRoot("/"))(t)}), New(struct{ Disk }{must.Get(OpenRoot("/"))(t)})
 	n, links := 0, 0

@@ -197,8 +197,7 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 	return ""
 }
 
-// TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node: each must answer the same and
-// leave the same.
+// TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node: each must answer the same and leave the same.
 func TestGPUBoth(t *testing.T) {
 	for _, spec := range []string{"A100-40:2", "passed A100-40:2", "passed A30", "A100-80", "H100-80,T4", "H200,L40S", "B200", "A30", "RTX-PRO-6000:2"} {
 		t.Run(spec, func(t *testing.T) {

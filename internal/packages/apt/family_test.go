@@ -298,8 +298,7 @@ func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 	}
 }
 
-// A part of another source in the same upstream version that is a leaf too: one leaf is removed by hand, the choice falls on
-// the source of that leaf.
+// A part of another source in the same upstream version that is a leaf too: one leaf is removed by hand, the choice falls on the source of that leaf.
 func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -209,8 +209,7 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	check.That(t, n <= 1, "dpkg's database was read %d times", n)
 }
 
-// Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the
-// lists settle.
+// Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the lists settle.
 func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -145,8 +145,7 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// What is installed is kept as apt has downloaded it, without room of its own: an upgrade downloads none of it again, and undo needs no
-// repository.
+// What is installed is kept as apt has downloaded it, without room of its own: an upgrade downloads none of it again, and undo needs no repository.
 func TestInstalledIsKept(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -21,8 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
-// driver adds one version of a small driver: a metapackage with members in lockstep, and a library of others that it
-// draws along.
+// driver adds one version of a small driver: a metapackage with members in lockstep, and a library of others that it draws along.
 func (r *repo) driver(version string) {
 	same := " (= " + version + ")"
 	r.add(
