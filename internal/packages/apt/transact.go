@@ -166,9 +166,9 @@ const HookVerb = "apt-hook"
 // hookPlan has the plan: the name and the two states of each package.
 const hookPlan = "GPUADM_PACKAGES"
 
-// hooked is apt-get with the hook, for env(1). With Mark-Auto apt marks what it installs automatic before dpkg starts, and leaves the marks
-// of what it replaces. So a kill before mark leaves none that a plan does not see: it names each package that is to be manual, and no
-// dependency. Sources: apt-get(8), --mark-auto; pkgDPkgPM::Go, and pkgDepCache::MarkInstall in apt-pkg/depcache.cc (apt 2.1.8 and later).
+// hooked is apt-get with the hook, for env(1). With Mark-Auto apt marks what it installs as automatic before dpkg starts, and keeps the marks
+// of what it replaces. After a kill the next plan has the packages that are to be manual, and marks them; it does not have their dependencies,
+// which must be marked by then. Sources: apt-get(8), --mark-auto; pkgDPkgPM::Go, and pkgDepCache::MarkInstall in apt-pkg/depcache.cc (apt 2.1.8 and later).
 func (a apt) hooked(changes []converge.Change) ([]string, error) {
 	var plan [][3]string
 	for _, c := range changes {
