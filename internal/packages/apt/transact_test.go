@@ -348,13 +348,15 @@ func TestConflictingFlavour(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-kernel", version: "580.1-1", fields: "Conflicts: nvidia-kernel-open\n"},
+	const marks = "#!/bin/sh\ncp /var/lib/apt/extended_states /run/marks\n"
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1", files: map[string]string{"/DEBIAN/postinst": marks}}, deb{name: "nvidia-kernel", version: "580.1-1", fields: "Conflicts: nvidia-kernel-open\n"},
 		deb{name: "nvidia-kernel-open", version: "580.1-1", files: map[string]string{"/opt/open.conf": "shipped\n", "/DEBIAN/conffiles": "/opt/open.conf\n"}})
 	m.update()
 	m.must("apt-get", "-y", "install", "nvidia-kernel-open")
 	first := m.has()
 	m.apply(drivers("580.1"))
 	m.converged("580.1-1")
+	contains(t, m.must("cat", "/run/marks"), "Package: dkms-like\n") // apt has marked the dependency before dpkg runs: a kill leaves no other
 	got := m.state("nvidia-kernel-open")
 	check.That(t, !got.Installed() && got.Broken == packages.ConfigFiles, "the other flavour is %q", got.String())
 	m.undo()
