@@ -11,7 +11,7 @@ import (
 )
 
 // Alone runs f on a thread of its own that has no child processes, and that ends with f. A wait for all children there takes none of another test: Go
-// starts commands from any thread that is free, so any other thread may be the parent of another test's command, for which os/exec waits by itself.
+// starts commands from any thread that is free, so any other thread may be the parent of another test's command, for which os/exec waits.
 func Alone(f func()) {
 	done := make(chan struct{})
 	go func() {

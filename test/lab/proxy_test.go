@@ -31,7 +31,7 @@ func proxied(t *testing.T, asked []string, names ...string) {
 	}
 }
 
-// TestLabDriverProxy: apt gets it all through the spec's proxy; one that is not there is named as what is in the way, and nothing of it stays.
+// TestLabDriverProxy: apt gets it all through the spec's proxy; a proxy that is not there is named as what is in the way, and nothing of it stays.
 func TestLabDriverProxy(t *testing.T) {
 	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})

@@ -76,7 +76,7 @@ func TestLostGPUWaits(t *testing.T) {
 }
 
 // After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads to them: the
-// driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage mig makes them by itself,
+// driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage mig makes them itself,
 // and stage toolkit where another program makes the partitions. nvidia-modprobe and the files of /proc are as
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html records them.
 func TestNodesOfPartitionsAreMade(t *testing.T) {

@@ -62,7 +62,7 @@ func (n gpuHost) nodeadm(cloud kube.Cloud, startup ...kube.Object) {
 }
 
 // TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run waits while the GPUs
-// are not ready, and goes on by itself once they do; and the node registers with what the user data and node.toml say.
+// are not ready, and goes on once they do; and the node registers with what the user data and node.toml say.
 func TestLabKubeNodeadm(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
