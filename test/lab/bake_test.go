@@ -306,6 +306,7 @@ func TestLabBakeModuleKey(t *testing.T) {
 // that is refused.
 func TestLabBakeThisMachineSigned(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	n, kernel := bootDKMS(t, "bookworm")
 	n.Must("openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=the baker's key", "-keyout", "/dev/shm/key.pem", "-out", "/dev/shm/cert.pem")
 	n.Must("cp", "/dev/shm/key.pem", "/root/key.pem")

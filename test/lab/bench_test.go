@@ -197,6 +197,7 @@ func (n driverNode) installed() map[string]string {
 //
 // nvidia-ctk is given a copy of the daemon's file: it writes on every run, and would make the daemon stale.
 func TestLabConvergedRatio(t *testing.T) {
+	lab.Nightly(t)
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		n.gpuadm(0, "apply")

@@ -143,6 +143,9 @@ func TestLabCDIBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "1.20.1" {
+				lab.Nightly(t)
+			}
 			n := bootCDI(t, units)
 			n.Put("/etc/systemd/system/kubelet.service", kubelet, 0o644)
 			n.Must("systemctl", "daemon-reload")

@@ -89,28 +89,25 @@ func (c *crash) startAgain() {
 }
 
 // stride is how many touches on the next kill comes. make nightly kills before each of them; TestPowerCutThenAnyCommand cuts the power of a simulated
-// node at samples of its own. Fewer are taken on the other distributions, since what differs between them is not what gpuadm touches.
-func stride(o lab.Options) int {
-	switch {
-	case os.Getenv("LAB_ALL") != "":
+// node at samples of its own.
+func stride() int {
+	if lab.All() {
 		return 1
-	case o.Dist == lab.Dists()[0]:
-		return 3
 	}
-	return 8
+	return 5
 }
 
 // TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches, or some: stride. Applied again, it ends with
 // the same tree and a working daemon; undone, in the tree from before.
 func TestLabKilledAtEachTouch(t *testing.T) {
 	t.Parallel()
-	each(t, nil, func(t *testing.T, o lab.Options) {
+	either(t, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
-		for at := 1; ; at += stride(o) {
+		for at := 1; ; at += stride() {
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "apply")
 			if r.Exit == 0 {
-				t.Logf("%d touches, killed before one of %d", c.touches, stride(o))
+				t.Logf("%d touches, killed before one of %d", c.touches, stride())
 				c.end()
 				return
 			}
@@ -124,7 +121,7 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 // second later, when systemd or containerd may be at work for it. GPUADM_TEST_SEED repeats a run.
 func TestLabPowerLoss(t *testing.T) {
 	t.Parallel()
-	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
+	either(t, func(t *testing.T, o lab.Options) {
 		seed := uint64(time.Now().UnixNano())
 		if s := os.Getenv("GPUADM_TEST_SEED"); s != "" {
 			var err error
@@ -165,7 +162,7 @@ func TestLabPowerLoss(t *testing.T) {
 func TestLabKilledWhileChildRuns(t *testing.T) {
 	t.Parallel()
 	withStage := withLabStage(t)
-	each(t, nil, func(t *testing.T, o lab.Options) {
+	either(t, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		const slow = "/usr/local/sbin/gpuadm-slow"
 		n.Put(slow, withStage, 0o755)

@@ -42,6 +42,9 @@ func TestLabDnfSignedModules(t *testing.T) {
 		{"almalinux", "10.1", "595.71.05", "615.71.09", []string{"almalinux-nvidia", "almalinux-nvidia"}, "nvidia-open-kmod", "nvidia-open-kmod"},
 	} {
 		t.Run(x.id, func(t *testing.T) {
+			if x.id != "rhel" {
+				lab.Nightly(t)
+			}
 			d := newDnfDriver(t)
 			d.Put("/etc/os-release", fmt.Sprintf("ID=%q\nID_LIKE=\"fedora\"\nVERSION_ID=%q\nPLATFORM_ID=\"platform:el10\"\nPRETTY_NAME=\"%s %s\"\n", x.id, x.version, x.id, x.version), 0o644)
 			d.Put("/lib/modules/"+kernel+".el10_1.x86_64/modules.dep", "", 0o644)

@@ -274,6 +274,7 @@ func TestLabDnfForeign(t *testing.T) {
 // reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.
 func TestLabDnfFlavour(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	d := newDnfDriver(t)
 	d.Put("/etc/yum.repos.d/nvidia.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
 	was := repos.RPMVersion(repos.Gone)
@@ -304,6 +305,7 @@ func (d *dnfDriver) at(version, url, signed string) {
 // spec has just moved: both come in one apply.
 func TestLabDnfNewer(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	repos.Show(d.Host, repos.Vanished)
@@ -411,6 +413,7 @@ func (d *dnfDriver) idle() {
 // apply that has nothing to do runs hardly anything.
 func TestLabDnfHindered(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	d := newDnfDriver(t)
 	d.spec("580.65.06")
 	d.apply(0)

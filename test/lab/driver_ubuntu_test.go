@@ -5,7 +5,6 @@ package lab_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"strings"
 	"testing"
 
@@ -111,6 +110,9 @@ func TestLabUbuntuVersions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if c.distro == "ubuntu2404" && c.undone {
+				lab.Nightly(t)
+			}
 			n := bootListed(t, c.distro)
 			first := n.snapshot()
 			for i, version := range c.versions {
@@ -168,7 +170,7 @@ func TestLabPairs(t *testing.T) {
 	for i := range len(specs) * (len(specs) - 1) {
 		a := i % len(specs)
 		b := (a + 1 + i/len(specs)) % len(specs)
-		if os.Getenv("LAB_ALL") == "" && i%7 != 3 {
+		if !lab.All() && i%7 != 3 {
 			continue
 		}
 		t.Logf("A:\n%s\nB:\n%s", specs[a], specs[b])

@@ -3,8 +3,7 @@
 package lab_test
 
 import (
-	"hash/fnv"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,18 +20,16 @@ func each(t *testing.T, engines []string, test func(*testing.T, lab.Options)) {
 
 // either runs one case of many on one of the distributions, always the same for a case; make nightly runs it on all.
 func either(t *testing.T, test func(*testing.T, lab.Options)) {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(t.Name()))
-	chosen := lab.Dists()[int(sum.Sum32()%uint32(len(lab.Dists())))]
-	run(t, nil, func(dist string) bool { return dist == chosen }, test)
+	chosen := lab.DistsFor(t)
+	run(t, nil, func(dist string) bool { return slices.Contains(chosen, dist) }, test)
 }
 
 func run(t *testing.T, engines []string, on func(dist string) bool, test func(*testing.T, lab.Options)) {
-	all, last := os.Getenv("LAB_ALL") != "", len(lab.Dists())-1
+	last := len(lab.Dists()) - 1
 	for i, dist := range lab.Dists() {
 		for j, engine := range append([]string{""}, engines...) {
 			pair := len(engines) == 0 || i == 0 && j == 0 || i == last && j == len(engines)
-			if !all && !(pair && on(dist)) {
+			if !lab.All() && !(pair && on(dist)) {
 				continue
 			}
 			o := lab.Options{Dist: dist, Containerd: engine, GPUs: 8}

@@ -51,7 +51,7 @@ func TestLabImage(t *testing.T) {
 // where that has failed. systemd keeps no failed unit.
 func TestLabDaemonSetExit(t *testing.T) {
 	t.Parallel()
-	each(t, nil, func(t *testing.T, o lab.Options) {
+	either(t, func(t *testing.T, o lab.Options) {
 		h := lab.Boot(t, o)
 		for _, c := range []struct {
 			spec string

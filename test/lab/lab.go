@@ -24,6 +24,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"slices"
@@ -122,6 +123,29 @@ func Asked(t testing.TB) {
 	if !slices.ContainsFunc([]string{"TestLab", "TestSlow", "TestBench", "TestMetal"}, asked) {
 		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow, TestBench or TestMetal")
 	}
+}
+
+// All says whether the whole lab runs, as make nightly has it. For each change each kind of test runs, but not every case.
+func All() bool { return os.Getenv("LAB_ALL") != "" }
+
+// Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole name: other tests show its kind.
+func Nightly(t testing.TB) {
+	t.Helper()
+	run := flag.Lookup("test.run")
+	if !All() && (run == nil || !strings.Contains(run.Value.String(), t.Name())) {
+		t.Skip("make nightly runs it; alone: go test ./test/lab -run '" + t.Name() + "$'")
+	}
+}
+
+// DistsFor is one distribution, always the same for a test; all if the whole lab runs.
+func DistsFor(t testing.TB) []string {
+	if All() {
+		return Dists()
+	}
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(t.Name()))
+	i := int(sum.Sum32() % uint32(len(Dists())))
+	return Dists()[i : i+1]
 }
 
 // Have ends a test for an error: it is skipped where the machine lacks what the lab needs, unless CI=true, and else fails.

@@ -163,6 +163,7 @@ func mirrorDnf(t *testing.T) *dnfDriver {
 // installed, repaired, upgraded and undone from the folder alone. A byte that differs is named, and nothing is installed.
 func TestLabMirrorDnf(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	from := mirrorDnf(t)
 	d := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8}), t, ""}
 	routes := d.Must("ip", "route")
@@ -234,6 +235,9 @@ func TestLabMirrorImage(t *testing.T) {
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
 	for _, source := range []string{"packages", "runfile"} {
 		t.Run(source, func(t *testing.T) {
+			if source == "runfile" {
+				lab.Nightly(t)
+			}
 			m := mirrored{gpus: gpus, deb: deb, runfile: source == "runfile"}
 			m.write(t)
 			t.Run("baked", func(t *testing.T) { m.boots(t, func(i img) { m.bakes(i) }) })

@@ -79,7 +79,7 @@ func (n node) cycle(install, upgrade, remove string) {
 // TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without leaving kubelet a gate.
 func TestLabPackages(t *testing.T) {
 	t.Parallel()
-	for _, dist := range lab.Dists() {
+	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
 			n, older, newer := packagesNode(t, dist, "_"+runtime.GOARCH+".deb")

@@ -57,6 +57,7 @@ func TestLabDriverProxy(t *testing.T) {
 // TestLabDnfProxy: and so does dnf.
 func TestLabDnfProxy(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	asked := repos.Serve(d.Host, proxyAt, repos.Good)

@@ -111,8 +111,9 @@ func (s sharing) refuses(why, version string) {
 // other packages. Two builds are the same bytes. What does not fit is named.
 func TestLabSharedModules(t *testing.T) {
 	t.Parallel()
-	for dist, system := range map[string]string{"bookworm": "debian-12", "trixie": "debian-13"} {
+	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
+			system := map[string]string{"bookworm": "debian-12", "trixie": "debian-13"}[dist]
 			builder, kernel := bootDKMS(t, dist)
 			s := sharing{builder, driverNode{node{lab.Boot(t, lab.Options{Dist: dist, GPUs: 8}), t}, ""}, system, kernel}
 			moduleKeyOf(builder.Host, "site")
@@ -233,6 +234,7 @@ func (s sharing) strange(was, version string) {
 // TestLabSharedModulesDnf: the same by rpmbuild and dnf, with Debian's DKMS, compiler and headers on a host that says that it is a RHEL.
 func TestLabSharedModulesDnf(t *testing.T) {
 	t.Parallel()
+	lab.Nightly(t)
 	d := bootDnf(t, lab.Options{Headers: true})
 	kernel := headersOf(t, d.Host)
 	next := nextKernel(d.Host, kernel)

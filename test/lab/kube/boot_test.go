@@ -140,7 +140,7 @@ func TestMain(m *testing.M) {
 // TestLabKubeGround proves the lab: a host's kubelet joins by a bootstrap token, counts devices, runs a pod with one, and
 // is ready again after a reboot and after a power loss.
 func TestLabKubeGround(t *testing.T) {
-	for _, dist := range lab.Dists() {
+	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
 			c := cluster.Run(t)

@@ -24,7 +24,7 @@ var partitioned string
 // spec. The next apply says that the GPUs are ready, and the one after it has nothing to do; nor has one after a reboot, in which kubelet
 // waits for the GPUs. Undo is refused while a pod has a GPU, and leaves the node in its cluster.
 func TestLabKubeKubeadm(t *testing.T) {
-	for _, dist := range lab.Dists() {
+	for _, dist := range lab.DistsFor(t) {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
 			c := cluster.Run(t)
