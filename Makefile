@@ -179,7 +179,6 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 	$(GO) test ./test/lab -run TestLabConvergedRatio -v -count=1
 	$(GO) test ./test/lab -run TestBenchDriver -v -count=1 -timeout 30m
 	$(GO) test ./test/lab -run TestLabMIGBeside -v -count=1
-	$(GO) test ./test/lab -run TestBenchSSH -v -count=1 -timeout 30m
 	$(GO) run ./test/lab/kube/cmd/kube build
 	$(GO) test ./test/lab/kube -run TestBenchKubeLoad -v -count=1 -timeout 30m
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...

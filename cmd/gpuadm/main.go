@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,6 +31,8 @@ func main() {
 	// crypto/x509 reads these variables; the caller's environment must not decide which CAs a root process trusts.
 	os.Unsetenv("SSL_CERT_FILE")
 	os.Unsetenv("SSL_CERT_DIR")
+	// Go wakes threads on all processors, of which a node has up to 200, and an apply has work for a few: docs/figures.md has what that costs.
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
 }
 

@@ -88,26 +88,17 @@ func (c *crash) startAgain() {
 	c.Must("rm", "-rf", state)
 }
 
-// stride is how many touches on the next kill comes. make nightly kills before each of them; TestPowerCutThenAnyCommand cuts the power of a simulated
-// node at samples of its own.
-func stride() int {
-	if lab.All() {
-		return 1
-	}
-	return 5
-}
-
-// TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches, or some: stride. Applied again, it ends with
+// TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches, or each fifth. Applied again, it ends with
 // the same tree and a working daemon; undone, in the tree from before.
 func TestLabKilledAtEachTouch(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
-		for at := 1; ; at += stride() {
+		for at := 1; ; at += lab.Every(5) {
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "apply")
 			if r.Exit == 0 {
-				t.Logf("%d touches, killed before one of %d", c.touches, stride())
+				t.Logf("%d touches, killed before one of %d", c.touches, lab.Every(5))
 				c.end()
 				return
 			}

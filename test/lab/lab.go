@@ -128,6 +128,14 @@ func Asked(t testing.TB) {
 // All says whether the whole lab runs, as make nightly has it. For each change each kind of test runs, but not every case.
 func All() bool { return os.Getenv("LAB_ALL") != "" }
 
+// Every is n, so that each n-th case of many runs; 1 if the whole lab runs.
+func Every(n int) int {
+	if All() {
+		return 1
+	}
+	return n
+}
+
 // Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole name: other tests show its kind.
 func Nightly(t testing.TB) {
 	t.Helper()

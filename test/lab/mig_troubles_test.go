@@ -39,12 +39,8 @@ func nthFails(t *testing.T, n gpuNode) {
 
 func killedAnywhere(t *testing.T, n gpuNode) {
 	n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
-	step := 3
-	if lab.All() {
-		step = 1
-	}
 	for _, when := range []string{"--nth", "--late"} {
-		for nth := 1; ; nth += step {
+		for nth := 1; ; nth += lab.Every(3) {
 			n = n.with(t, "A100-40:2")
 			n.wants(0, layout(mixed))
 			args := []string{"kill", "--nth", fmt.Sprint(nth)}
