@@ -141,7 +141,7 @@ parts: ## fetch and build what the containerd tests compare with (four container
 lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
 	$(GO) run ./test/lab/cmd/lab setup
 
-lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
+lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, LAB_ALL=1 runs all cases, KEEP=1 keeps the hosts)
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 4 -timeout 90m
 
 # Minutes of a processor's time, measured in November 2026: TestPowerCutThenAny with TestSharedModulesCut 15, TestForeignEdit 15, TestHostileRandom,
