@@ -34,6 +34,8 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
 RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(agent|doctor|facts|host|instance|kube|remote)|test/laws|test/sim/simhost)$$
 ALONE     := Test(Pairs|PrintedFixes|DrainCut|MIGLabelCut|Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
+# go test takes packages in this order: those that begin last would run alone.
+LONGEST   := ./test/laws ./test/containerd ./internal/packages/apt ./cmd/gpuadm
 # Tests that boot machines: they have targets of their own.
 LABTESTS  := Test(Lab|Slow|Bench|VM|Metal)([A-Z(]|$$)
 # What images/build/sbom reads of each package: its module, the module's folder, and its own folder.
@@ -117,8 +119,8 @@ demo: ## take an embedded simulated node through plan, apply, apply, undo
 	cd cmd/gpuadm && $(abspath $(BIN))/demo.test -test.run '^TestDemo$$' -demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	GOGC=400 $(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m ./...
-	GOGC=400 $(TEST) -race -short -skip '$(ALONE)' -shuffle=on -timeout 45m $$($(GO) list ./... | grep -E '$(RACE)')
+	GOGC=400 $(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m $(LONGEST) ./...
+	GOGC=400 $(TEST) -race -short -skip '$(ALONE)' -shuffle=on -timeout 45m $$($(GO) list $(LONGEST) ./... | grep -E '$(RACE)')
 	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo, known vulnerabilities
