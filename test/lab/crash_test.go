@@ -145,7 +145,7 @@ func TestLabPowerLoss(t *testing.T) {
 			c.recover(touch, what)
 		}
 		c.end()
-	})
+	}, "2.4")
 }
 
 // TestLabKilledWhileChildRuns: gpuadm is killed with signal 9 while a command that it started still runs. That command goes on changing the machine,
