@@ -159,7 +159,7 @@ nightly: build ## as root: what takes too long for each change: laws at every to
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLab -count=1 -parallel 3 -timeout 150m
 	$(MAKE) --no-print-directory image ARCHES=$$($(GO) env GOHOSTARCH)
 	$(GO) run ./test/lab/kube/cmd/kube build
-	LAB_ALL=1 $(LABTEST) ./test/lab/kube -run TestLabKubeShipped -count=1 -timeout 60m
+	LAB_ALL=1 $(LABTEST) ./test/lab/kube -run 'TestLabKube(Shipped|Ground|Kubeadm)$$' -count=1 -timeout 60m
 
 lab-kube: lab-hosts ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/kube/cmd/kube build
