@@ -50,7 +50,7 @@ func TestLabAnsible(t *testing.T) {
 	go func() { _ = http.Serve(n1.Listen("127.0.0.1:8080"), serve) }() //nolint:gosec // it ends with the test
 	n2.Put(labstage.Setting, "", 0o644)
 
-	line := []string{"env", "HOME=/root", "ansible-playbook", "-i", "/root/hosts.yaml", "/root/play.yaml"}
+	line := []string{"env", "HOME=/root", "ANSIBLE_PIPELINING=1", "ansible-playbook", "-i", "/root/hosts.yaml", "/root/play.yaml"}
 	recap := regexp.MustCompile(`(?m)^(n\d) +: .* changed=(\d+) .*unreachable=0 +failed=(\d+)`)
 	ended := func(r lab.Result) string { // "n1 CHANGED FAILED, n2 …", without the numbers
 		t.Helper()

@@ -38,7 +38,7 @@ func (r Result) String() string {
 }
 
 // patience is how long a command in a host may take. On a machine with much else to do, dkms needs minutes.
-const patience = 6 * time.Minute
+const patience = 15 * time.Minute
 
 // Exec runs a command in the host, as root, and waits for it.
 func (h *Host) Exec(argv ...string) Result {

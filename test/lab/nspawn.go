@@ -18,7 +18,7 @@ import (
 )
 
 // bootLimit is how long a boot may take; a machine with many other things to do needs several seconds.
-const bootLimit = 3 * time.Minute
+const bootLimit = 10 * time.Minute
 
 // boot starts the host on its disk and waits until systemd has started all it wants.
 func (m *Machine) boot(ctx context.Context) error {
