@@ -152,7 +152,8 @@ lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
 	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
 	LAB_ALL=1 $(TEST) -timeout 4h ./test/laws -run 'TestPowerCutThenAny|TestSharedModulesCut|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
-	LAB_ALL=1 $(TEST) -timeout 1h ./cmd/gpuadm -run TestPairs
+	LAB_ALL=1 $(TEST) -timeout 1h ./cmd/gpuadm -run 'TestPairs|TestDrainCut|TestMIGLabelCut'
+	LAB_ALL=1 $(TEST) ./test/containerd -run TestNoDeadNodes -count=1
 	LAB_ALL=1 $(TEST) ./internal/packages/apt -run TestPruneNever -count=1
 	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 3h
 	$(GO) run ./test/lab/cmd/lab setup

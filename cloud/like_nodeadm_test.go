@@ -53,9 +53,7 @@ func TestLikeNodeadm(t *testing.T) {
 	compare("kubeconfig", theirs, ours)
 	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
 		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
-		if a != b {
-			t.Errorf("%s: nodeadm has %v, we have %v", keys[0], a, b)
-		}
+		check.That(t, a == b, "%s: nodeadm has %v, we have %v", keys[0], a, b)
 	}
 	check.Equal(t, c.read(t, kubelet.ClusterCA), string(c.Cluster.CA), "another CA:")
 

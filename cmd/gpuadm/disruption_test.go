@@ -229,7 +229,7 @@ func TestDrainOperatorsCordon(t *testing.T) {
 // TestDrainCut: a run that is killed anywhere, also between cordon and uncordon, leaves no cordon behind for long: the next run ends it.
 func TestDrainCut(t *testing.T) {
 	between := 0
-	for cut := 0; cut < 200; cut++ {
+	for cut := 0; cut < 200; cut += check.Every(3) {
 		b := newBusy(t, "policy = \"drain\"\n", "ml/train")
 		b.CutAt(cut)
 		if b.gpuadmCut("apply", "mig", "--unattended") == 0 {

@@ -161,7 +161,7 @@ func TestMIGLabelBusy(t *testing.T) {
 
 // TestMIGLabelCut: a run that was killed while the clients are paused leaves none of them paused for long.
 func TestMIGLabelCut(t *testing.T) {
-	for cut := 0; ; cut++ {
+	for cut := 0; ; cut += check.Every(3) {
 		l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
 		l.CutAt(cut)
 		got := l.gpuadmCut("apply", "mig")

@@ -98,9 +98,7 @@ func TestLockstep(t *testing.T) {
 				continue
 			}
 			found++
-			if v[1] != of[1] {
-				t.Errorf("%s: %s is %s", filepath.Base(file), f[0], f[1])
-			}
+			check.That(t, v[1] == of[1], "%s: %s is %s", filepath.Base(file), f[0], f[1])
 		}
 	}
 	check.That(t, found >= 100, "only %d packages are found that must be of the driver's version", found)

@@ -141,9 +141,7 @@ func FuzzExecAnswer(f *testing.F) {
 		var got *credential
 		var err error
 		alloc.Most(t, 1000, len(out), func() { got, err = (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out) })
-		if (got == nil) == (err == nil) {
-			t.Errorf("%v, %v", got, err)
-		}
+		check.That(t, (got != nil) == (err == nil), "%v, %v", got, err)
 		if err != nil && len(err.Error()) > 200 {
 			t.Errorf("it repeats the answer: %v", err)
 		}

@@ -5,10 +5,22 @@ package check
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// All says whether all cases run, as make nightly has it. For each change each kind of test runs, but not every case.
+func All() bool { return os.Getenv("LAB_ALL") != "" }
+
+// Every is n, so that each n-th of many cases runs; 1 if all run.
+func Every(n int) int {
+	if All() {
+		return 1
+	}
+	return n
+}
 
 // That reports the message unless what is asked for holds.
 func That(t testing.TB, holds bool, message string, args ...any) {

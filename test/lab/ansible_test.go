@@ -85,7 +85,7 @@ func TestLabAnsible(t *testing.T) {
 		check.Equal(t, n.Property(bootUnit, "UnitFileState"), "enabled", "%s is", bootUnit)
 	}
 	play("n1 same n2 same ")
-	if !lab.All() {
+	if !check.All() {
 		return
 	}
 	play("n1 same n2 same ", "--check")

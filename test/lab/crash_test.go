@@ -94,11 +94,11 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
-		for at := 1; ; at += lab.Every(5) {
+		for at := 1; ; at += check.Every(5) {
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "apply")
 			if r.Exit == 0 {
-				t.Logf("%d touches, killed before one of %d", c.touches, lab.Every(5))
+				t.Logf("%d touches, killed before one of %d", c.touches, check.Every(5))
 				c.end()
 				return
 			}

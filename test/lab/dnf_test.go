@@ -144,7 +144,10 @@ func TestLabDnf(t *testing.T) {
 	d.apply(0)
 	d.installed("580.65.06")
 	check.Has(t, d.apply(0).Stdout, "Nothing to do.", "the second apply:")
-	for _, v := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "590.48.01", "570.172.08", "610.43.02", "570.172.08"} {
+	for i, v := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "590.48.01", "610.43.02", "580.95.05", "570.172.08"} {
+		if (i+1)%check.Every(2) != 0 {
+			continue
+		}
 		d.spec(v)
 		oneTransaction(t, d.Host, "apply", "sources", "packages")
 		d.onlyOf(v)

@@ -170,7 +170,7 @@ func TestLabPairs(t *testing.T) {
 	for i := range len(specs) * (len(specs) - 1) {
 		a := i % len(specs)
 		b := (a + 1 + i/len(specs)) % len(specs)
-		if !lab.All() && i%7 != 3 {
+		if !check.All() && i%7 != 3 {
 			continue
 		}
 		t.Logf("A:\n%s\nB:\n%s", specs[a], specs[b])

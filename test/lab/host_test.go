@@ -29,7 +29,7 @@ func run(t *testing.T, engines []string, on func(dist string) bool, test func(*t
 	for i, dist := range lab.Dists() {
 		for j, engine := range append([]string{""}, engines...) {
 			pair := len(engines) == 0 || i == 0 && j == 0 || i == last && j == len(engines)
-			if !lab.All() && !(pair && on(dist)) {
+			if !check.All() && !(pair && on(dist)) {
 				continue
 			}
 			o := lab.Options{Dist: dist, Containerd: engine, GPUs: 8}

@@ -125,29 +125,18 @@ func Asked(t testing.TB) {
 	}
 }
 
-// All says whether the whole lab runs, as make nightly has it. For each change each kind of test runs, but not every case.
-func All() bool { return os.Getenv("LAB_ALL") != "" }
-
-// Every is n, so that each n-th case of many runs; 1 if the whole lab runs.
-func Every(n int) int {
-	if All() {
-		return 1
-	}
-	return n
-}
-
 // Nightly skips a test or a case of one, unless the whole lab runs or it is asked for by its whole name: other tests show its kind.
 func Nightly(t testing.TB) {
 	t.Helper()
 	run := flag.Lookup("test.run")
-	if !All() && (run == nil || !strings.Contains(run.Value.String(), t.Name())) {
+	if !check.All() && (run == nil || !strings.Contains(run.Value.String(), t.Name())) {
 		t.Skip("make nightly runs it; alone: go test ./test/lab -run '" + t.Name() + "$'")
 	}
 }
 
 // DistsFor is one distribution, always the same for a test; all if the whole lab runs.
 func DistsFor(t testing.TB) []string {
-	if All() {
+	if check.All() {
 		return Dists()
 	}
 	sum := fnv.New32a()

@@ -59,7 +59,7 @@ func matrixDistros() []matrixDistro {
 }
 
 // wholeMatrix says whether all distributions and branches are gone through: make nightly sets LAB_ALL.
-func wholeMatrix() bool { return lab.All() || *writeMatrix }
+func wholeMatrix() bool { return check.All() || *writeMatrix }
 
 // matrixBranches is the long-term branch; make nightly takes all.
 func matrixBranches() []string {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
-	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/must"
 )
 
@@ -40,7 +39,7 @@ func nthFails(t *testing.T, n gpuNode) {
 func killedAnywhere(t *testing.T, n gpuNode) {
 	n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
 	for _, when := range []string{"--nth", "--late"} {
-		for nth := 1; ; nth += lab.Every(3) {
+		for nth := 1; ; nth += check.Every(3) {
 			n = n.with(t, "A100-40:2")
 			n.wants(0, layout(mixed))
 			args := []string{"kill", "--nth", fmt.Sprint(nth)}

@@ -56,7 +56,7 @@ func TestLabNodeadmWaits(t *testing.T) {
 		t.Fatalf("nodeadm-run did not ask the gate: %s", n.Journal("nodeadm-run.service"))
 	}
 	closed := 25 * time.Second // a unit that systemd restarts each 10 s, as an earlier drop-in did, has called nodeadm-config again by then
-	if lab.All() {
+	if check.All() {
 		closed = 2 * time.Minute
 	}
 	time.Sleep(closed)

@@ -101,7 +101,7 @@ func TestLabDnfPairs(t *testing.T) {
 	}
 	for i := range len(specs) * len(specs) {
 		a, b := specs[i/len(specs)], specs[i%len(specs)]
-		if a.fails || a == b || !lab.All() && i%18 != 1 {
+		if a.fails || a == b || !check.All() && i%18 != 1 {
 			continue
 		}
 		d.at(a.version, a.url, "both")

@@ -152,9 +152,6 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 	check.That(t, len(cases) >= 50, "only %d machines and wishes could be applied: the law was hardly tested", len(cases))
 }
 
-// wholly says that laws are tested at each touch, and not only at a sample of them: minutes for two processors.
-func wholly() bool { return os.Getenv("LAB_ALL") != "" }
-
 // sample picks numbers below n: all of them in a nightly run, else one of each of `most` equal stretches, always the same ones.
 // With -short it picks one for every eighth test, for the race detector, which makes the engine several times slower.
 func sample(t testing.TB, n, most int) (picked []int) {
@@ -167,7 +164,7 @@ func sample(t testing.TB, n, most int) (picked []int) {
 	if testing.Short() {
 		most = min(1, hash(-1)%8)
 		most = 1 - most
-	} else if wholly() || most > n {
+	} else if check.All() || most > n {
 		most = n
 	}
 	for i := range most {
@@ -194,7 +191,7 @@ func every(n int) iter.Seq[int] {
 // losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one, by turns. The random one differs from cut to cut.
 func losses(cut int) []simhost.Loss {
 	all := []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut)), simhost.LoseNothing}
-	if wholly() {
+	if check.All() {
 		return all[:3]
 	}
 	return all[cut%4 : cut%4+1]

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -63,7 +64,7 @@ func seeds(t testing.TB, short, usual, nightly uint64) (from, many uint64) {
 		return from, to - from + 1
 	}
 	switch {
-	case wholly():
+	case check.All():
 		return 0, nightly
 	case testing.Short():
 		return 0, short

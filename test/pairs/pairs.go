@@ -3,7 +3,6 @@
 package pairs
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -67,7 +66,7 @@ func Test(t *testing.T, cli CLI) {
 
 // distances are how far apart in the table the specs of a pair are.
 func distances(t *testing.T) (all []int) {
-	if os.Getenv("LAB_ALL") == "" {
+	if !check.All() {
 		return []int{1, 17}
 	}
 	for i := range Specs[1:] {

@@ -72,7 +72,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 	t.Parallel()
 	all := []string{"570.1", "580.1", "590.1", "600.1"}
 	seeds, runs := uint64(1), 3
-	if os.Getenv("LAB_ALL") != "" {
+	if check.All() {
 		seeds, runs = 2, 6
 	}
 	for seed := range seeds {

@@ -47,7 +47,7 @@ func killed(t *testing.T, nodes []gpuHost, took time.Duration) {
 			t.Fatalf("cannot read GPUADM_TEST_SEED: %v", err)
 		}
 	}
-	if lab.All() {
+	if check.All() {
 		rounds = 25
 	}
 	t.Logf("GPUADM_TEST_SEED=%d", seed)
