@@ -37,7 +37,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("exit %d\nstdout:\n%sstderr:\n%s", r.Exit, r.Stdout, r.Stderr)
 }
 
-// patience is how long a command in a host may take. On a machine with much else to do, dkms needs minutes.
+// patience ends a command that hangs in a host. On a machine with much else to do, dkms and plays of Ansible need minutes.
 const patience = 15 * time.Minute
 
 // Exec runs a command in the host, as root, and waits for it.

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-// bootLimit is how long a boot may take; a machine with many other things to do needs several seconds.
+// bootLimit ends a boot that hangs; a machine with many other things to do needs several seconds.
 const bootLimit = 10 * time.Minute
 
 // boot starts the host on its disk and waits until systemd has started all it wants.

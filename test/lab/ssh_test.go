@@ -49,7 +49,7 @@ mkdir -p -m 700 /root/.ssh
 echo "op ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/op
 for home in /root /home/op; do echo '`+strings.TrimSpace(key)+`' >$home/.ssh/authorized_keys; chown -R --reference=$home $home/.ssh; done
 mkdir -p /etc/systemd/system/containerd.service.d /etc/systemd/system/user@.service.d /etc/gpuadm
-# In a container with version 1 of cgroups, systemd 252 does not see that a user's manager has ended, and a reboot waits out its limit of 120 s.
+# In a container systemd may not see that a user's manager has ended; a reboot then waits out its limit of 120 s: systemd/systemd issue 16694.
 printf '[Service]\nTimeoutStopSec=3s\n' >/etc/systemd/system/user@.service.d/lab.conf
 printf '[Service]\nTimeoutStartSec=infinity\nExecStartPre=/bin/sh -c "while [ -e `+hold+` ]; do sleep 0.1; done"\n' >/etc/systemd/system/containerd.service.d/hold.conf
 systemctl daemon-reload`)
