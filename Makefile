@@ -164,7 +164,7 @@ nightly: build ## as root: what takes too long for each change: laws at every to
 
 lab-kube: lab-hosts ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/kube/cmd/kube build
-	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 4 -timeout 60m # most of them wait most of the time
+	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 2 -timeout 60m # beside the lab, on a small machine: kubelets have limits of their own
 
 kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
 	$(GO) run ./test/lab/kube/cmd/kube build

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/devices"
@@ -35,6 +36,7 @@ type Machine struct {
 	joined     domain[string] // what joins the GPUs over NVLink
 	registered domain[registration]
 	times      domain[times]
+	units      sync.Map // of domain[host.Unit], by name
 
 	mu     sync.Mutex
 	unread []Unread
@@ -129,16 +131,26 @@ func (m *Machine) has(name string) bool {
 	return err == nil
 }
 
-// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs.
+// settled is how long a daemon that systemd has restarted must run before it counts as running: kubelet and containerd take up to two
+// seconds to refuse their configuration, and look well until then.
+const settled = 5 * time.Second
+
+// Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs. A daemon that systemd has restarted
+// is watched until it ends again or has settled.
 func (m *Machine) Unit(name string) (host.Unit, bool) {
 	if name == "" {
 		return host.Unit{}, false
 	}
-	u, err := m.View.Unit(m.ctx, name)
-	if err != nil {
-		m.cannotRead("units of systemd", err)
-	}
-	return u, err == nil
+	d, _ := m.units.LoadOrStore(name, new(domain[host.Unit]))
+	return d.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
+		u, err := m.View.Unit(m.ctx, name)
+		for n := u.Ended; err == nil && n > 0 && u.PID != 0 && u.Uptime-u.Since < settled && host.Pause(m.ctx, settled/50) == nil; {
+			if u, err = m.View.Unit(m.ctx, name); u.Ended > n { // it has ended since, however short the pause was
+				u.Active, u.Sub, u.PID = "activating", "auto-restart", 0
+			}
+		}
+		return u, err
+	})
 }
 
 // note records something that is no fault, and that an operator should know.

@@ -18,9 +18,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// nodePatience bounds all requests to the API server together: doctor answers within two seconds, also without a network.
-const nodePatience = time.Second
-
 // registration is the API server's view of this machine.
 type registration struct {
 	name string
@@ -93,9 +90,10 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 	return r, nil
 }
 
-// soon bounds what waits for the API server.
+// soon bounds what waits for the API server: doctor answers within two seconds, also without a network, and waits longer for a server that
+// is reached, and for the program that gets kubelet's credentials.
 func (m *Machine) soon() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(kube.Within(m.ctx, 0), nodePatience, fmt.Errorf("no answer within %v", nodePatience))
+	return kube.Soon(m.ctx, time.Second, 5*time.Second)
 }
 
 // times is what the API server's clock says, and this machine's. By a certificate of the server's that does not hold here and now, the

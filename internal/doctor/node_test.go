@@ -8,9 +8,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,25 +133,40 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// dripping is a machine whose API server begins each answer, and does not end it.
-type dripping struct{ host.View }
-
-func (d dripping) AskWeb(host.Web) (http.RoundTripper, error) { return d, nil }
-
-func (d dripping) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
+// through is a machine whose requests go another way.
+type through struct {
+	host.View
+	way http.RoundTripper
 }
+
+func (t through) AskWeb(host.Web) (http.RoundTripper, error) { return t.way, nil }
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 type endless struct{ ctx context.Context }
 
 func (d endless) Read([]byte) (int, error) { <-d.ctx.Done(); return 0, d.ctx.Err() }
 func (d endless) Close() error             { return nil }
 
-// TestDrips: an API server that drips is noted, and holds nothing up.
+// TestDrips: an API server that begins each answer, and does not end it, is noted, and holds nothing up.
 func TestDrips(t *testing.T) {
 	n, _ := joined(t, func(r *incident.Machine) { r.Fails("nvidia-persistenced") })
-	r := examine(t, dripping{n})
+	r := examine(t, through{n, roundTrip(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: endless{r.Context()}}, nil
+	})})
 	check.That(t, codes(r) == "GPU-010" && len(r.Unread) == 0 && len(r.Notes) == 1 && r.Notes[0].Code == "KUB-019", "%v %v %v", r.Causes, r.Unread, r.Notes)
+}
+
+// TestNoNetwork: an API server that no packet reaches is not waited for.
+func TestNoNetwork(t *testing.T) {
+	n, _ := joined(t, nil)
+	r := examine(t, through{n, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}})
+	check.That(t, codes(r) == "" && strings.Contains(fmt.Sprint(r.Unread), "no connection within 1s"), "%v %v", r.Causes, r.Unread)
 }
 
 // TestBeforeReset: the pods, the device plugin and the driver's daemons are off the GPU before it is reset, and come again.
@@ -171,24 +189,15 @@ func TestBeforeReset(t *testing.T) {
 	}, "the fix:")
 }
 
-// untimely is a machine whose API server shows a certificate that does not hold by this machine's clock.
-type untimely struct {
-	host.View
-	cert *x509.Certificate
-}
-
-func (u untimely) AskWeb(host.Web) (http.RoundTripper, error) { return u, nil }
-
-func (u untimely) RoundTrip(*http.Request) (*http.Response, error) {
-	return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Cert: u.cert, Reason: x509.Expired}}
-}
-
 // TestClockByCertificate: the clock is behind a server's certificate that is new (https://github.com/k0sproject/k0s/issues/3732), or ahead
 // of a healthy one.
 func TestClockByCertificate(t *testing.T) {
 	for code, from := range map[string]time.Duration{"SYS-003": 10 * time.Hour, "SYS-007": -10 * time.Hour} {
 		n, _ := joined(t, nil)
-		r := examine(t, untimely{n, &x509.Certificate{NotBefore: n.Now().Add(from), NotAfter: n.Now().Add(from + time.Hour)}})
+		cert := &x509.Certificate{NotBefore: n.Now().Add(from), NotAfter: n.Now().Add(from + time.Hour)}
+		r := examine(t, through{n, roundTrip(func(*http.Request) (*http.Response, error) {
+			return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Cert: cert, Reason: x509.Expired}}
+		})})
 		check.That(t, codes(r) == code && strings.Contains(r.Causes[0].Found[0].What, "the API server's certificate does not hold"), "%s: %v %v", code, r.Causes, r.Unread)
 	}
 }
@@ -318,5 +327,46 @@ func TestEngineSays(t *testing.T) {
 		r := examine(t, n)
 		got := codes(r)
 		check.That(t, got == c.want, "%s: %q, want %q: %v", name, got, c.want, r.Causes)
+	}
+}
+
+// looked is a machine whose kubelet is another at each look.
+type looked struct {
+	host.View
+	looks   atomic.Int32
+	kubelet func(look int) host.Unit
+}
+
+func (l *looked) Unit(ctx context.Context, name string) (host.Unit, error) {
+	u, err := l.View.Unit(ctx, name)
+	if name == "kubelet.service" {
+		now := l.kubelet(int(l.looks.Add(1)))
+		u.Active, u.Sub, u.PID, u.Ended, u.Since, u.Uptime = now.Active, now.Sub, now.PID, now.Ended, now.Since, now.Uptime
+	}
+	return u, err
+}
+
+// TestEndsAgain: a kubelet that ends again and again is found while it runs, too.
+func TestEndsAgain(t *testing.T) {
+	runs := func(ended, uptime int) host.Unit {
+		return host.Unit{Active: "active", Sub: "running", PID: 7, Ended: ended, Since: time.Second, Uptime: time.Duration(uptime) * time.Second}
+	}
+	for name, c := range map[string]struct {
+		kubelet func(look int) host.Unit
+		want    string
+	}{
+		"between two looks": {func(look int) host.Unit { return runs(look, 2) }, "KUB-014"},
+		"while it is watched": {func(look int) host.Unit {
+			if look < 5 {
+				return runs(3, 2)
+			}
+			return host.Unit{Active: "activating", Sub: "auto-restart", Ended: 3}
+		}, "KUB-014"},
+		"it has settled": {func(look int) host.Unit { return runs(3, 1+look) }, ""},
+		"it never ended": {func(int) host.Unit { return runs(0, 2) }, ""},
+	} {
+		n, _ := joined(t, nil)
+		r := examine(t, &looked{View: n, kubelet: c.kubelet})
+		check.That(t, codes(r) == c.want, "%s: %q, want %q: %v", name, codes(r), c.want, r.Causes)
 	}
 }

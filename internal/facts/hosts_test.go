@@ -63,15 +63,6 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-func BenchmarkGatherAgain(b *testing.B) {
-	n := open(b, "../../test/hosts/ubuntu24-h100.txtar")
-	var c facts.Cache
-	b.ReportAllocs()
-	for b.Loop() {
-		must.Get(c.Gather(b.Context(), n.View(), facts.Needs{}))(b)
-	}
-}
-
 // TestCache gathers twice: what the cache keeps must not show, and what may change in a run must.
 func TestCache(t *testing.T) {
 	n := open(t, "../../test/hosts/ubuntu24-h100.txtar")

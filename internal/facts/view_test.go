@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/host/local"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 )
@@ -133,23 +131,6 @@ func (files) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error) { r
 func (files) OpenDevices(int) ([]host.Device, error)                         { return nil, nil }
 
 func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }
-
-// BenchmarkHere gathers this machine's facts, whatever it is.
-func BenchmarkHere(b *testing.B) {
-	v, err := local.Open("/")
-	if err != nil {
-		b.Skip(err)
-	}
-	var c Cache
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := c.Gather(b.Context(), v, Needs{}); err != nil {
-			b.Log(err)
-		}
-	}
-	f, _ := c.Gather(b.Context(), v, Needs{})
-	b.Log(f)
-}
 
 // FuzzPlain compares code that reads names and versions with the regular expressions that it says the same as: an expression takes
 // longer to be compiled than an apply with nothing to do has for it.

@@ -188,6 +188,7 @@ type Unit struct {
 	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" where no systemd runs
 	Sub     string        // finer than Active: auto-restart is activating, between two tries: systemd's SubState; "" where no systemd runs
 	PID     int           // main process, 0 if none
+	Ended   int           // how often it ended, and systemd has started it again: systemd's NRestarts
 	Started time.Time     // when the main process started, by the wall clock; zero if it does not run
 	Since   time.Duration // the same on the monotonic clock, from boot
 	Uptime  time.Duration // the monotonic clock now, to compare Since with

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"time"
@@ -43,6 +44,22 @@ type patienceKey struct{}
 // Within limits the time for all tries of one request, for callers to which half a minute is too long; with 0 there is one try.
 func Within(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, d)
+}
+
+// Soon gives requests one try each, and all of them together a limit; a server that cannot be connected to in the time reach ends them.
+func Soon(ctx context.Context, reach, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithTimeoutCause(Within(ctx, 0), limit, fmt.Errorf("no answer within %v", limit))
+	ctx, cut := context.WithCancelCause(ctx)
+	unreached := time.AfterFunc(2*limit, func() { cut(fmt.Errorf("no connection within %v", reach)) })
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { unreached.Reset(reach) },
+		GotConn: func(httptrace.GotConnInfo) { unreached.Stop() },
+		ConnectDone: func(_, _ string, err error) {
+			if err == nil {
+				unreached.Stop() // the handshake has the time of an answer
+			}
+		},
+	}), func() { unreached.Stop(); end() }
 }
 
 // do makes a request, and retries it if the server is busy or the connection broke. It does not retry a Conflict: the object

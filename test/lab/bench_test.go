@@ -210,14 +210,7 @@ func (n node) ratio(what string) {
 	t := n.t
 	t.Helper()
 	ctk := parts.Get(t, parts.CTK).CTK
-	hyperfine, err := exec.LookPath("hyperfine")
-	if err != nil {
-		const why = "cannot time: hyperfine is missing; apt-get install hyperfine"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
-	}
+	hyperfine := must.Get(exec.LookPath("hyperfine"))(t)
 	for place, from := range map[string]string{"/usr/local/bin/hyperfine": hyperfine, "/usr/local/bin/nvidia-ctk": ctk.Path} {
 		program := must.Get(os.ReadFile(from))(t)
 		n.Put(place, string(program), 0o755)

@@ -57,10 +57,10 @@ func TestLabDoctor(t *testing.T) {
 		{"RUN-002", "echo '# by hand' >>" + config, ""},
 		{"CDI-001", "rm " + cdiSpec, ""},
 		{"KUB-001", "systemctl stop kubelet", ""},
-		{
-			"KUB-014", "mkdir /etc/systemd/system/kubelet.service.d; printf '[Service]\nRestart=always\nRestartSec=600\n' >/etc/systemd/system/kubelet.service.d/50-again.conf; " +
-				"mv /usr/bin/kubelet /root/; printf '#!/bin/sh\nexit 1\n' >/usr/bin/kubelet; chmod 755 /usr/bin/kubelet; systemctl daemon-reload; systemctl restart kubelet" +
-				fmt.Sprintf(until, "systemctl show -p SubState kubelet | grep -q auto-restart"),
+		{ // it runs while doctor looks, and ends after it
+			"KUB-014", "mkdir /etc/systemd/system/kubelet.service.d; printf '[Service]\nRestart=always\nRestartSec=1\n' >/etc/systemd/system/kubelet.service.d/50-again.conf; " +
+				"mv /usr/bin/kubelet /root/; printf '#!/bin/sh\nsleep 3\nexit 1\n' >/usr/bin/kubelet; chmod 755 /usr/bin/kubelet; systemctl daemon-reload; systemctl restart kubelet" +
+				fmt.Sprintf(until, "systemctl show kubelet | grep -qx NRestarts=[1-9] && systemctl show kubelet | grep -qx SubState=running"),
 			"mv /root/kubelet /usr/bin/; rm -r /etc/systemd/system/kubelet.service.d; systemctl daemon-reload; systemctl restart kubelet",
 		},
 		{

@@ -441,22 +441,6 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 	}
 }
 
-// Two faults that have nothing to do with each other are two roots.
-func TestTwoFaultsAreTwoRoots(t *testing.T) {
-	all := brokenMachines(t)
-	find := func(code string) brokenMachine {
-		return all[slices.IndexFunc(all, func(b brokenMachine) bool { return b.code == code })]
-	}
-	for _, codes := range [][2]string{{"RUN-006", "KUB-003"}, {"CDI-003", "KUB-001"}, {"RUN-004", "KUB-006"}, {"RUN-003", "CDI-002"}} {
-		one, other := find(codes[0]), find(codes[1])
-		one.edits = slices.Concat(one.edits, other.edits)
-		got := roots(one.boot(t))
-		slices.Sort(got)
-		want := slices.Sorted(slices.Values(codes[:]))
-		check.That(t, slices.Equal(got, want), "%v: root causes %v", codes, got)
-	}
-}
-
 // rejected has an operator write a file that gpuadm can read and containerd cannot: its next start ends. The daemon's words are those of
 // a key of another type in `containerd config dump`, which exits with 1.
 func rejected(t *testing.T, n *simhost.Node) {

@@ -264,7 +264,7 @@ func (b *bus) short(ctx context.Context, name string) (properties, error) {
 	}
 	more := []string{"Unit.UnitFileState", "Unit.NeedDaemonReload", "Unit.FragmentPath", "Unit.DropInPaths", "Unit.ActiveEnterTimestamp", "Unit.ActiveEnterTimestampMonotonic"}
 	if path.Ext(name) == ".service" {
-		more = append(more, "Service.MainPID", "Service.ExecMainStartTimestamp", "Service.ExecMainStartTimestampMonotonic")
+		more = append(more, "Service.MainPID", "Service.NRestarts", "Service.ExecMainStartTimestamp", "Service.ExecMainStartTimestampMonotonic")
 	}
 	return p, ask(more...)
 }

@@ -40,7 +40,7 @@ func (m *manager) Get(face, property string) (godbus.Variant, *godbus.Error) {
 		"Unit.LoadState": cmp.Or(m.load, "loaded"), "Unit.UnitFileState": "enabled", "Unit.NeedDaemonReload": true, "Unit.FragmentPath": "/etc/x.service",
 		"Unit.DropInPaths": []string{"/etc/x.service.d/a.conf"}, "Unit.ActiveState": map[bool]string{true: "inactive", false: "active"}[m.load == "not-found"], "Unit.SubState": "running",
 		"Unit.ActiveEnterTimestamp": uint64(1), "Unit.ActiveEnterTimestampMonotonic": uint64(2),
-		"Service.MainPID": uint32(7), "Service.ExecMainStartTimestamp": uint64(3_000_000), "Service.ExecMainStartTimestampMonotonic": uint64(4),
+		"Service.MainPID": uint32(7), "Service.NRestarts": uint32(3), "Service.ExecMainStartTimestamp": uint64(3_000_000), "Service.ExecMainStartTimestampMonotonic": uint64(4),
 	}[strings.TrimPrefix(face, systemdName+".")+"."+property]
 	if !ok {
 		return godbus.Variant{}, godbus.MakeFailedError(fmt.Errorf("no property %s", property))
@@ -96,8 +96,8 @@ func TestBusLook(t *testing.T) {
 	p, err := b.short(t.Context(), "x.service")
 	must.OK(t, err)
 	u := p.unit()
-	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.Sub != "running" || u.PID != 7 || !u.Outdated || u.Since != 4000 ||
-		u.Started.Unix() != 3 || strings.Join(u.Files, " ") != "/etc/x.service /etc/x.service.d/a.conf" || m.asked.Load() != 12 {
+	if u.Load != "loaded" || u.Enabled != "enabled" || u.Active != "active" || u.Sub != "running" || u.PID != 7 || u.Ended != 3 || !u.Outdated || u.Since != 4000 ||
+		u.Started.Unix() != 3 || strings.Join(u.Files, " ") != "/etc/x.service /etc/x.service.d/a.conf" || m.asked.Load() != 13 {
 		t.Errorf("%+v, by %d questions", u, m.asked.Load())
 	}
 	_, err = b.short(t.Context(), "y.service")

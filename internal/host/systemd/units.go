@@ -114,6 +114,7 @@ func (p properties) unit() host.Unit {
 		Active:   get[string](p, "ActiveState"),
 		Sub:      get[string](p, "SubState"),
 		PID:      int(get[uint32](p, "MainPID")),
+		Ended:    int(get[uint32](p, "NRestarts")),
 		Outdated: get[bool](p, "NeedDaemonReload"),
 	}
 	if file := get[string](p, "FragmentPath"); file != "" && u.Load != "masked" {
