@@ -132,7 +132,7 @@ func TestLabDriverKilled(t *testing.T) {
 	n.same(before, "/etc/apt", "/usr/local")
 	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n"+waits, 0o755)
 	begun := func() {
-		must.That(t, lab.Until(time.Minute, func() bool { return n.Exec("test", "-e", "/run/there").Exit == 0 }), "apt runs no hook")
+		must.That(t, lab.Until(3*time.Minute, func() bool { return n.Exec("test", "-e", "/run/there").Exit == 0 }), "apt runs no hook")
 	}
 	task = n.Go("gpuadm", "apply", "sources", "packages")
 	begun()

@@ -148,7 +148,7 @@ func (n gpuHost) kernel() string {
 func (n gpuHost) Until(what string, ask func() string) {
 	n.t.Helper()
 	wrong := ""
-	check.That(n.t, lab.Until(time.Minute, func() bool { wrong = ask(); return wrong == "" }), "%s: %s", what, wrong)
+	check.That(n.t, lab.Until(3*time.Minute, func() bool { wrong = ask(); return wrong == "" }), "%s: %s", what, wrong)
 }
 
 // blindModules loads a kind of NVIDIA's modules, "" for none.
