@@ -144,9 +144,10 @@ func (m *Machine) Unit(name string) (host.Unit, bool) {
 	d, _ := m.units.LoadOrStore(name, new(domain[host.Unit]))
 	return d.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
 		u, err := m.View.Unit(m.ctx, name)
-		for n := u.Ended; err == nil && n > 0 && u.PID != 0 && u.Uptime-u.Since < settled && host.Pause(m.ctx, settled/50) == nil; {
+		for n := u.Ended; err == nil && n > 0 && u.Uptime-u.Since < settled && host.Pause(m.ctx, settled/50) == nil; {
 			if u, err = m.View.Unit(m.ctx, name); u.Ended > n { // it has ended since, however short the pause was
 				u.Active, u.Sub, u.PID = "activating", "auto-restart", 0
+				return u, nil
 			}
 		}
 		return u, err

@@ -357,10 +357,11 @@ func TestEndsAgain(t *testing.T) {
 	}{
 		"between two looks": {func(look int) host.Unit { return runs(look, 2) }, "KUB-014"},
 		"while it is watched": {func(look int) host.Unit {
-			if look < 5 {
-				return runs(3, 2)
+			if u := runs(3, 2); look < 6 {
+				u.PID = look % 2 // it ends between two questions of one look
+				return u
 			}
-			return host.Unit{Active: "activating", Sub: "auto-restart", Ended: 3}
+			return host.Unit{Active: "activating", Sub: "auto-restart", Ended: 3, Uptime: time.Hour}
 		}, "KUB-014"},
 		"it has settled": {func(look int) host.Unit { return runs(3, 1+look) }, ""},
 		"it never ended": {func(int) host.Unit { return runs(0, 2) }, ""},
