@@ -131,8 +131,8 @@ func (m *Machine) has(name string) bool {
 	return err == nil
 }
 
-// settled is how long a daemon that systemd has restarted must run before it counts as running: kubelet and containerd take up to two
-// seconds to refuse their configuration, and look well until then.
+// settled is how long a daemon that systemd has restarted must run before it counts as running: kubelet and containerd are active until
+// they refuse their configuration; kubelet took less than 2.2 seconds at a load of 20. NRestarts: org.freedesktop.systemd1(5).
 const settled = 5 * time.Second
 
 // Unit describes a unit; ok is false where no systemd answers, and for an engine that no unit runs. A daemon that systemd has restarted
@@ -145,7 +145,7 @@ func (m *Machine) Unit(name string) (host.Unit, bool) {
 	return d.(*domain[host.Unit]).read(m, "units of systemd", func() (host.Unit, error) {
 		u, err := m.View.Unit(m.ctx, name)
 		for n := u.Ended; err == nil && n > 0 && u.Uptime-u.Since < settled && host.Pause(m.ctx, settled/50) == nil; {
-			if u, err = m.View.Unit(m.ctx, name); u.Ended > n { // it has ended since, however short the pause was
+			if u, err = m.View.Unit(m.ctx, name); u.Ended > n { // it has ended since the first look, and runs again
 				u.Active, u.Sub, u.PID = "activating", "auto-restart", 0
 				return u, nil
 			}
