@@ -3,9 +3,8 @@
 package main
 
 import (
-	"bytes"
+	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -30,17 +29,17 @@ func atTerminal(t *testing.T, columns int) (screen *os.File, close func() string
 	must.OK(t, unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: 24}))
 	number := must.Get(unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN))(t)
 	screen = must.Get(os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
-	var seen bytes.Buffer
-	read := make(chan struct{})
+	seen := make(chan string)
 	go func() {
-		_, _ = io.Copy(&seen, pty)
-		_ = pty.Close()
-		read <- struct{}{}
+		text, _ := bufio.NewReader(pty).ReadString(0)
+		seen <- strings.TrimSuffix(text, "\x00")
 	}()
 	return screen, func() string {
-		_ = screen.Close()
-		<-read
-		return strings.ReplaceAll(strings.ReplaceAll(seen.String(), "\r\n", "\n"), "\r", "\n") // a live line is wiped by \r
+		// Linux may drop what comes just before the last close (n_tty_read looks for input, then for TTY_OTHER_CLOSED): wait for a mark.
+		must.Get(screen.Write([]byte{0}))(t)
+		text := <-seen
+		_, _ = screen.Close(), pty.Close()
+		return strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n") // a live line is wiped by \r
 	}
 }
 
