@@ -43,8 +43,8 @@ func (h hostile) start(ctx context.Context, _ string) (*ssh, error) {
 	return &ssh{words, out, stderr, func() int { return -1 }}, nil
 }
 
-// Whatever a machine does, its session ends within the limit of its step, and with a sentence that has the number.
-func TestHostileMachine(t *testing.T) {
+// TestMachineIsHostile: whatever a machine does, its session ends within the limit of its step, and with a sentence that has the number.
+func TestMachineIsHostile(t *testing.T) {
 	silent := func(io.Writer, io.Writer) {}
 	chatter := func(out, _ io.Writer) {
 		for _, err := io.WriteString(out, "motd\n"); err == nil; _, err = io.WriteString(out, "motd\n") {
