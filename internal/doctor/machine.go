@@ -191,8 +191,9 @@ func (m *Machine) Packages() inventory {
 		if err != nil {
 			return found, err
 		}
-		found.packages = all
-		found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil })
+		if found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil }); err == nil {
+			found.packages = all // in the midst of a transaction they would be of two versions
+		}
 		return found, err
 	})
 	return all

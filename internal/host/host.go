@@ -157,6 +157,7 @@ type Info struct {
 	Mtime  time.Time         // last change of content, as far as no program set another
 	Xattrs map[string]string // extended attributes, nil if none; Stat leaves them out
 	Device Device            // the numbers of a character device; Stat and Lstat alone
+	Inode  uint64            // its number on its file system; 0 if it is not known
 	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
 }
 

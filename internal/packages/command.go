@@ -112,6 +112,7 @@ type Locked struct {
 	who string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
 }
 
+func (l *Locked) Error() string { return l.who }
 func (l *Locked) Unwrap() error { return l.error }
 
 // Distrust reports a repository or package whose signature, key or date the packager does not accept.
@@ -121,17 +122,18 @@ func (d Distrust) Unwrap() error { return d.error }
 
 const Cannot = "cannot install packages: "
 
-// Busy names the process that holds a lock, if it still runs.
+// Held names the process that holds a lock, if it still runs.
+func Held(v host.View, pid, lock string, err error) *Locked {
+	if pid == "" {
+		return &Locked{err, "another process holds " + lock}
+	}
+	return &Locked{err, "process " + pid + commandOf(v, pid) + " holds " + lock}
+}
+
+// Busy is the error of what needs a lock that is Held.
 func Busy(v host.View, pid, lock string, err error) error {
-	who := "another process holds " + lock
-	if pid != "" {
-		who = "process " + pid + commandOf(v, pid) + " holds " + lock
-	}
-	return &trouble.Error{
-		What: Cannot + who,
-		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
-		Err:  &Locked{err, who},
-	}
+	held := Held(v, pid, lock, err)
+	return &trouble.Error{What: Cannot + held.who, Try: []string{"wait until it is done, then run the same command again; never remove the lock file"}, Err: held}
 }
 
 // commandOf returns a process's command line in parentheses: " (apt-get upgrade)"; "" if it cannot be read.

@@ -20,7 +20,8 @@ import (
 )
 
 // database is the packager's own database. An interrupted run leaves it broken, and the packager then refuses all further work.
-// Its states are "clean", "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
+// Its states are "clean", "busy" while another process works at it, "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages
+// that are not wholly installed.
 // Broken packages that the spec wants do not count: the transaction that installs the others repairs them.
 type database struct {
 	set *Set
@@ -82,7 +83,9 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 		return "", err
 	}
 	a, err := m.Audit(ctx, v, func() (map[string]State, error) { return d.set.Read(ctx, v) })
-	if err != nil {
+	if errors.As(err, new(*Locked)) {
+		return "busy", nil
+	} else if err != nil {
 		return "", err
 	}
 	var broken []string
@@ -108,7 +111,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
 }
 
-// Make has the packager finish its interrupted work, once.
+// Make waits for another process, and has the packager finish its interrupted work, once.
 func (d database) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to != orderlyState {
 		return nil

@@ -26,7 +26,7 @@ type Packager interface {
 	Files() []string
 	// Installed returns the states of all packages, by name. It must cost little: each converged apply asks for it.
 	Installed(ctx context.Context, v host.View) (map[string]State, error)
-	// Audit says whether the database is in order. It must cost little, too; installed is Installed, or returns its earlier result.
+	// Audit says whether the database is in order: Locked while it is in use. It must cost little, too; installed is Installed, or its result.
 	Audit(ctx context.Context, v host.View, installed func() (map[string]State, error)) (Audit, error)
 	// Repair has the packager finish its interrupted work, once.
 	Repair(ctx context.Context, h host.Host) error

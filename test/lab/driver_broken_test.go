@@ -127,7 +127,8 @@ func TestLabDriverKilled(t *testing.T) {
 	const hook, waits = "/usr/local/bin/before", "touch /run/there; while [ -e /run/there ]; do sleep 0.1; done\n"
 	n.Put("/etc/apt/apt.conf.d/00before", "DPkg::Pre-Install-Pkgs { \""+hook+"\"; };\n", 0o644)
 	before = n.snapshot()
-	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n(while ! pkill -9 -x 4; do :; done) >/dev/null 2>&1 &\n", 0o755) // apt runs gpuadm as its descriptor 4
+	// apt runs gpuadm as its descriptor 4; what looks for that must be the faster of the two, on a busy machine, too.
+	n.Put(hook, "#!/bin/sh\ncat >/dev/null\nexec >/dev/null 2>&1\nrenice -n 19 $(pgrep -x apt-get)\n(while ! pkill -9 -x 4; do :; done) &\nrenice -n -20 $!\n", 0o755)
 	says(t, n.wants(1, n.spec("570.172.08", "")), "undone")
 	n.same(before, "/etc/apt", "/usr/local")
 	n.Put(hook, "#!/bin/sh\ncat >/dev/null\n"+waits, 0o755)
@@ -153,6 +154,9 @@ func TestLabDriverKilled(t *testing.T) {
 	n.Put(specFile, n.spec("580.65.06", ""), 0o644)
 	task = n.Go("gpuadm", "apply", "sources", "packages")
 	there()
+	r = n.Exec("gpuadm", "doctor")
+	says(t, r, "Not checked: packages: process ", "(apt-get ", "holds /var/lib/dpkg/lock-frontend")
+	check.That(t, !strings.Contains(r.Stdout, "PKG-"), "in the midst of a transaction: %s", r)
 	n.PowerLoss()
 	task.Wait()
 	n.wants(0, n.spec("580.65.06", ""))

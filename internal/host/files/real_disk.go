@@ -83,7 +83,7 @@ func (d realFolder) Lstat(name string) (host.Info, error) {
 	}
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
-	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
+	i := info(&unix.Stat_t{Ino: x.Ino, Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
 	if i.Mode&fs.ModeCharDevice != 0 {
 		i.Device = host.Device{Major: x.Rdev_major, Minor: x.Rdev_minor}
 	}
@@ -209,6 +209,7 @@ func info(st *unix.Stat_t) host.Info {
 		UID:   shownOwner(int(st.Uid), caller()[0]),
 		GID:   shownOwner(int(st.Gid), caller()[1]),
 		Size:  st.Size,
+		Inode: st.Ino,
 		Ctime: time.Unix(st.Ctim.Unix()),
 		Mtime: time.Unix(st.Mtim.Unix()),
 	}

@@ -4,6 +4,7 @@
 package apt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,19 +41,26 @@ func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State,
 	return d.packages, err
 }
 
-func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {
+func (apt) Audit(ctx context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {
 	updates, err := updatesLeft(v)
-	if err != nil {
-		return packages.Audit{}, err
-	}
-	all, err := installed()
-	if err != nil {
+	all, failed := installed()
+	if err := cmp.Or(err, failed); err != nil {
 		return packages.Audit{}, err
 	}
 	a := packages.Audit{Interrupted: len(updates) > 0, Broken: map[string]string{}}
 	for name, p := range all {
 		if p.Broken != "" && p.Broken != packages.ConfigFiles {
 			a.Broken[name] = p.Broken
+		}
+	}
+	if !a.Interrupted && len(a.Broken) == 0 {
+		return a, nil
+	}
+	out, _ := v.Ask(ctx, "lslocks", "--noheadings", "--raw", "--output", "INODE,PID") // not by path: containers have files of that name
+	for _, file := range []string{dpkgLock + "-frontend", dpkgLock} {
+		i, err := v.Stat(file)
+		if _, pid, is := strings.Cut("\n"+string(out), fmt.Sprintf("\n%d ", i.Inode)); err == nil && is {
+			return packages.Audit{}, packages.Held(v, strings.Fields(pid)[0], file, nil)
 		}
 	}
 	return a, nil

@@ -22,6 +22,7 @@ import (
 const (
 	dpkgUpdates  = "/var/lib/dpkg/updates" // changes that an interrupted dpkg has not yet merged into status
 	dpkgArch     = "/var/lib/dpkg/arch"
+	dpkgLock     = "/var/lib/dpkg/lock" // dpkg holds it; a program that runs dpkg holds lock-frontend: doc/frontend.txt in dpkg's tree, dpkg(1)
 	aptExtStates = "/var/lib/apt/extended_states"
 )
 

@@ -4,7 +4,6 @@ package apt
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -87,21 +86,16 @@ func TestLockIsNamed(t *testing.T) {
 	other := m.command("apt-get", "-y", "install", "slow")
 	must.OK(t, other.Start())
 	t.Cleanup(func() { m.write("/run/pass", ""); other.Wait() })
-	for i := 0; ; i++ {
-		if _, err := os.Stat(m.dir + "/run/at-work"); err == nil {
-			break
-		} else if i == 300 {
-			t.Fatal("the other apt did not get to work")
-		}
-		m.must("sleep", "0.1")
-	}
+	m.must("timeout", "60", "sh", "-c", "until [ -e /run/at-work ]; do sleep 0.1; done")
+	database := packages.NewDatabase("dpkg", packages.NewReading(m.apt))
+	check.Equal(t, must.Get(database.Look(t.Context(), m))(t), "busy", "while another apt works, the database is")
 	var says []string
 	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
-	busy := (*packages.Locked)(nil)
-	check.That(t, errors.As(err, &busy), "%T", err)
+	check.That(t, errors.As(err, new(*packages.Locked)), "%T", err)
 	check.That(t, len(says) == 1 && strings.HasPrefix(says[0], "process ") && strings.Contains(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to "), "while it waited it said %q", says)
 	m.write("/run/pass", "")
 	m.apt.wait = packages.LockWait
 	check.OK(t, m.apt.get(t.Context(), m, "install", "--", "nvidia-driver"))
+	check.Equal(t, must.Get(database.Look(t.Context(), m))(t), "clean", "then it is")
 }

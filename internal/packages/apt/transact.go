@@ -4,6 +4,7 @@ package apt
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,16 +48,13 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			return err
 		}
 	}
-	if err := a.purge(ctx, h, now); err != nil {
-		return err
+	if err = a.purge(ctx, h, now); err == nil {
+		err = a.mark(ctx, h, now)
 	}
-	if err := a.mark(ctx, h, now); err != nil {
-		return err
+	if err == nil {
+		d, err = readDpkg(h)
 	}
-	if d, err = readDpkg(h); err != nil {
-		return err
-	}
-	return packages.Proven("apt", changes, d.packages)
+	return cmp.Or(err, packages.Proven("apt", changes, d.packages))
 }
 
 // move installs and removes.

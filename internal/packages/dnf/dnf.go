@@ -64,23 +64,23 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 	if err := spoken(v); err != nil {
 		return packages.Audit{}, err
 	}
+	if pid := holds(v, dnfLock); pid != "" {
+		return packages.Audit{}, packages.Held(v, pid, "dnf's lock", nil)
+	}
 	if cutShort(v).IsZero() {
 		return packages.Audit{}, nil
 	}
 	d, err := readRPM(ctx, v)
-	if err != nil {
-		return packages.Audit{}, err
-	}
 	a := packages.Audit{Broken: map[string]string{}}
 	for _, p := range d.halfDone() {
 		a.Interrupted = true
 		a.Broken[p.keys()[0]] = "half-installed"
 	}
-	return a, nil
+	return a, err
 }
 
-// Repair finishes the transaction of a killed dnf: it removes the old versions that were to be replaced, and reinstalls
-// packages that may be incomplete, scripts included.
+// Repair waits for a dnf that runs, and finishes the transaction of one that was killed: it removes the old versions that were to be
+// replaced, and reinstalls packages that may be incomplete, scripts included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
 	defer stop()
@@ -90,11 +90,7 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	}
 	var again []string
 	for _, p := range d.halfDone() {
-		if file := a.Stored(h, p.keys()[0], p.evr); file != "" {
-			again = append(again, file)
-		} else {
-			again = append(again, p.full())
-		}
+		again = append(again, cmp.Or(a.Stored(h, p.keys()[0], p.evr), p.full()))
 	}
 	if len(again) == 0 {
 		return nil
@@ -109,9 +105,12 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// single reads the database, and removes the older version of packages that a killed dnf has left installed twice, as dnf would
-// have.
+// single reads the database once it is free, and removes the older version of packages that a killed dnf has left installed twice, as
+// dnf would have.
 func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
+	if err := a.free(ctx, h); err != nil {
+		return rpmDatabase{}, err
+	}
 	d, err := readRPM(ctx, h)
 	if err != nil {
 		return d, err
@@ -156,10 +155,7 @@ func mirrored(v host.View) bool {
 
 // run runs dnf once its lock is free, and returns what it said.
 func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, error) {
-	argv := slices.Concat(packages.Quiet(h, "dnf", "-y", "--allowerasing"), a.options(h), args)
-	if len(args) > 0 && (args[0] == "remove" || args[0] == "reinstall" || args[0] == "mark" || args[0] == "makecache" || args[0] == "download") {
-		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--allowerasing" })
-	}
+	argv := slices.Concat(packages.Quiet(h, "dnf", "-y"), a.options(h), args)
 	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
 }
 

@@ -248,7 +248,7 @@ func (a dnf) fetch(ctx context.Context, h host.Host, g packages.Gathering, what 
 	if missing > 0 {
 		g.Say(missing, size)
 	}
-	_, err := a.run(ctx, h, append([]string{"install", "--downloadonly", "--downloaddir", g.Into}, what...)...)
+	_, err := a.run(ctx, h, append([]string{"install", "--allowerasing", "--downloadonly", "--downloaddir", g.Into}, what...)...)
 	return err
 }
 

@@ -255,7 +255,7 @@ type task struct{ install, remove []string }
 func (t task) args() []string {
 	switch {
 	case len(t.remove) == 0:
-		return append([]string{"install"}, t.install...)
+		return append([]string{"install", "--allowerasing"}, t.install...)
 	case len(t.install) == 0:
 		return append([]string{"remove"}, t.remove...)
 	}
@@ -317,9 +317,6 @@ func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) 
 	var out []byte
 	var err error
 	if args := t.args(); args != nil {
-		if args[0] == "install" {
-			argv = append(argv, "--allowerasing")
-		}
 		out, err = v.Ask(ctx, append(argv, args...)...)
 	} else {
 		out, err = v.AskAbout(ctx, map[string][]byte{"transaction": t.script()}, append(argv, "--allowerasing", "shell", host.Scratch+"/transaction")...)
@@ -354,7 +351,7 @@ func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
 	if err := h.WriteFile(file, t.script(), host.Attr{Mode: 0o600}); err != nil {
 		return nil, err
 	}
-	out, err := a.run(ctx, h, "shell", file)
+	out, err := a.run(ctx, h, "--allowerasing", "shell", file)
 	if rm := h.Remove(file); err == nil {
 		err = rm
 	}

@@ -5,6 +5,7 @@ package dnf
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -50,8 +51,10 @@ func TestCutShort(t *testing.T) {
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\n/usr/bin/python3 /usr/bin/dnf install x\n": false,
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
 	} {
-		n := must.Get(simhost.New([]byte(text)))(t)
+		n := must.Get(simhost.New([]byte("-- usr/bin/dnf --\n" + text)))(t)
 		check.Equal(t, !cutShort(n).IsZero(), cut, "%q: cut short:", text)
+		_, err := dnf{}.Audit(t.Context(), n, nil)
+		check.Equal(t, errors.As(err, new(*packages.Locked)), strings.Contains(text, "bin/dnf"), "%q: another dnf is at work:", text)
 	}
 }
 

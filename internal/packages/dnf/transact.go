@@ -21,9 +21,6 @@ import (
 // Transact makes the changes in one transaction of dnf's. It simulates the transaction first, and touches nothing if dnf would
 // do anything but these changes.
 func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
-	if err := a.free(ctx, h); err != nil {
-		return err
-	}
 	d, err := a.single(ctx, h)
 	if err != nil {
 		return err
@@ -38,16 +35,13 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 		}
 	}
 	l, err := d.locks.as(d, now)
-	if err != nil {
-		return err
+	if err == nil {
+		err = l.write(h)
 	}
-	if err := l.write(h); err != nil {
-		return err
+	if err == nil {
+		d, err = readRPM(ctx, h)
 	}
-	if d, err = readRPM(ctx, h); err != nil {
-		return err
-	}
-	return packages.Proven("dnf", changes, d.packages)
+	return cmp.Or(err, packages.Proven("dnf", changes, d.packages))
 }
 
 // move installs and removes packages after a simulation has shown the same changes. A version that a stream hides belongs to a
