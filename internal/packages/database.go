@@ -38,7 +38,7 @@ func Database(set *Set, packager, why string) converge.Want {
 	}
 	return converge.Want{
 		Thing: database{set, name}, Why: why,
-		Keeps: "an interrupted installation is finished; it cannot be interrupted again",
+		Keeps: "work that was begun is finished, not taken back",
 		To:    func(found converge.State) (converge.State, error) { return orderly(name, found) },
 	}
 }
@@ -127,7 +127,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if found == orderlyState && lookErr == nil {
 		return nil // only wanted packages failed, which come next
 	}
-	if t := (*trouble.Error)(nil); errors.As(err, &t) {
+	if t := (*trouble.Error)(nil); errors.As(err, &t) && !errors.As(err, new(*Locked)) {
 		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")
 	}
 	return err

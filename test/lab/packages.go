@@ -130,21 +130,3 @@ func (h *Host) TreeOutsideCaches() Tree {
 		"/var/lib/apt", "/var/lib/dpkg", "/var/lib/rpm", "/usr/lib/sysimage/rpm", "/var/lib/dnf", "/etc/ld.so.cache", "/var/lib/dkms/mok.key",
 		"/var/lib/dkms/mok.pub", "/usr/lib/udev/hwdb.bin")
 }
-
-// HoldAptLock takes dpkg's locks as another apt or dpkg does: by fcntl, which flock(1) does not see. The returned function lets them go.
-func (h *Host) HoldAptLock() (release func()) {
-	h.t.Helper()
-	const lock = `use Fcntl; for my $f ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock") {
-	open(my $h, ">>", $f) or die; push @h, $h;
-	my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
-	fcntl($h, F_SETLK, $lock) or die "locked: $!";
-}
-open(my $r, ">", "/run/gpuadm-lab-lock") or die; print $r $$; close $r; sleep 1000;`
-	task := h.Go("perl", "-e", lock)
-	h.WaitFor("/run/gpuadm-lab-lock")
-	return func() {
-		h.t.Helper()
-		h.Must("sh", "-c", "kill $(cat /run/gpuadm-lab-lock); rm /run/gpuadm-lab-lock")
-		task.Wait()
-	}
-}
