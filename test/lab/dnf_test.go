@@ -240,12 +240,13 @@ func TestLabDnfRefuses(t *testing.T) {
 	task := d.Go("dnf", "-y", "install", "nvlsm")
 	there()
 	d.spec("580.95.05")
-	waits := d.Go("gpuadm", "apply", "sources", "packages")
+	waits := d.Go("sh", "-c", "gpuadm apply sources packages >/run/said 2>&1")
+	d.Must("sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
 	goOn()
 	r := task.Wait()
 	check.That(t, r.Exit == 0, "the other dnf: %s", r)
 	r = waits.Wait()
-	check.That(t, r.Exit == 0, "apply that had to wait for another dnf: %s", r)
+	check.That(t, r.Exit == 0 && strings.Contains(d.Get("/run/said"), "busy → clean"), "apply that had to wait for another dnf: %s", d.Get("/run/said"))
 	d.installed("580.95.05")
 }
 
