@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -47,10 +48,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 // move installs and removes packages after a simulation has shown the same changes. A version that a stream hides belongs to a
 // rollback from another stream.
 func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
-	var names []string
-	for _, c := range packages.Due(changes) {
-		names = append(names, c.Name)
-	}
+	names := slices.Collect(maps.Keys(packages.Named(packages.Due(changes))))
 	if s := (solver{a, d}); packages.Removes(changes) {
 		r := packages.Resolution{Changes: changes, Installed: d.packages, Solver: s}
 		if err := r.Exactly(ctx, h); err != nil {
@@ -60,8 +58,13 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		return err
 	}
 	offers, err := a.Offers(ctx, h, names)
-	all := offers
-	if err == nil {
+	lacks := func(name string, state converge.State) bool {
+		is := packages.Parse(state)
+		_, seen := packages.Find(offers[name], is.Version)
+		return is.Installed() && !seen
+	}
+	all, due := offers, packages.Due(changes)
+	if err == nil && slices.ContainsFunc(due, func(c converge.Change) bool { return lacks(c.Name, c.Before) || lacks(c.Name, c.After) }) {
 		all, err = a.unfiltered().Offers(ctx, h, names)
 	}
 	switch {
@@ -70,16 +73,14 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, changes []con
 		a.more = append(a.more, "--disablerepo=*")
 	case err != nil:
 		return err
-	case slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
-		after := packages.Parse(c.After)
-		_, seen := packages.Find(offers[c.Name], after.Version)
-		_, there := packages.Find(all[c.Name], after.Version)
-		return after.Installed() && !seen && (there || a.Stored(h, c.Name, after.Version) != "")
+	case slices.ContainsFunc(due, func(c converge.Change) bool {
+		version := packages.Parse(c.After).Version
+		_, there := packages.Find(all[c.Name], version)
+		return lacks(c.Name, c.After) && (there || a.Stored(h, c.Name, version) != "")
 	}):
 		a, offers = a.unfiltered(), all
 	}
-	unread := err
-	s := solver{a, d}
+	unread, s := err, solver{a, d}
 	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: s}
 	if err := r.Check(ctx, h); err != nil {
 		return err
