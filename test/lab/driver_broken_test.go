@@ -173,7 +173,7 @@ func TestLabDriverHindered(t *testing.T) {
 	other := n.Go("apt-get", "install", "-y", "--reinstall", "--allow-change-held-packages", "nvidia-driver-cuda")
 	there()
 	n.Put(specFile, n.spec("580.95.05", "1.18.0"), 0o644)
-	says(t, n.gpuadm(1, "apply", "sources", "packages", "--deadline", "12s"), "(apt-get install ", "holds dpkg's lock: waiting for up to ", "try")
+	says(t, n.gpuadm(1, "apply", "sources", "packages", "--deadline", "20s"), "(apt-get install ", "holds dpkg's lock: waiting for up to ", "try")
 	n.Put(specFile, n.spec("580.65.06", "1.18.0"), 0o644)
 	apply := n.Go("sh", "-c", "gpuadm apply sources packages >/run/said 2>&1")
 	n.Must("sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
