@@ -79,7 +79,7 @@ func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages
 	return a, err
 }
 
-// Repair waits for a dnf that runs, and finishes the transaction of one that was killed: it removes the old versions that were to be
+// Repair waits for a dnf that runs, and finishes the transaction of a killed dnf: it removes the old versions that were to be
 // replaced, and reinstalls packages that may be incomplete, scripts included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, host.OverLimit{Limit: packages.RepairLimit})
