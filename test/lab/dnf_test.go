@@ -241,7 +241,7 @@ func TestLabDnfRefuses(t *testing.T) {
 	there()
 	d.spec("580.95.05")
 	waits := d.Go("sh", "-c", "gpuadm apply sources packages >/run/said 2>&1")
-	d.Must("sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
+	d.Must("timeout", "180", "sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
 	goOn()
 	r := task.Wait()
 	check.That(t, r.Exit == 0, "the other dnf: %s", r)

@@ -176,7 +176,7 @@ func TestLabDriverHindered(t *testing.T) {
 	says(t, n.gpuadm(1, "apply", "sources", "packages", "--deadline", "20s"), "(apt-get install ", "holds dpkg's lock: waiting for up to ", "try")
 	n.Put(specFile, n.spec("580.65.06", "1.18.0"), 0o644)
 	apply := n.Go("sh", "-c", "gpuadm apply sources packages >/run/said 2>&1")
-	n.Must("sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
+	n.Must("timeout", "180", "sh", "-c", "until grep -q waiting /run/said; do sleep 0.1; done")
 	r := n.Exec("gpuadm", "doctor")
 	says(t, r, "Not checked: packages: process ", "(apt-get install ", "holds /var/lib/dpkg/lock-frontend")
 	check.That(t, !strings.Contains(r.Stdout, "PKG-"), "in the midst of a transaction: %s", r)

@@ -56,7 +56,7 @@ func (apt) Audit(ctx context.Context, v host.View, installed func() (map[string]
 	if !a.Interrupted && len(a.Broken) == 0 {
 		return a, nil
 	}
-	out, _ := v.Ask(ctx, "lslocks", "--noheadings", "--raw", "--output", "INODE,PID") // not by path: containers have files of that name
+	out, _ := v.Ask(ctx, "lslocks", "--noheadings", "--raw", "--output", "INODE,PID") // lslocks(8); by inode, since containers have files of that name
 	for _, file := range []string{dpkgLock + "-frontend", dpkgLock} {
 		i, err := v.Stat(file)
 		if _, pid, is := strings.Cut("\n"+string(out), fmt.Sprintf("\n%d ", i.Inode)); err == nil && is {
