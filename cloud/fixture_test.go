@@ -6,13 +6,17 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
 func testThing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
 	case "file":
-		return eks.NewFile(ref.Name, nil, ""), nil
+		if ref.Form == eks.FormLogin {
+			return eks.NewLogin(ref.Name), nil
+		}
+		return things.NewFile(ref.Name, nil), nil
 	case "registered":
 		return node.NewRegistered(ref.Name), nil
 	case "joined":

@@ -35,9 +35,15 @@ func imexFresh() converge.Want {
 	return w
 }
 
-// IsIMEX says by its name whether a thing of kind restart is IMEX's: undo then builds it by NewIMEX. Undo does not wait for
-// IMEX to be ready: it may restore a configuration under which IMEX does not answer.
-func IsIMEX(name string) bool { return name == IMEXUnit }
+// FormIMEX is the form of IMEX's thing of kind restart, for the journal.
+const FormIMEX = "imex"
+
+// Ref is the restart's, with the form by which undo finds NewIMEX.
+func (f freshIMEX) Ref() converge.Ref {
+	r := f.Follower.Ref()
+	r.Form = FormIMEX
+	return r
+}
 
 // NewIMEX builds IMEX's thing of kind restart for undo.
 func NewIMEX(files []string) converge.Thing {

@@ -25,103 +25,81 @@ import (
 	"github.com/gpuadm/gpuadm/runtime/engine"
 )
 
-// thingOf builds a thing again from its line in the journal, for undo.
-func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
-	if slices.Contains([]string{"file", "folder", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
-		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)
-	}
-	switch name, reads := ref.Name, ref.Reads; ref.Kind {
-	case "file":
-		if ref.Form == packages.FormSource {
-			return packages.NewSource(name, database), nil
-		}
-		if ref.Form == packages.FormDeclared {
-			return packages.NewDeclared(name), nil
-		}
-		merge, known := mergeOf(ref)
-		if !known {
-			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)
-		}
-		return eks.NewFile(name, merge, ref.Form), nil // any file: kubelet's kubeconfig says more of itself
-	case "folder":
-		return things.NewFolder(name), nil
-	case "mig":
-		return mig.New(name), nil
-	case "cdi":
-		return cdi.New(name), nil
-	case "device-links":
-		return cdi.NewDeviceLinks(name), nil
-	case "daemon":
-		return containerd.NewSupervised(name, reads, ""), nil
-	case "paused":
-		return things.NewPaused(name), nil
-	case "package":
-		return packages.New(name, database), nil
-	case "package-database":
-		return packages.NewDatabase(name, database), nil
-	case "package-lists":
-		return packages.NewLists(name, reads, database), nil
-	case "package-stream":
-		return dnf.NewStream(name), nil
-	case "package-key":
-		return dnf.NewKey(name, reads, database), nil
-	case "module":
-		return kmod.NewModule(reads, modules.OnDisk), nil
-	case "module-file":
-		return kmod.NewModuleFile(name, modules.OnDiskLoadable), nil
-	case "dkms":
-		if t, is := kmod.NewDKMSBeside(name, modules.BuiltBeside); is {
-			return t, nil
-		}
-		return kmod.NewDKMS(name, modules.Built), nil
-	case "runfile":
-		return drivers.NewRunfile(name), nil
-	case "initramfs":
-		return kmod.NewInitramfs(name, reads), nil
-	case "fabric":
-		return kmod.NewFabric(), nil
-	case "key":
-		return things.NewKey(ref), nil
-	case "unit-files":
-		return things.NewUnitFiles(name), nil
-	case "unit":
-		return things.NewUnit(name), nil
-	case "node":
-		return node.NewPart(name, session)
-	case "guard":
-		return node.NewGuardThing(name, session)
-	case "registered":
-		return node.NewRegistered(name), nil
-	case "joined":
-		return node.NewJoined(name), nil
-	case "restart":
-		if kubelet.Is(name) {
-			return kubelet.NewRestart(name, reads), nil
-		}
-		if drivers.IsIMEX(name) {
-			return drivers.NewIMEX(reads), nil
-		}
-		if docker.IsUnit(name) {
-			return docker.NewRestart(name, reads), nil
-		}
-		return things.NewRestart(name, reads, runtime.Ready), nil
-	}
-	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
+// A kind builds a thing again from its Ref.
+type kind func(converge.Ref) (converge.Thing, error)
+
+// named is a kind whose things are told apart by their names alone.
+func named[T converge.Thing](build func(name string) T) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name), nil }
 }
 
-// mergeOf returns the function that takes gpuadm's part out of a file that was changed outside gpuadm, by the form in the journal.
-func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
-	switch ref.Form {
-	case things.Whole:
-		return nil, true
-	case engine.FormTOML:
-		return engine.TakeOut, true
-	case docker.Form:
-		return docker.TakeOut, true
-	case drivers.FormKeys:
-		return drivers.TakeOutKeys, true
-	case kubelet.FormKubelet:
-		return kubelet.TakeOut, true
+// reading is a kind whose things depend on files, too.
+func reading[T converge.Thing](build func(name string, reads []string) T) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r.Name, r.Reads), nil }
+}
+
+// edited is a file out of which merge takes gpuadm's part; nil: gpuadm writes it as a whole.
+func edited(merge things.MergeFunc) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return things.NewFile(r.Name, merge).Formed(r.Form), nil }
+}
+
+// by is a kind that needs more of its Ref, or of the run.
+func by[T converge.Thing](build func(converge.Ref) T) kind {
+	return func(r converge.Ref) (converge.Thing, error) { return build(r), nil }
+}
+
+// kinds lists the things that gpuadm makes, as the journal has them: by kind, or by kind and form; * is any form.
+func kinds(session *node.Session, database *packages.Reading) map[string]kind {
+	return map[string]kind{
+		"file " + things.Whole:          edited(nil),
+		"file " + engine.FormTOML:       edited(engine.TakeOut),
+		"file " + docker.Form:           edited(docker.TakeOut),
+		"file " + drivers.FormKeys:      edited(drivers.TakeOutKeys),
+		"file " + kubelet.FormKubelet:   edited(kubelet.TakeOut),
+		"file " + eks.FormLogin:         named(eks.NewLogin),
+		"file " + packages.FormSource:   by(func(r converge.Ref) converge.Thing { return packages.NewSource(r.Name, database) }),
+		"file " + packages.FormDeclared: named(packages.NewDeclared),
+		"folder":                        named(things.NewFolder),
+		"key *":                         by(things.NewKey),
+		"unit":                          named(things.NewUnit),
+		"unit-files":                    named(things.NewUnitFiles),
+		"paused":                        named(things.NewPaused),
+		"daemon":                        by(func(r converge.Ref) converge.Thing { return containerd.NewSupervised(r.Name, r.Reads, "") }),
+		"restart":                       by(func(r converge.Ref) converge.Thing { return things.NewRestart(r.Name, r.Reads, runtime.Ready) }),
+		"restart " + kubelet.FormUnit:   reading(kubelet.NewRestart),
+		"restart " + docker.FormUnit:    reading(docker.NewRestart),
+		"restart " + drivers.FormIMEX:   by(func(r converge.Ref) converge.Thing { return drivers.NewIMEX(r.Reads) }),
+		"package":                       by(func(r converge.Ref) converge.Thing { return packages.New(r.Name, database) }),
+		"package-database":              by(func(r converge.Ref) converge.Thing { return packages.NewDatabase(r.Name, database) }),
+		"package-lists":                 by(func(r converge.Ref) converge.Thing { return packages.NewLists(r.Name, r.Reads, database) }),
+		"package-stream":                named(dnf.NewStream),
+		"package-key":                   by(func(r converge.Ref) converge.Thing { return dnf.NewKey(r.Name, r.Reads, database) }),
+		"module":                        by(func(r converge.Ref) converge.Thing { return kmod.NewModule(r.Reads, modules.OnDisk) }),
+		"module-file":                   by(func(r converge.Ref) converge.Thing { return kmod.NewModuleFile(r.Name, modules.OnDiskLoadable) }),
+		"dkms":                          by(func(r converge.Ref) converge.Thing { return kmod.NewDKMS(r.Name, modules.Built) }),
+		"dkms " + kmod.FormBeside:       by(func(r converge.Ref) converge.Thing { return kmod.NewDKMSBeside(r.Name, modules.BuiltBeside) }),
+		"runfile":                       named(drivers.NewRunfile),
+		"initramfs":                     reading(kmod.NewInitramfs),
+		"fabric":                        by(func(converge.Ref) converge.Thing { return kmod.NewFabric() }),
+		"mig":                           named(mig.New),
+		"cdi":                           named(cdi.New),
+		"device-links":                  named(cdi.NewDeviceLinks),
+		"node":                          func(r converge.Ref) (converge.Thing, error) { return node.NewPart(r.Name, session) },
+		"guard":                         func(r converge.Ref) (converge.Thing, error) { return node.NewGuardThing(r.Name, session) },
+		"registered":                    named(node.NewRegistered),
+		"joined":                        named(node.NewJoined),
 	}
-	return nil, false
+}
+
+// thingOf builds a thing again from its line in the journal, for undo.
+func thingOf(kinds map[string]kind, ref converge.Ref) (converge.Thing, error) {
+	if slices.Contains([]string{"file", "folder", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
+		return nil, fmt.Errorf("cannot undo %s: its line in the journal is damaged: it names no absolute path", ref)
+	}
+	for _, name := range []string{strings.TrimSpace(ref.Kind + " " + ref.Form), ref.Kind + " *"} {
+		if build := kinds[name]; build != nil {
+			return build(ref)
+		}
+	}
+	return nil, fmt.Errorf("cannot undo %s: this gpuadm does not know the kind %s; use the newer gpuadm that made it", ref, strings.TrimSpace(ref.Kind+" "+ref.Form))
 }

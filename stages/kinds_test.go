@@ -23,7 +23,7 @@ func TestToolkitConfigHasForm(t *testing.T) {
 			continue
 		}
 		seen = true
-		_, err := thingOf(nil, nil, w.Ref())
+		_, err := thingOf(kinds(nil, nil), w.Ref())
 		check.That(t, err == nil && w.Ref().Form == engine.FormTOML, "form %q: %v", w.Ref().Form, err)
 	}
 	check.That(t, seen, "the stage does not edit the file")

@@ -24,7 +24,8 @@ func Sequence() []converge.Stage { return sequence(new(node.Session), packagers(
 // Run returns the bootstrap for one run, and the function that builds its things again from the journal. They share the Node object.
 func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
-	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(session, database, ref) }
+	all := kinds(session, database)
+	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(all, ref) }
 }
 
 // packagers returns one reading of the machine's package database, by the packagers that gpuadm knows, for all stages.

@@ -20,18 +20,15 @@ type login struct{ *things.FileThing }
 // login wants kubelet to log in as the machine's role.
 func (n *ownNode) login() converge.Want {
 	w := things.Exact(kubelet.Kubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
-	w.Thing = login{w.Thing.(*things.FileThing)}
+	w.Thing = login{w.Thing.(*things.FileThing).Formed(FormLogin)}
 	return w
 }
 
-// NewFile builds the thing of a file, for undo.
-func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
-	file := things.NewFile(name, merge).Formed(form)
-	if name == kubelet.Kubeconfig {
-		return login{file}
-	}
-	return file
-}
+// FormLogin is the form of such a kubeconfig, for the journal.
+const FormLogin = "login"
+
+// NewLogin builds the thing again, for undo.
+func NewLogin(name string) converge.Thing { return login{things.NewFile(name, nil).Formed(FormLogin)} }
 
 // Breaks refuses to remove kubelet's credentials while pods run here.
 func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {

@@ -4,8 +4,6 @@ package kubelet
 
 import (
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -38,10 +36,14 @@ func (f freshUnit) Validate(ctx context.Context, v host.View, _, _ converge.Stat
 	return f.judge(ctx, v)
 }
 
-// Is says by its name whether a thing of kind restart is kubelet's: undo then builds it with NewRestart. K3s's installer can name its unit
-// k3s-NAME.service.
-func Is(name string) bool {
-	return slices.Contains(facts.KubeletUnits(), name) || strings.HasPrefix(name, "k3s-")
+// FormUnit is the form of kubelet's thing of kind restart, for the journal.
+const FormUnit = "kubelet"
+
+// Ref is the restart's, with the form by which undo finds NewRestart.
+func (f freshUnit) Ref() converge.Ref {
+	r := f.Follower.Ref()
+	r.Form = FormUnit
+	return r
 }
 
 // NewRestart builds kubelet's thing of kind restart, for undo.

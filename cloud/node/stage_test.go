@@ -111,7 +111,7 @@ func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
 	case "restart":
-		if kubelet.Is(ref.Name) {
+		if ref.Form == kubelet.FormUnit {
 			return kubelet.NewRestart(ref.Name, ref.Reads), nil
 		}
 	}
@@ -203,7 +203,6 @@ func TestKubeletThatDies(t *testing.T) {
 		r := mustApply(t, n, redSpec)
 		check.That(t, len(r.Made) == 0, "%s, again: %v", active, r.Made)
 	}
-	check.That(t, !kubelet.Is("containerd.service") && kubelet.Is("rke2-agent.service"), "kubelets are not told from other daemons")
 }
 
 // A file of others that replaces K3s's lists is read before ours.

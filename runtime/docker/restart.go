@@ -39,8 +39,15 @@ func (f restartThing) Validate(ctx context.Context, v host.View, _, _ converge.S
 	return f.judge(ctx, v)
 }
 
-// IsUnit says whether a thing of kind restart with this name is Docker's: then NewRestart builds it again.
-func IsUnit(unit string) bool { return unit == "docker.service" }
+// FormUnit is the form of Docker's thing of kind restart, for the journal.
+const FormUnit = "docker"
+
+// Ref is the restart's, with the form by which undo finds NewRestart.
+func (f restartThing) Ref() converge.Ref {
+	r := f.Follower.Ref()
+	r.Form = FormUnit
+	return r
+}
 
 // NewRestart builds Docker's thing of kind restart again.
 func NewRestart(unit string, files []string) converge.Thing {

@@ -254,15 +254,18 @@ func DKMSBeside(name, kernel string, proof BesideFunc, why string) converge.Want
 	return converge.Want{Thing: b, Why: why, To: func(converge.State) (converge.State, error) { return BesideFits, nil }}
 }
 
-// NewDKMSBeside builds the thing again from its name; false if that is the name of the driver's own modules.
-func NewDKMSBeside(name string, proof BesideFunc) (converge.Thing, bool) {
+// FormBeside is the form of such a module, for the journal.
+const FormBeside = "beside"
+
+// NewDKMSBeside builds the thing again from its name.
+func NewDKMSBeside(name string, proof BesideFunc) converge.Thing {
 	what, kernel, _ := strings.Cut(name, " for ")
-	return beside{what, kernel, proof}, kernel != ""
+	return beside{what, kernel, proof}
 }
 
 // Ref names it "nvidia-fs for 6.8.0-88-generic", without a version: its package decides that.
 func (b beside) Ref() converge.Ref {
-	return converge.Ref{Kind: "dkms", Name: b.name + " for " + b.kernel}
+	return converge.Ref{Kind: "dkms", Name: b.name + " for " + b.kernel, Form: FormBeside}
 }
 
 func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
