@@ -146,6 +146,9 @@ type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
 	Via    Via    // proxies, and certificates to trust beside the machine's own
 	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
+	// Queries says that what is asked there only reads although its method says otherwise: EC2's query API uses POST for all requests. What
+	// the machine's role may do decides the other side.
+	Queries bool
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
 	Cert func() (*tls.Certificate, error)
 }

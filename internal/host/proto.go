@@ -72,13 +72,16 @@ var errNoProto = errors.New("cannot read the answer: it is no message of protoco
 // ErrTouches is the error of a read-only transport for a request that would change something.
 var ErrTouches = errors.New("internal error: a request that changes something was made by what only looks")
 
-// OnlyLooks makes a transport read-only: it refuses requests that change something.
-func OnlyLooks(t http.RoundTripper) http.RoundTripper { return looking{t} }
+// OnlyLooks makes a transport to w read-only: it refuses requests that change something.
+func OnlyLooks(t http.RoundTripper, w Web) http.RoundTripper { return looking{t, w.Queries} }
 
-type looking struct{ through http.RoundTripper }
+type looking struct {
+	through http.RoundTripper
+	queries bool
+}
 
 func (l looking) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !changesNothing(r) {
+	if !l.queries && !changesNothing(r) {
 		return nil, fmt.Errorf("%w: %s %s", ErrTouches, r.Method, r.URL.Path)
 	}
 	return l.through.RoundTrip(r)
@@ -96,16 +99,9 @@ func changesNothing(r *http.Request) bool {
 		case "/apis/authentication.k8s.io/v1/selfsubjectreviews", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
 			return true // who am I, and what may I: nothing is stored
 		}
-		return r.Context().Value(looks{}) != nil
 	}
 	return false
 }
-
-type looks struct{}
-
-// Looks marks requests that only read although their method says otherwise: EC2's query API uses POST for all requests. What the
-// machine's role may do decides the other side.
-func Looks(ctx context.Context) context.Context { return context.WithValue(ctx, looks{}, true) }
 
 // CloseIdleConnections lets http.Client close what is left open.
 func (l looking) CloseIdleConnections() {

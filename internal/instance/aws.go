@@ -52,7 +52,7 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 	if a.keys, err = m.role(ctx); err != nil {
 		return nil, err
 	}
-	a.door, err = open(v, host.Web{Via: want.Via}, apiMost)
+	a.door, err = open(v, host.Web{Queries: true, Via: want.Via}, apiMost)
 	return a, err
 }
 
@@ -264,7 +264,7 @@ func (a *awsAPI) ask(ctx context.Context, c call) error {
 
 func (a *awsAPI) askOnce(ctx context.Context, c call) error {
 	at := "https://" + c.service + "." + a.region + "." + awsDomain(a.region) + c.path
-	r, err := http.NewRequestWithContext(host.Looks(ctx), c.method, at, strings.NewReader(c.body))
+	r, err := http.NewRequestWithContext(ctx, c.method, at, strings.NewReader(c.body))
 	if err != nil {
 		return err
 	}

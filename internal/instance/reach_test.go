@@ -92,12 +92,12 @@ type piped struct {
 	closed chan bool
 }
 
-func (p piped) AskWeb(host.Web) (http.RoundTripper, error) {
+func (p piped) AskWeb(w host.Web) (http.RoundTripper, error) {
 	return host.OnlyLooks(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		p.conns <- there
 		return here, nil
-	}}), nil
+	}}, w), nil
 }
 
 func (p piped) Accept() (net.Conn, error) {

@@ -188,7 +188,7 @@ func (l *live) AskWeb(w host.Web) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return host.OnlyLooks(t), nil
+	return host.OnlyLooks(t, w), nil
 }
 
 // DoWeb is Host's.

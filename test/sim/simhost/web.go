@@ -24,7 +24,7 @@ func (n *Node) AskWeb(w host.Web) (http.RoundTripper, error) {
 	if !n.Live() {
 		return nil, host.FirstBoot
 	}
-	return host.OnlyLooks(web{n, w, n.look}), nil
+	return host.OnlyLooks(web{n, w, n.look}, w), nil
 }
 
 // DoWeb is host.Host's.
