@@ -203,10 +203,10 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	var argv []string
 	patterns := []string{"nvidia-*", "libnvidia-*", "xserver-xorg-video-nvidia*", "cuda-drivers*", "kmod-nvidia*"}
-	switch packages.Detect(v) {
-	case "apt":
+	switch facts.DatabaseOf(v) {
+	case "dpkg":
 		argv = append([]string{"dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"}, patterns...)
-	case "dnf":
+	case "rpm":
 		argv = append([]string{"rpm", "--query", "--all", "--queryformat=installed %{NAME}\\n"}, patterns...)
 	default:
 		return nil, nil

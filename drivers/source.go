@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 )
 
@@ -216,15 +217,7 @@ func (p *plan) family() string {
 	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
 		return rows[0].Family
 	}
-	for _, id := range append([]string{p.m.ID}, p.m.Like...) {
-		switch id {
-		case "debian", "ubuntu":
-			return "apt"
-		case "rhel", "fedora":
-			return "dnf"
-		}
-	}
-	return ""
+	return facts.OS{ID: p.m.ID, Like: p.m.Like}.Packager().Name
 }
 
 // published says why the repository does not have a branch, "" if it does.

@@ -23,7 +23,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
-	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -54,7 +53,7 @@ const (
 // Make fills a mirror's folder with all that a machine with these facts needs for a spec. It makes the new folder beside the old one, which it
 // replaces at the end. changed is false if the old one has the same content: then it stays.
 func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
-	from, ok := map[string]packages.Packager{"apt": apt.New(), "dnf": dnf.New()}[manager(f.OS)].(packages.Gatherer)
+	from, ok := packagers().Named(f.OS.Packager().Name).(packages.Gatherer)
 	if !ok {
 		return lock, false, &trouble.Error{
 			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),
@@ -78,7 +77,7 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	if len(m.Shared.Kernels) > 0 {
 		s.Driver.Build = "dkms" // here
 	}
-	own := map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, manager(f.OS), lock.Key)}
+	own := map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, f.OS.Packager().Name, lock.Key)}
 	for name, data := range own { // a full disk is named before anything is fetched or built
 		mode := fs.FileMode(0o644)
 		if name == mirrorBinary {

@@ -70,7 +70,7 @@ func (w wanted) all() map[string]packages.State {
 }
 
 func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error) {
-	w := wanted{manager: manager(f.OS)}
+	w := wanted{manager: f.OS.Packager().Name}
 	c, asked, err := d.Choose(s, f)
 	if err != nil {
 		return w, err
@@ -127,19 +127,6 @@ func (w *wanted) fromMirrors(f facts.Facts) {
 	}
 }
 
-// manager is the packaging system of a distribution.
-func manager(os facts.OS) string {
-	for _, id := range append([]string{os.ID}, os.Like...) {
-		switch id {
-		case "debian", "ubuntu":
-			return "apt"
-		case "rhel", "fedora", "centos", "amzn", "azurelinux":
-			return "dnf"
-		}
-	}
-	return ""
-}
-
 // sources is the stage of package repositories and the keys that sign them.
 func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 	return converge.Stage{
@@ -188,6 +175,9 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 				return nil, err
 			}
 			runfile, err := d.Runfile(s, f)
+			if err == nil && len(w.all()) > 0 && database.Named(w.manager) == nil { // the stage sources has refused them
+				w.driver, w.toolkit = nil, nil
+			}
 			if err != nil || len(w.all())+len(runfile) == 0 {
 				return sections(d.LeftAlone(s, f), s), err
 			}

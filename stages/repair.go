@@ -68,7 +68,7 @@ func only(wants ...converge.Want) func(facts.Facts) ([]converge.Want, error) {
 func reload(f facts.Facts) ([]converge.Want, error) { return drivers.Reload(f), nil }
 
 func finishPackages(f facts.Facts) ([]converge.Want, error) {
-	w := packages.Database(packages.NewSet(packagers()), manager(f.OS), "no package can be installed on top of a half-done job")
+	w := packages.Database(packages.NewSet(packagers()), f.OS.Packager().Name, "no package can be installed on top of a half-done job")
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		if _, broken := packages.Broken(found); broken {

@@ -149,7 +149,7 @@ func isFor(is facts.OS, asked string) error {
 		return nil
 	}
 	try := "run it on a machine or in a container of " + asked + ": there dnf install createrepo_c, then ./gpuadm mirror …"
-	if id == "debian" || id == "ubuntu" {
+	if (facts.OS{ID: id}).Packager().Name == "apt" {
 		try = fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))
 	}
 	return usage{&trouble.Error{

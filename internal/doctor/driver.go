@@ -35,10 +35,7 @@ func noHeaders(m *Machine) []Finding {
 	if !installed || !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
 		return nil
 	}
-	command := "apt-get install linux-headers-" + k.Kernel
-	if m.Packages().packager == "dnf" {
-		command = "dnf install kernel-devel-" + k.Kernel
-	}
+	command := strings.ReplaceAll(m.Packages().commands().headers, "%[1]s", k.Kernel)
 	return []Finding{{What: "/lib/modules/" + k.Kernel + "/build leads to no headers", Command: command}}
 }
 
@@ -111,14 +108,10 @@ func nouveau(m *Machine) (found []Finding) {
 		return nil // without NVIDIA's driver nouveau may hold it
 	}
 	for _, address := range m.Facts().Modules.Nouveau {
-		f := Finding{
+		found = append(found, Finding{
 			Object: address, What: "GPU " + address + " is bound to nouveau",
-			Command: `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf && update-initramfs -u && reboot`,
-		}
-		if m.Packages().packager == "dnf" {
-			f.Command = strings.Replace(f.Command, "update-initramfs -u", "dracut --force", 1)
-		}
-		found = append(found, f)
+			Command: `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf && ` + m.Packages().commands().initrd + " && reboot",
+		})
 	}
 	return found
 }

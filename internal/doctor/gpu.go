@@ -268,10 +268,7 @@ func otherFabricManager(m *Machine) []Finding {
 		if v == nil || !p.Installed() || v[1] == version {
 			continue
 		}
-		command := "apt-get install " + name + "=" + version + "\\*"
-		if all.packager == "dnf" {
-			command = "dnf install " + name + "-" + version
-		}
+		command := fmt.Sprintf(all.commands().exact, name, version)
 		return []Finding{{Object: name, What: fmt.Sprintf("%s is %s, and the module nvidia that is loaded is %s", name, v[1], version), Command: command}}
 	}
 	return nil

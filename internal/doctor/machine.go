@@ -182,8 +182,8 @@ type inventory struct {
 // Packages are the packages that are installed, as dpkg or rpm says.
 func (m *Machine) Packages() inventory {
 	all, _ := m.packages.read(m, "packages", func() (inventory, error) {
-		found := inventory{packager: packages.Detect(m.View)}
-		p := map[string]packages.Packager{"apt": apt.New(), "dnf": dnf.New()}[found.packager]
+		found := inventory{packager: facts.PackagerOf(m.View).Name}
+		p := packages.NewReading(apt.New(), dnf.New()).Named(found.packager)
 		if p == nil {
 			return found, nil
 		}

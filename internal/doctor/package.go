@@ -11,16 +11,24 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// What shows packages of different versions, and what holds them.
-const (
-	mixedDpkg = "apt-mark showhold && apt-get --simulate --fix-broken install"
-	mixedRPM  = "dnf versionlock list; dnf check"
-)
+// commands are those of a packager, or of the system that it is part of, that findings name. %[1]s is a package or a kernel, %[2]s a version.
+type commands struct{ repair, mixed, headers, exact, initrd string }
+
+// commands are apt's where no packager is known.
+func (i inventory) commands() commands {
+	switch i.packager {
+	case "dnf":
+		return commands{"sudo dnf reinstall %[1]s", "dnf versionlock list; dnf check", "dnf install kernel-devel-%[1]s", "dnf install %[1]s-%[2]s", "dracut --force"}
+	case "zypper": // kernel-default-devel is of one version and flavour: "zypper install" takes NAME=VERSION, zypper(8)
+		return commands{"sudo zypper install --force %[1]s", "zypper locks; zypper verify --dry-run", "zypper install kernel-default-devel", "zypper install %[1]s=%[2]s", "dracut --force"}
+	}
+	return commands{"", "apt-mark showhold && apt-get --simulate --fix-broken install", "apt-get install linux-headers-%[1]s", "apt-get install %[1]s=%[2]s\\*", "update-initramfs -u"}
+}
 
 // command is what finishes an installation: dpkg --configure -a, as the check says, or rpm's way.
 func (i inventory) command(names ...string) string {
-	if i.packager == "dnf" {
-		return "sudo dnf reinstall " + strings.Join(names, " ")
+	if how := i.commands().repair; how != "" {
+		return fmt.Sprintf(how, strings.Join(names, " "))
 	}
 	return ""
 }
@@ -94,9 +102,5 @@ func mixedVersions(m *Machine) []Finding {
 		}
 		words = append(words, word)
 	}
-	command := mixedDpkg
-	if m.Packages().packager == "dnf" {
-		command = mixedRPM
-	}
-	return []Finding{{What: "installed are " + strings.Join(words, ", "), Command: command}}
+	return []Finding{{What: "installed are " + strings.Join(words, ", "), Command: m.Packages().commands().mixed}}
 }

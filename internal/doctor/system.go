@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
@@ -146,7 +146,7 @@ func clockBehind(m *Machine) []Finding {
 		}
 	}
 	for _, name := range []string{
-		packages.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
+		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite", "/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
 		"/var/lib/kubelet/pki/kubelet-client-current.pem",
 	} {
 		if i, err := m.View.Stat(name); err == nil && i.Ctime.After(now.Add(24*time.Hour)) {

@@ -3,6 +3,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
@@ -33,7 +35,7 @@ const orderlyState = "clean"
 // Database wants a packager's database clean before gpuadm uses the packager. set has the packages that are installed afterwards.
 func Database(set *Set, packager, why string) converge.Want {
 	name := "dpkg"
-	if p := set.named(packager); p != nil {
+	if p := set.Named(packager); p != nil {
 		name = p.Database()
 	}
 	return converge.Want{
@@ -150,17 +152,23 @@ func NewReading(packagers ...Packager) *Reading { return &Reading{packagers: pac
 
 // packager returns the packager of the machine.
 func (r *Reading) packager(v host.View) (Packager, error) {
-	if p := r.named(Detect(v)); p != nil {
+	name := facts.PackagerOf(v).Name
+	if p := r.Named(name); p != nil {
 		return p, nil
 	}
-	return nil, &trouble.Error{
-		What: "cannot read installed packages: this machine has no packaging system that gpuadm knows",
-		Try:  []string{"say owner = \"other\" in the spec, if another tool installs the driver"},
+	return nil, Unmanaged("read installed", name)
+}
+
+// Unmanaged refuses work with packages on a machine whose packager gpuadm does not install with: name, or "" if none is known.
+func Unmanaged(verb, name string) error {
+	return &trouble.Error{
+		What: "cannot " + verb + " packages: " + cmp.Or(name, "no packager that gpuadm knows") + " manages this machine, and gpuadm installs by apt and dnf",
+		Try:  []string{`set owner = "other" in [driver], and leave [toolkit] out, where another tool installs them`},
 	}
 }
 
-// named returns the packager of a name; nil if there is none.
-func (r *Reading) named(name string) Packager {
+// Named returns the packager of a name; nil if there is none.
+func (r *Reading) Named(name string) Packager {
 	for _, p := range r.packagers {
 		if p.Name() == name {
 			return p

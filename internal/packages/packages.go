@@ -18,7 +18,7 @@ import (
 // A Packager is apt or dnf. Names of packages are the packager's; on a machine with several architectures a foreign one is
 // written "name:arch" (dpkg) or "name.arch" (rpm).
 type Packager interface {
-	// Name is what Detect returns of a machine that it manages.
+	// Name is what facts call it.
 	Name() string
 	// Database is what its database is called: dpkg, rpm.
 	Database() string
@@ -79,28 +79,4 @@ type Request struct {
 type Audit struct {
 	Interrupted bool              // the packager was killed, or the power was cut, during a transaction
 	Broken      map[string]string // packages that are not wholly installed, and the packager's word for it
-}
-
-// The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link to it, or the folder itself.
-const DpkgStatus = "/var/lib/dpkg/status"
-
-func RpmFiles() (files []string) {
-	for _, dir := range []string{"/var/lib/rpm/", "/usr/lib/sysimage/rpm/"} {
-		files = append(files, dir+"rpmdb.sqlite", dir+"Packages.db", dir+"Packages")
-	}
-	return files
-}
-
-// Detect says which packager manages the machine: "apt", "dnf", or "" for none that is known.
-// Either tool may be installed on the other's system; then its database is empty.
-func Detect(v host.View) string {
-	if i, err := v.Stat(DpkgStatus); err == nil && i.Size > 0 {
-		return "apt"
-	}
-	for _, file := range RpmFiles() {
-		if i, err := v.Stat(file); err == nil && i.Size > 0 {
-			return "dnf"
-		}
-	}
-	return ""
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Repository is a source of packages beside the distribution's own.
@@ -68,14 +67,11 @@ func KeepAt(version string, names ...string) Pin {
 }
 
 // Repositories wants the machine to know these repositories, to trust the key of each for that repository alone, and to have
-// current lists. packager is Detect's result.
+// current lists. packager is facts.Packager's name.
 func (r *Reading) Repositories(packager string, repos []Repository, via host.Via) ([]converge.Want, error) {
-	p := r.named(packager)
+	p := r.Named(packager)
 	if p == nil && len(repos) > 0 {
-		return nil, &trouble.Error{
-			What: "cannot install packages: neither dpkg nor rpm manages this machine",
-			Try:  []string{`set owner = "other" in [driver] if another tool installs the driver`},
-		}
+		return nil, Unmanaged("install", packager)
 	} else if p == nil {
 		return nil, nil
 	}
@@ -85,7 +81,7 @@ func (r *Reading) Repositories(packager string, repos []Repository, via host.Via
 // Contents returns gpuadm's files about sources and, for apt, versions: if a version is new in the spec, it may be newer than
 // the last reading of the lists.
 func (r *Reading) Contents(packager string, repos []Repository, via host.Via) map[string][]byte {
-	if p := r.named(packager); p != nil {
+	if p := r.Named(packager); p != nil {
 		return p.Contents(repos, via)
 	}
 	return nil
@@ -93,7 +89,7 @@ func (r *Reading) Contents(packager string, repos []Repository, via host.Via) ma
 
 // Upgrades wants automatic upgrades to leave these packages alone.
 func (r *Reading) Upgrades(packager string, names []string, needrestart bool) []converge.Want {
-	if p := r.named(packager); p != nil {
+	if p := r.Named(packager); p != nil {
 		return p.Upgrades(names, needrestart)
 	}
 	return nil
@@ -195,7 +191,7 @@ func Instead(line, of string) string {
 
 // Declared wants other tools' declarations of the repositories disabled: gpuadm's own name the key by its fingerprint.
 func (r *Reading) Declared(packager string, repos []Repository, sys System) (wants []converge.Want) {
-	p := r.named(packager)
+	p := r.Named(packager)
 	repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
 	if p == nil || len(repos) == 0 {
 		return nil
@@ -272,7 +268,7 @@ func Lists(of Packager, files []string) converge.Want {
 
 // NewLists builds the thing for undo.
 func NewLists(name string, files []string, read *Reading) converge.Thing {
-	return lists{read.named(name), name, files}
+	return lists{read.Named(name), name, files}
 }
 
 // Ref names them by the package manager: "apt".

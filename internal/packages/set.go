@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -58,7 +59,7 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 			}
 		}
 	}
-	l, err := NewLists(Detect(v), s.Reads, s.Reading).Look(ctx, v)
+	l, err := NewLists(facts.PackagerOf(v).Name, s.Reads, s.Reading).Look(ctx, v)
 	if err == nil && l == stale {
 		err = host.Later{Until: "once the package lists are read"}
 	}
@@ -191,9 +192,9 @@ func FilesIn(s System, folder string, ends ...string) (names []string) {
 }
 
 // Enabled wants the lacks enabled by gpuadm's files and the distribution's packages; undo removes all of these. packager is
-// Detect's result.
+// facts.Packager's name.
 func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error) {
-	p, files := r.named(packager), EnabledBy(lacks)
+	p, files := r.Named(packager), EnabledBy(lacks)
 	var wants []converge.Want
 	for _, l := range lacks {
 		if err := l.Unavailable(); err != nil {

@@ -25,7 +25,7 @@ func TestDriverPlans(t *testing.T) {
 	planned := 0
 	for _, m := range machines(t) {
 		n := m.boot(t)
-		if packages.Detect(n) != "apt" {
+		if facts.PackagerOf(n).Name != "apt" {
 			continue // rpm's answers were not recorded
 		}
 		planned++

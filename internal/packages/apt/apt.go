@@ -15,6 +15,7 @@ import (
 
 	version "github.com/knqyf263/go-deb-version"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -34,7 +35,7 @@ func New() packages.Packager { return apt{wait: packages.LockWait, pins: pinFold
 
 func (apt) Name() string     { return "apt" }
 func (apt) Database() string { return "dpkg" }
-func (apt) Files() []string  { return []string{packages.DpkgStatus, dpkgUpdates, aptExtStates} }
+func (apt) Files() []string  { return []string{facts.DpkgStatus, dpkgUpdates, aptExtStates} }
 
 func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State, error) {
 	d, err := readDpkg(v)
@@ -87,7 +88,7 @@ func readOnly(v host.View) (options []string) {
 		}
 	}
 	read := younger(v, lists, made...)
-	if !read || !younger(v, packagesToo, lists, packages.DpkgStatus, dpkgUpdates) {
+	if !read || !younger(v, packagesToo, lists, facts.DpkgStatus, dpkgUpdates) {
 		options = append(options, "-o", "Dir::Cache::pkgcache=")
 	}
 	if !read {

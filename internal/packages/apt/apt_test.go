@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
@@ -82,8 +83,8 @@ func TestReadingOutlivesSnapshot(t *testing.T) {
 	const text = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9\n"
 	n := must.Get(simhost.New([]byte("-- var/lib/dpkg/status --\n" + text + "-- etc/os-release --\nID=debian\n")))(t)
 	r, plan := packages.NewReading(New()), view.Snapshot(n)
-	must.Get(plan.ReadFile(packages.DpkgStatus))(t)
-	must.OK(t, n.WriteFile(packages.DpkgStatus, []byte(strings.Replace(text, "Version: 1", "Version: 2.0", 1)), host.Attr{Mode: 0o644}))
+	must.Get(plan.ReadFile(facts.DpkgStatus))(t)
+	must.OK(t, n.WriteFile(facts.DpkgStatus, []byte(strings.Replace(text, "Version: 1", "Version: 2.0", 1)), host.Attr{Mode: 0o644}))
 	must.Get(r.Read(t.Context(), plan))(t)
 	after, err := r.Read(t.Context(), n)
 	check.That(t, err == nil && after["a"].Version == "2.0", "%+v, %v", after["a"], err)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -36,7 +37,7 @@ type dpkg struct {
 
 // readDpkg reads the database: the status file, what an interrupted dpkg left beside it, and apt's automatic marks.
 func readDpkg(v host.View) (dpkg, error) {
-	status, err := v.ReadFile(packages.DpkgStatus)
+	status, err := v.ReadFile(facts.DpkgStatus)
 	if err != nil {
 		return dpkg{}, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -26,7 +27,7 @@ var status string
 func TestDpkgDatabase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	put(t, dir+packages.DpkgStatus, status, 0o644)
+	put(t, dir+facts.DpkgStatus, status, 0o644)
 	put(t, dir+dpkgUpdates+"/0000", "Package: fresh\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 4\n", 0o644)
 	put(t, dir+dpkgUpdates+"/tmp.i", "#padding\n", 0o644)
 	put(t, dir+aptExtStates, "Package: libfoo\nArchitecture: i386\nAuto-Installed: 1\n\nPackage: gone\nArchitecture: amd64\nAuto-Installed: 1\n", 0o644)
@@ -221,5 +222,5 @@ func realDatabase(n int) map[string]string {
 			fmt.Fprintf(&marks, "Package: %s\nArchitecture: amd64\nAuto-Installed: 1\n\n", name)
 		}
 	}
-	return map[string]string{packages.DpkgStatus: status.String(), aptExtStates: marks.String()}
+	return map[string]string{facts.DpkgStatus: status.String(), aptExtStates: marks.String()}
 }

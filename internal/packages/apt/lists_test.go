@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/local"
@@ -199,13 +200,13 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 		put(t, fmt.Sprintf("%s/etc/apt/sources.list.d/r%d.list", dir, i), fmt.Sprintf("deb http://r%d.example/ stable main\n", i), 0o644)
 	}
 	put(t, dir+"/etc/apt/sources.list.d/gpuadm-driver.sources", "Types: deb\nURIs: http://x.example/\nSuites: /\n", 0o644)
-	put(t, dir+packages.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
+	put(t, dir+facts.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
 	h := must.Get(local.Open(dir))(t)
 	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
 	c := counting{h, map[string]int{}}
 	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})
 	must.That(t, err == nil && !old, "stale: %v, %v", old, err)
-	n := c.reads[packages.DpkgStatus]
+	n := c.reads[facts.DpkgStatus]
 	check.That(t, n <= 1, "dpkg's database was read %d times", n)
 }
 

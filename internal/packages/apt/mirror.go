@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -166,7 +167,7 @@ func (a apart) bare(ctx context.Context, file string) ([]byte, error) {
 	for name := range strings.Lines(string(out)) {
 		known[strings.TrimSpace(name)] = true
 	}
-	status, err := a.ReadFile(packages.DpkgStatus)
+	status, err := a.ReadFile(facts.DpkgStatus)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}

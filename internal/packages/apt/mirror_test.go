@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -61,7 +62,7 @@ func TestMirror(t *testing.T) {
 	)
 	m.update()
 	m.must("apt-get", "install", "-y", "base")
-	m.write(packages.DpkgStatus, m.must("cat", packages.DpkgStatus)+"\nPackage: local\nStatus: install ok installed\nArchitecture: all\nVersion: 1\nDepends: base, no-such-package\n\n")
+	m.write(facts.DpkgStatus, m.must("cat", facts.DpkgStatus)+"\nPackage: local\nStatus: install ok installed\nArchitecture: all\nVersion: 1\nDepends: base, no-such-package\n\n")
 	m.must("mkdir", "-p", "/srv/mirror", "/srv/none-wanted")
 	m.must("rm", "/etc/apt/sources.list.d/gpuadm-test.sources")
 	before := m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")
@@ -90,7 +91,7 @@ func TestMirror(t *testing.T) {
 	err = things.Key("/etc/apt/keyrings/mirror.gpg", "/srv/mirror/key.asc", signer.Fingerprint(), host.Via{}, "").Thing.Make(t.Context(), m, converge.State(signer.Fingerprint()))
 	must.That(t, err == nil, "%v", wordsOf(err))
 	m.write("/etc/apt/sources.list.d/mirror.sources", "Types: deb\nURIs: file:///srv/mirror/\nSuites: /\nSigned-By: /etc/apt/keyrings/mirror.gpg\n")
-	m.must("sed", "-i", "s/, no-such-package//", packages.DpkgStatus)
+	m.must("sed", "-i", "s/, no-such-package//", facts.DpkgStatus)
 	m.must("apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any")
 	m.must("apt-get", "install", "-y", "--no-install-recommends", "-s", "driver")
 	check.Has(t, m.must("apt-get", "download", "--print-uris", "lib"), "file:/srv/mirror/./lib_580.1%2ba%7eb", "lib comes from")

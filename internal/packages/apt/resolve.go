@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -243,7 +244,7 @@ func parsePolicy(out string) map[string][]packages.Offer {
 			if p, err := strconv.Atoi(words[1]); err == nil {
 				last = &packages.Offer{Version: words[0], Priority: p}
 			}
-		case last != nil && strings.HasPrefix(line, "       ") && len(words) >= 2 && words[1] != packages.DpkgStatus:
+		case last != nil && strings.HasPrefix(line, "       ") && len(words) >= 2 && words[1] != facts.DpkgStatus:
 			if _, err := strconv.Atoi(words[0]); err == nil {
 				last.From = append(last.From, strings.TrimSuffix(strings.Join(words[1:], " "), " Packages"))
 			}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -173,7 +174,7 @@ func sourcesIn(v host.View, files []string) ([]source, error) {
 }
 
 func architecture(v host.View) string {
-	status, _ := v.ReadFile(packages.DpkgStatus)
+	status, _ := v.ReadFile(facts.DpkgStatus)
 	return nativeArch(v, status)
 }
 

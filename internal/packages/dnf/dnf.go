@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -48,7 +49,7 @@ func (dnf) Database() string { return "rpm" }
 
 // Files leaves out the auxiliary files beside rpm's database: they change whenever the database is read.
 func (dnf) Files() []string {
-	return append([]string{lockConf, lockList}, packages.RpmFiles()...)
+	return append([]string{lockConf, lockList}, facts.RpmFiles()...)
 }
 
 func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A Packager is a program that installs a system's packages. No other list in gpuadm ties distributions to packagers.
+type Packager struct {
+	Name     string   // apt, dnf; "" = none that gpuadm knows
+	Database string   // dpkg, rpm
+	IDs      []string // of os-release, as ID or in ID_LIKE
+	Foreign  bool     // gpuadm does not install with it
+}
+
+// systems has those that share a database in the order in which they are tried.
+var systems = [...]Packager{
+	{Name: "apt", Database: "dpkg", IDs: []string{"debian", "ubuntu"}},
+	{Name: "zypper", Database: "rpm", IDs: []string{"sles", "suse", "opensuse"}, Foreign: true},
+	{Name: "dnf", Database: "rpm", IDs: []string{"rhel", "fedora", "centos", "amzn", "azurelinux"}},
+}
+
+// The databases of dpkg and rpm. Fedora and RHEL 10 have rpm's below /usr; /var/lib/rpm is a link to it, or the folder itself.
+const DpkgStatus = "/var/lib/dpkg/status"
+
+func RpmFiles() (files []string) {
+	for _, dir := range []string{"/var/lib/rpm/", "/usr/lib/sysimage/rpm/"} {
+		files = append(files, dir+"rpmdb.sqlite", dir+"Packages.db", dir+"Packages")
+	}
+	return files
+}
+
+// Packager is what installs packages by the system's name: its own, then those that it is like.
+func (o OS) Packager() Packager {
+	for _, id := range append([]string{o.ID}, o.Like...) {
+		for _, p := range systems {
+			if slices.Contains(p.IDs, id) {
+				return p
+			}
+		}
+	}
+	return Packager{}
+}
+
+// PackagerOf is what installs packages on a machine: its system's own packager, if that one's database has packages, else the one of the
+// database that has. "" where there is none.
+func PackagerOf(v host.View) Packager {
+	of := DatabaseOf(v)
+	own := (&look{v: v}).os().Packager()
+	for _, p := range append([]Packager{own}, systems[:]...) {
+		if of != "" && p.Database == of && (p.Name == own.Name || !p.Foreign) {
+			return p
+		}
+	}
+	return Packager{}
+}
+
+// DatabaseOf is the database that has packages, dpkg or rpm, "" if none has. Either tool may be installed on the other's system; then its
+// database is empty.
+func DatabaseOf(v host.View) string {
+	filled := func(name string) bool { i, err := v.Stat(name); return err == nil && i.Size > 0 }
+	switch {
+	case filled(DpkgStatus):
+		return "dpkg"
+	case slices.ContainsFunc(RpmFiles(), filled):
+		return "rpm"
+	}
+	return ""
+}
