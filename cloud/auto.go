@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/cloud/method"
@@ -41,10 +40,10 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) (notes []string) {
 	switch method.Of(s, f) {
 	case "eks":
 		notes = eks.Notes(s, f)
-	case "aks":
-		notes = aks.Notes(s, f)
 	case "gke":
 		notes = gke.Notes(f)
+	default:
+		notes = leftNotes(s, f)
 	}
 	own := map[string]bool{
 		"ca_file": s.Join.CAFile != "", "cluster": s.Join.Cluster != "", "cluster_dns": len(s.Join.ClusterDNS) > 0,

@@ -6,11 +6,11 @@ import (
 	"context"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -102,11 +102,11 @@ func sealed(f facts.Facts) []converge.Want {
 
 // Limits says in one sentence what gpuadm cannot do on a node that it prepares only in part.
 func Limits(f facts.Facts) []string {
-	switch {
-	case f.OS.ID == "cos":
+	if f.OS.ID == "cos" {
 		return []string{gke.OnCOS}
-	case f.Cloud.Managed == "aks":
-		return []string{aks.Automatic}
+	}
+	if limit := platform.Of(f.Cloud.Managed).Limit; limit != "" {
+		return []string{limit}
 	}
 	return nil
 }

@@ -5,9 +5,7 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"fmt"
 
-	"github.com/gpuadm/gpuadm/cloud/aks"
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
@@ -16,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -40,7 +39,7 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 	if refused := sealed(f); refused != nil {
 		return refused
 	}
-	return append(aks.Begin(s, f), gke.Begin(s, f)...)
+	return append(beginAfter(s, f), gke.Begin(s, f)...)
 }
 
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.
@@ -59,7 +58,7 @@ func Joined(se *node.Session) converge.Stage {
 		About: "waits until the cluster has the node",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch by := method.Joiner(f); {
-			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet runs in a container, out of sight
+			case s.Join.Method == "none", platform.Of(f.Cloud.Managed).Join.Unseen:
 				return nil, nil
 			case by != "" && !method.EKSOwn(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
@@ -95,17 +94,16 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 }
 
 func joinWants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch method.Of(s, f) {
+	switch by := method.Of(s, f); by {
 	case "none":
 		return nil, nil
 	case "eks":
 		return eks.Wants(se, s, f)
 	case "gke":
 		return gke.Wants(s, f)
-	case "aks":
-		return aks.Wants(f)
 	case "":
 		return nil, untold(f)
+	default:
+		return leftTo(by, f)
 	}
-	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.Method)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -158,11 +159,14 @@ func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 // Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
 // gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
 func takeOver(owner string) string {
+	for _, p := range platform.All() {
+		if p.Driver.TakeOver != "" && strings.HasPrefix(owner, p.Driver.Title+" (") {
+			return p.Driver.TakeOver
+		}
+	}
 	switch {
 	case strings.HasPrefix(owner, facts.GPUOperator):
 		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
-	case strings.HasPrefix(owner, facts.AKSDriver+" ("):
-		return "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node"
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
 	case strings.HasPrefix(owner, facts.EKSImage):

@@ -61,8 +61,8 @@ var systems = [][4]string{
 	{"sles", "15.6", "6.4.0-150600.23-default"},
 }
 
-// platform is a machine of platforms under a system.
-func platform(i int, system [4]string) facts.Facts {
+// aPlatform is a machine of platforms under a system.
+func aPlatform(i int, system [4]string) facts.Facts {
 	p := platforms[i]
 	f := facts.Facts{Live: true, Day: "2026-11-25", OS: facts.OS{ID: system[0], Version: system[1]}, Arch: p.arch, GPUs: []facts.PCI{}}
 	f.Cloud = instance.Cloud{Name: p.cloud, Type: p.instance}
@@ -81,7 +81,7 @@ func platform(i int, system [4]string) facts.Facts {
 	return f
 }
 
-// cell is what a platform gets, in the words of cells.txt.
+// cell is what a aPlatform gets, in the words of cells.txt.
 func cell(f facts.Facts, asked, source string) string {
 	d := driver(asked)
 	if source != "" {
@@ -136,7 +136,7 @@ func TestPlatforms(t *testing.T) {
 	for _, s := range systems {
 		for i, p := range platforms {
 			for _, asked := range []string{"", "580", "595", "615", "620"} {
-				got, at := cell(platform(i, s), asked, s[3]), -1
+				got, at := cell(aPlatform(i, s), asked, s[3]), -1
 				for n, row := range rows {
 					system := strings.TrimSpace(s[0] + " " + s[1] + " " + s[3])
 					if is(row[0], system) && is(row[1], p.name) && is(row[2], cmp.Or(asked, "-")) {

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/drivers/hardware"
+	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 // String names a repository as errors do.
@@ -217,7 +217,10 @@ func (p *plan) family() string {
 	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
 		return rows[0].Family
 	}
-	return facts.OS{ID: p.m.ID, Like: p.m.Like}.Packager().Name
+	if by := (facts.OS{ID: p.m.ID, Like: p.m.Like}).Packager(); !by.Foreign {
+		return by.Name
+	}
+	return ""
 }
 
 // published says why the repository does not have a branch, "" if it does.

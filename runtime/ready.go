@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime/containerd"
@@ -110,6 +111,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 		return HandlerOf{}, err
 	}
 	h := HandlerOf{Engine: e, Name: containerd.HandlerFor(s, f, e).Name}
+	p := platform.WriterOf(e.Owner)
 	switch {
 	case s.Runtime.Inject == "cdi":
 		h.Name = ""
@@ -117,7 +119,7 @@ func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 		h.Owner, h.Why = "another program", `owner = "other" in [runtime]`
 	case e.Owner == "k3s" || e.Owner == "rke2":
 		h.Owner, h.Why = e.Owner, e.Why
-	case s.Runtime.Owner == "gpuadm", e.Owner == "k0s", e.Owner == "aks" && f.Files[facts.AKSProvisioned] != nil && h.Name != containerd.AKSHandler:
+	case s.Runtime.Owner == "gpuadm", e.Owner == "k0s", p.Engine.How == platform.After && f.Files[p.Join.Done] != nil && h.Name != p.Engine.Handler:
 	default:
 		h.Owner, h.Why = e.Owner, e.Why
 	}

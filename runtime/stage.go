@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -31,7 +32,7 @@ var Stage = converge.Stage{
 	Wants: wants,
 	Needs: func(s spec.Spec) facts.Needs {
 		return facts.Needs{
-			Files:  []string{facts.AKSProvisioned, containerd.OnK0s},
+			Files:  append(platform.Done(), containerd.OnK0s),
 			Engine: facts.Stated{Name: s.Runtime.Engine, Config: s.Runtime.Config, Binary: s.Runtime.EngineBinary},
 		}
 	},

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things/cdi"
 	"github.com/gpuadm/gpuadm/runtime"
@@ -217,11 +218,10 @@ func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
 	return part("IMEX", none, claims...)
 }
 
-// managedPlugin is the unit by which AKS's managed GPU pools offer GPUs; "" if there is none.
-// Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_config.sh: configureManagedGPUExperience.
+// managedPlugin is the unit by which the platform itself offers GPUs; "" if there is none.
 func managedPlugin(ctx context.Context, v host.View, f facts.Facts) string {
-	for _, unit := range []string{"nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service"} {
-		if u, err := v.Unit(ctx, unit); err == nil && f.Cloud.Managed == "aks" && u.Enabled == "enabled" {
+	for _, unit := range platform.Of(f.Cloud.Managed).Plugin.Units {
+		if u, err := v.Unit(ctx, unit); err == nil && u.Enabled == "enabled" {
 			return unit
 		}
 	}
@@ -232,7 +232,8 @@ func allocationPart(f facts.Facts, plugin, dra, managed string) Part {
 	var claims []Claim
 	if managed != "" {
 		plugin, dra = "", ""
-		claims = append(claims, Claim{facts.AKSDriver, managed + " is enabled", []Ends{{"pool", "make one without --enable-managed-gpu"}}})
+		p := platform.Of(f.Cloud.Managed)
+		claims = append(claims, Claim{p.Title, managed + " is enabled", []Ends{{"pool", p.Plugin.Ends}}})
 	}
 	if dra != "" {
 		claims = append(claims, Claim{ownerDRA, dra + " is there", operatorEnds("DRA")})

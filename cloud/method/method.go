@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -23,13 +24,8 @@ func Of(s spec.Spec, f facts.Facts) string {
 	if s.Join.Method != "auto" {
 		return s.Join.Method
 	}
-	switch f.Cloud.Managed {
-	case "eks", "eks-hybrid":
-		return "eks"
-	case "aks", "aks-flex":
-		return "aks"
-	case "gke":
-		return "gke"
+	if method := platform.Of(f.Cloud.Managed).Join.Method; method != "" {
+		return method
 	}
 	if f.Cloud.Name == "aws" {
 		return "eks"
@@ -39,7 +35,7 @@ func Of(s spec.Spec, f facts.Facts) string {
 
 // Joiner names the scripts that make the machine a node, "" if there are none.
 func Joiner(f facts.Facts) string {
-	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
+	return platform.Of(f.Cloud.Managed).Join.By
 }
 
 // SetUpByGpuadm says whether kubelet uses a unit file that gpuadm's join has written, whatever [join] says now: without that

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -24,9 +25,16 @@ func ownerOf(key string) (owner string) {
 	}, key) {
 		return ""
 	}
+	keeps := func(kept string) bool {
+		return key == kept || strings.HasSuffix(kept, "/") && strings.HasPrefix(key, kept)
+	}
+	for _, p := range platform.All() {
+		if slices.ContainsFunc(p.Labels, keeps) {
+			return p.Title
+		}
+	}
 	for row := range strings.Lines(ownerRows) {
-		kept, owner, ok := strings.Cut(strings.TrimSpace(row), "\t")
-		if ok && (key == kept || strings.HasSuffix(kept, "/") && strings.HasPrefix(key, kept)) {
+		if kept, owner, ok := strings.Cut(strings.TrimSpace(row), "\t"); ok && keeps(kept) {
 			return owner
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -40,7 +41,7 @@ func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
 	case method.EKSOwn(s, f), method.SetUpByGpuadm(f):
 		return "the join"
-	case slices.Contains([]string{"nodeadm", "aks", "gke"}, k.ConfigOwner):
+	case platform.Writes(k.ConfigOwner):
 		return k.ConfigOwner
 	}
 	return ""

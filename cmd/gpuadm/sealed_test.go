@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host/local"
 
 	"github.com/gpuadm/gpuadm/cloud"
-	"github.com/gpuadm/gpuadm/cloud/aks"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/cloud/gke"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -38,7 +38,7 @@ func TestSealed(t *testing.T) {
 		{"GKE Autopilot", "gke-cos", "-- proc/sys/kernel/hostname --\ngk3-online-boutique-pool-1-b46cb125-t4tv\n", "gke"},
 		{"Talos", "talos", "", ""},
 		{"EKS with Amazon Linux 2", "ubuntu24-h100", "-- etc/eks/bootstrap.sh --\n#!/bin/sh\n", "eks"},
-		{"", "aks-ubuntu2204", "", aks.Automatic},
+		{"", "aks-ubuntu2204", "", platform.Of("aks").Limit},
 		{"", "gke-cos", "", gke.OnCOS},
 		{"", "operator-26.3", "", ""},
 		{"", "operator-26.7", "", ""},
@@ -71,7 +71,7 @@ func TestSealed(t *testing.T) {
 			}
 		})
 	}
-	onPage(t, "aks", "AKS Automatic | "+aks.Automatic)
+	onPage(t, "aks", "AKS Automatic | "+platform.Of("aks").Limit)
 	onPage(t, "gke", "Container-Optimized OS | "+gke.OnCOS)
 }
 

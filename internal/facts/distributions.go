@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // A distribution is a Kubernetes distribution that starts kubelet and the container engine itself.
@@ -20,10 +22,14 @@ type distribution struct {
 
 // KubeletUnits are the units that kubelet is, or is a part of, by the names that packages and installers give them.
 func KubeletUnits() []string {
-	return []string{
+	units := []string{
 		"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-agent.service", "rke2-server.service",
-		"k0sworker.service", "k0scontroller.service", "snap.microk8s.daemon-kubelite.service", "snap.k8s.kubelet.service",
+		"k0sworker.service", "k0scontroller.service",
 	}
+	for _, p := range snaps() {
+		units = append(units, p.Snap.Kubelet)
+	}
+	return units
 }
 
 // findDistributions finds those on this machine. Where each keeps its files was read in its own code and in a second source, in
@@ -32,13 +38,15 @@ func KubeletUnits() []string {
 // distribution that is missing here is found on the running machine by the processes of its kubelet and engine (processes.go).
 func (l *look) findDistributions(ctx context.Context) (found []distribution) {
 	units := KubeletUnits()
-	for _, d := range [...]*distribution{
+	all := []*distribution{
 		l.rancher(ctx, "k3s", units[1:3]...),
 		l.rancher(ctx, "rke2", units[3:5]...),
 		l.k0s(ctx, units[5:7]...),
-		l.snap(ctx, "microk8s", "/var/snap/microk8s/current/args", "snap.microk8s.daemon-containerd.service", units[7]),
-		l.snap(ctx, "k8s", "/var/snap/k8s/common/args", "snap.k8s.containerd.service", units[8]),
-	} {
+	}
+	for _, p := range snaps() {
+		all = append(all, l.snap(ctx, p.Name, *p.Snap))
+	}
+	for _, d := range all {
 		if d != nil {
 			found = append(found, *d)
 		}
@@ -252,14 +260,18 @@ func (l *look) k0s(ctx context.Context, units ...string) *distribution {
 	return d
 }
 
-// snap finds MicroK8s and Canonical Kubernetes, whose snaps keep the arguments of each daemon in a file. MicroK8s makes the engine's
-// config from a template at each start. Sources: microk8s-resources/wrappers/run-containerd-with-args of
-// https://github.com/canonical/microk8s; src/k8s/pkg/k8sd/setup/containerd.go of https://github.com/canonical/k8s-snap.
-func (l *look) snap(ctx context.Context, name, args, engineUnit, kubeletUnit string) *distribution {
-	s, runs := l.service(ctx, engineUnit), l.service(ctx, kubeletUnit)
+// snaps are the platforms that are one.
+func snaps() []platform.Platform {
+	return slices.DeleteFunc(platform.All(), func(p platform.Platform) bool { return p.Snap == nil })
+}
+
+// snap finds a Kubernetes distribution that is a snap.
+func (l *look) snap(ctx context.Context, name string, at platform.Snap) *distribution {
+	s, runs := l.service(ctx, at.Engine), l.service(ctx, at.Kubelet)
 	if s == nil {
 		return nil
 	}
+	args, kubeletUnit := at.Args, at.Kubelet
 	program := l.first("/snap/"+name+"/current", "/var/lib/snapd/snap/"+name+"/current")
 	variables := []string{"${SNAP}", program, "${SNAP_DATA}", "/var/snap/" + name + "/current", "${SNAP_COMMON}", "/var/snap/" + name + "/common"}
 	given := func(daemon string) []string {

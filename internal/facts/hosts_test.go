@@ -102,7 +102,7 @@ func TestDriverOwner(t *testing.T) {
 		{"mounts are not read without the folder", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n", "", ""},
 		{"at work", mounts + "-- run/nvidia/nvidia-driver.pid --\n4242\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ready", mounts + "-- run/nvidia/validations/.driver-ctr-ready --\n", facts.GPUOperator, "its driver container has written /run/nvidia/validations/.driver-ctr-ready"},
-		{"AKS's own, built into its image", mounts + "-- opt/azure/containers/provision.complete --\n-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", facts.AKSDriver, "/opt/azure/aks-gpu/dkms-marker is there"},
+		{"AKS's own, built into its image", mounts + "-- opt/azure/containers/provision.complete --\n-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", "AKS", "/opt/azure/aks-gpu/dkms-marker is there"},
 		{"AKS's marker elsewhere", mounts + "-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", "", ""},
 		{"EKS, by archives", "-- etc/systemd/system/nvidia-kmod-load.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-kmod-load.service is there"},
 		{"EKS, by trees", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-setup.service is there"},

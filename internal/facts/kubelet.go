@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -119,7 +120,7 @@ func configOwner(c kubeletCommand, engines []Engine) string {
 		}
 	}
 	for _, e := range engines {
-		if slices.Contains([]string{"nodeadm", "aks", "gke"}, e.Owner) {
+		if platform.Writes(e.Owner) {
 			return e.Owner
 		}
 	}

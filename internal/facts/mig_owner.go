@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // gkePartitions is GKE's label of a pool whose GPUs its own partition_gpu cuts, and gkeConfig what that reads. Source:
@@ -61,8 +62,9 @@ func (l *look) migOwner(k Kubelet) *Owner {
 		return manager(name)
 	case at != "":
 		return &Owner{at, "it calls " + calls + " at each boot", "remove that from " + at}
-	case l.cloud.Managed == "aks":
-		return &Owner{"AKS", name + " is enabled and calls " + calls, pool + "--gpu-instance-profile"}
+	}
+	if p := platform.Of(l.cloud.Managed); p.MIG.Ends != "" {
+		return &Owner{p.Title, name + " is enabled and calls " + calls, p.MIG.Ends}
 	}
 	return &Owner{name, "it is enabled and calls " + calls, "systemctl disable --now " + name}
 }
@@ -96,7 +98,7 @@ func (l *look) partitioner() (name, at, calls string) {
 		for _, file := range append(l.glob(etc+name+".d/*.conf"), units[seen]) {
 			calls, others := l.callsMIG(file, l.attr(file), 0)
 			switch {
-			case calls != "" && file != units[seen] && l.cloud.Managed != "aks":
+			case calls != "" && file != units[seen] && platform.Of(l.cloud.Managed).MIG.Ends == "":
 				return name, file, calls
 			case calls != "":
 				return name, "", calls

@@ -390,7 +390,7 @@ func TestUnpackagedRPM(t *testing.T) {
 	for answers, owner := range map[string]string{
 		"yes libnvidia-ml": "", "yes xorg-x11-drv-nvidia-cuda-libs": OtherOwner, "yes nvidia-x11-drv-libs": OtherOwner,
 		"yes nvidia-dc-driver580-libs": CIQDriver, "yes 1": OtherOwner, "1 1": "", "yes 2": "", "elsewhere": OtherOwner,
-		"yes cuda-open-hwe": OtherOwner, "yes cuda": AKSDriver,
+		"yes cuda-open-hwe": OtherOwner, "yes cuda": "AKS",
 	} {
 		lies := "usr/lib64/"
 		if answers == "elsewhere" {
@@ -409,7 +409,7 @@ func TestUnpackagedRPM(t *testing.T) {
 		for range 2 {
 			var c Cache
 			l := c.look(n)
-			if owner == AKSDriver {
+			if owner == "AKS" {
 				l.cloud.Managed = "aks"
 			}
 			got := ""

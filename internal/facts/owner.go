@@ -14,26 +14,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
 	"github.com/gpuadm/gpuadm/internal/pci"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
-
-// AKSProvisioned is what AKS's scripts make when they have ended, well or not. From then on they do nothing at later boots either.
-// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh and cse_main.sh.
-const AKSProvisioned = "/opt/azure/containers/provision.complete"
 
 // owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned: that
 // program overwrites other changes. It returns the owner and the sign seen.
 // Flatcar and plain distributions rewrite nothing; eks-hybrid does so only when its administrator calls it.
 func (l *look) owner(os OS) (owner, why string) {
 	why = l.cloud.ManagedWhy
-	switch l.cloud.Managed {
-	case "eks":
-		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write the file from a template.
-		return "nodeadm", why
-	case "aks":
-		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_config.sh: ensureContainerd.
-		return "aks", why
-	case "gke":
-		return "gke", why
+	if by := platform.Of(l.cloud.Managed).Engine.Writer; by != "" {
+		return by, why
 	}
 	switch os.ID {
 	case "bottlerocket", "cos", "talos":
@@ -64,7 +54,6 @@ func (l *look) dynamicMIG() string {
 // The owner of a machine's driver, by signs on the machine.
 const (
 	GPUOperator = "NVIDIA's GPU Operator"
-	AKSDriver   = "AKS" // whose images can carry a driver
 	OSTree      = "the ostree image that this system is"
 	EKSImage    = "the EKS image"
 	CIQDriver   = "CIQ's packages" // which Google's Rocky Linux images have
@@ -88,7 +77,7 @@ func LoadsDriver(ctx context.Context, v host.View) string {
 
 // Owner is another owner of a part of the node.
 type Owner struct {
-	Name string `json:"name"`           // GPUOperator, AKSDriver, OSTree, EKSImage, OtherOwner; of partitions NVIDIA's MIG manager, a cloud or a unit
+	Name string `json:"name"`           // GPUOperator, a platform's, OSTree, EKSImage, OtherOwner; of partitions NVIDIA's MIG manager, a cloud or a unit
 	Why  string `json:"why"`            // by which sign
 	Ends string `json:"ends,omitempty"` // what makes an owner of the partitions leave them
 }
@@ -115,12 +104,8 @@ func (l *look) driverOwner(ctx context.Context, m Modules) *Owner {
 	if sign := l.first("/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"); sign != "" {
 		return &Owner{Name: GPUOperator, Why: "its driver container has written " + sign}
 	}
-	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was
-	// incomplete the marker stays, and the next provisioning removes it then.
-	// Sources: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver,
-	// and vhdbuilder/packer/install-dependencies.sh, which builds it.
-	if sign := "/opt/azure/aks-gpu/dkms-marker"; l.cloud.Managed == "aks" && l.has(sign) {
-		return &Owner{Name: AKSDriver, Why: sign + " is there"}
+	if by := platform.Of(l.cloud.Managed).Driver; l.first(by.Files...) != "" {
+		return &Owner{Name: by.Title, Why: l.first(by.Files...) + " is there"}
 	}
 	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
 	if booted := "/run/ostree-booted"; l.has(booted) {
@@ -149,9 +134,10 @@ func packagers() [][2]string {
 // installer, too, with its libraries in a folder of its own. Sources: Azure/aks-gpu at dde3239, install.sh (GPU_DEST=/usr/bin), and
 // drivers/runfile.go.
 func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
-	const lists, aks, installer = "/var/lib/dpkg/info", "/usr/bin/lib64", "/var/lib/nvidia/log"
+	const lists, installer = "/var/lib/dpkg/info", "/var/lib/nvidia/log"
 	version, _ := LoadedDriver(l.v)
-	if version == "" || !l.has(aks) && l.has(installer) {
+	by := platform.Of(l.cloud.Managed).Driver
+	if version == "" || (by.Installer == "" || !l.has(by.Installer)) && l.has(installer) {
 		return nil
 	}
 	names := l.names(lists)
@@ -165,13 +151,13 @@ func (l *look) unpackaged(ctx context.Context, m Modules) *Owner {
 		rpm = l.rpmOf(ctx, m)
 	}
 	owner := &Owner{Name: OtherOwner, Why: "driver " + version + " is loaded, and no package has its files"}
-	if l.cloud.Managed == "aks" {
-		owner.Name = AKSDriver
+	if by.Unpackaged {
+		owner.Name = by.Title
 	}
-	by := slices.IndexFunc(packagers(), func(p [2]string) bool { return strings.HasPrefix(rpm, p[0]) })
+	packager := slices.IndexFunc(packagers(), func(p [2]string) bool { return strings.HasPrefix(rpm, p[0]) })
 	switch {
-	case by >= 0:
-		owner.Name, owner.Why = cmp.Or(packagers()[by][1], owner.Name), rpm+" is installed"
+	case packager >= 0:
+		owner.Name, owner.Why = cmp.Or(packagers()[packager][1], owner.Name), rpm+" is installed"
 	case rpm != noPackage:
 		return nil
 	}

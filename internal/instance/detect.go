@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 )
 
 // ECRPlugin is the path, in EKS's images, of kubelet's plugin that logs in to ECR, the registry of AWS.
@@ -29,10 +30,10 @@ func Detect(v host.View) Cloud {
 		}
 	}
 	c.Nodeadm, c.ECRPlugin = has(v, "/usr/bin/nodeadm"), has(v, ECRPlugin)
-	var of string
-	c.Managed, of, c.ManagedWhy = managed(v)
-	if c.Name == "" && of != "" {
-		c.Name, c.Why = of, c.ManagedWhy
+	by, why := platform.Detect(v)
+	c.Managed, c.ManagedWhy = by.Name, why
+	if c.Name == "" && by.Cloud != "" {
+		c.Name, c.Why = by.Cloud, why
 	}
 	return c
 }
@@ -56,6 +57,7 @@ func firmware(v host.View) (cloud, why string) {
 		// Hyper-V has Microsoft's name everywhere; the tag is Azure's alone.
 		// Source: cloud-init's tools/ds-identify.
 		{"azure", "/sys/class/dmi/id/chassis_asset_tag", exactly("7783-7084-3265-9085-8269-3286-77")},
+		{"oci", "/sys/class/dmi/id/chassis_asset_tag", exactly("OracleCloud.com")},
 	} {
 		if text := attr(v, sign.file); sign.is(text) {
 			return sign.cloud, sign.file + " says " + text
@@ -84,71 +86,6 @@ func xenUUID(text string) bool {
 }
 
 func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }
-
-// managed names the scripts that make the machine a node, and the only cloud in which such a machine can be.
-func managed(v host.View) (name, cloud, why string) {
-	for _, m := range [...]struct {
-		name, cloud string
-		every       []string // files and folders that must be there
-		one         []string // units or files, of which one must
-	}{
-		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and the engine's files.
-		{"eks", "aws", []string{"/usr/bin/nodeadm"}, []string{"nodeadm-run.service", "nodeadm-config.service"}},
-		// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has written on a machine outside EC2.
-		{"eks-hybrid", "", []string{"/opt/nodeadm/tracker"}, nil},
-		// The images before nodeadm, with Amazon Linux 2.
-		{"eks-al2", "aws", []string{"/etc/eks/bootstrap.sh"}, nil},
-		// https://github.com/Azure/AKSFlexNode: a machine outside Azure, whose kubelet runs in a container.
-		{"aks-flex", "", []string{"/etc/aks-flex-node"}, nil},
-		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts. azure.json alone is no sign: Cluster API's
-		// machines on Azure have it, too.
-		{"aks", "azure", []string{"/opt/azure/containers"}, []string{
-			"/opt/azure/containers/provision.sh", "/opt/azure/containers/provision_start.sh",
-			"/opt/azure/containers/provision.complete", "/etc/kubernetes/azure.json", "aks-node-controller.service",
-		}},
-		// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which GKE's own scripts
-		// come from.
-		{"gke", "gce", []string{"/home/kubernetes"}, []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
-	} {
-		if why := signs(v, m.every, m.one); why != "" {
-			return m.name, m.cloud, why
-		}
-	}
-	return "", "", ""
-}
-
-// signs names the signs that were found, "" if a required one is missing.
-func signs(v host.View, every, one []string) string {
-	for _, name := range every {
-		if !has(v, name) {
-			return ""
-		}
-	}
-	if len(one) == 0 {
-		return strings.Join(every, " and ")
-	}
-	for _, name := range one {
-		if strings.HasPrefix(name, "/") && has(v, name) {
-			return name
-		}
-		if !strings.HasPrefix(name, "/") && hasUnit(v, name) {
-			return every[0] + " and " + name
-		}
-	}
-	return ""
-}
-
-// hasUnit says whether one of systemd's folders has the unit file.
-func hasUnit(v host.View, name string) bool {
-	for _, dir := range [...]string{
-		"/etc/systemd/system/", "/run/systemd/system/", "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/",
-	} {
-		if has(v, dir+name) {
-			return true
-		}
-	}
-	return false
-}
 
 // has says whether name exists. If it cannot be read, the answer is no.
 func has(v host.View, name string) bool {

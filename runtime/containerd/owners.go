@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -35,7 +36,6 @@ func owners() map[string]owner {
 		"gke":          {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":          {itsNone, none},        //
 		"nodeadm":      {itsEntry, byNodeadm},  // nodeadm writes the file after gpuadm in a boot
-		"aks":          {entryOfAKS, onAKS},    // its own handler is verified; where it has none, gpuadm's is added once its scripts have ended
 		"bottlerocket": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
 		"talos":        {itsEntry, verifyOnly}, //
 		"other":        {itsEntry, verifyOnly}, // the spec says so
@@ -46,6 +46,9 @@ func owners() map[string]owner {
 // generate at each start, and that of k0s.
 func ownerOf(s spec.Spec, e facts.Engine) owner {
 	all := owners()
+	if p := platform.WriterOf(e.Owner); p.Engine.How == platform.After {
+		all[e.Owner] = owner{entryOf(p), afterIt(p)}
+	}
 	switch o, known := all[e.Owner]; {
 	case e.Owner == "k3s" || e.Owner == "rke2" || e.Owner == "k0s":
 		return o
@@ -110,31 +113,30 @@ func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h engine.Handler) ([
 	return []converge.Want{engine.Verify(e, h, lacking(e, h))}, nil
 }
 
-// AKSHandler is what AKS calls the handler in its own file (see itsEntry).
-const AKSHandler = "nvidia-container-runtime"
-
-// entryOfAKS is AKS's own handler, if its file has the entry and its program is installed. Which handler is the default does not matter:
-// it may be gpuadm's, or another one.
-func entryOfAKS(e facts.Engine, programs []string) string {
-	if c, err := asRead(e); err == nil {
-		entry, _ := toml.Sub(c.cri, "containerd", "runtimes")[AKSHandler].(map[string]any)
-		if slices.Contains(programs, programOf(entry)) {
-			return AKSHandler
+// entryOf is the platform's own handler, if its file has the entry and its program is installed. Which handler is the default does not
+// matter: it may be gpuadm's, or another one.
+func entryOf(p platform.Platform) func(facts.Engine, []string) string {
+	return func(e facts.Engine, programs []string) string {
+		if c, err := asRead(e); err == nil {
+			entry, _ := toml.Sub(c.cri, "containerd", "runtimes")[p.Engine.Handler].(map[string]any)
+			if slices.Contains(programs, programOf(entry)) {
+				return p.Engine.Handler
+			}
 		}
+		return "nvidia"
 	}
-	return "nvidia"
 }
 
-// onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. AKS's own handler stays as it is; pools
-// made with --gpu-driver none have none.
-// Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_main.sh (what comes after provision.complete) and
-// cse_config.sh (ensureContainerd); pkg/agent/baker.go (containerdV1NoGPUConfigTemplate).
-func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
-	if f.Files[facts.AKSProvisioned] == nil {
-		return verifyOnly(s, f, e, h)
+// afterIt edits the file in place once the platform's scripts have ended: they write it once, and not again. The platform's own handler stays
+// as it is.
+func afterIt(p platform.Platform) func(spec.Spec, facts.Facts, facts.Engine, engine.Handler) ([]converge.Want, error) {
+	return func(s spec.Spec, f facts.Facts, e facts.Engine, h engine.Handler) ([]converge.Want, error) {
+		if f.Files[p.Join.Done] == nil {
+			return verifyOnly(s, f, e, h)
+		}
+		h.Owned = h.Name == p.Engine.Handler
+		return edits(s, f, e, h)
 	}
-	h.Owned = h.Name == AKSHandler
-	return edits(s, f, e, h)
 }
 
 // rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be gone then.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
@@ -87,7 +88,7 @@ func TestAutoOnAKSIsNotOurs(t *testing.T) {
 		return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\n"+
 			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%[1]s.options]\nBinaryName = %q\n", name, engine.Binary)
 	}
-	for text, want := range map[string]string{"": "nvidia", entry("nvidia-two"): "nvidia", entry("nvidia-two") + entry(AKSHandler): AKSHandler} {
+	for text, want := range map[string]string{"": "nvidia", entry("nvidia-two"): "nvidia", entry("nvidia-two") + entry(platform.Of("aks").Engine.Handler): platform.Of("aks").Engine.Handler} {
 		found := []byte("version = 2\n" + text)
 		e := facts.Engine{
 			Name: "containerd", Version: "1.7.24", Owner: "aks", Config: etc + "/config.toml",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aks
+package cloud
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/platform"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/joins"
@@ -21,8 +22,8 @@ import (
 // TestAKSWaits waits for AKS's own scripts.
 func TestAKSWaits(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	must.OK(t, n.Remove(facts.AKSProvisioned))
-	w := provisioned(false)
+	must.OK(t, n.Remove(platform.Of("aks").Join.Done))
+	w := ended(platform.Of("aks"), false)
 	_, err := w.Look(t.Context(), n.View())
 	check.That(t, trouble.Passes(err), "%v", err)
 }
@@ -30,11 +31,11 @@ func TestAKSWaits(t *testing.T) {
 // TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
 func TestAKSBoots(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	must.OK(t, n.Remove(facts.AKSProvisioned))
+	must.OK(t, n.Remove(platform.Of("aks").Join.Done))
 	s := joins.Spec(t, "[join]\nmethod = \"aks\"\n")
 	f := must.Get(facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)})))(t)
 	f.Booting = true
-	wants, err := Wants(f)
+	wants, err := leftTo("aks", f)
 	must.That(t, err == nil && len(wants) == 1, "%v: %v", wants, err)
 	var later host.Later
 	_, err = wants[0].Look(t.Context(), n.View())
@@ -59,9 +60,9 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 		n := n
 		if c.gone {
 			n = joins.Recorded(t, "aks-ubuntu2204", nil)
-			joins.Must(t, n.Remove(facts.AKSProvisioned))
+			joins.Must(t, n.Remove(platform.Of("aks").Join.Done))
 		}
-		wants := Begin(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
+		wants := beginAfter(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
 		_, err := wants[0].Look(t.Context(), n.View())
 		check.That(t, len(wants) == 1 && c.want(err), "%+v: %v", c, err)
 	}

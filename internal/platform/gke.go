@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+// Not yet moved here: cloud/gke, migOwner's label, Container-Optimized OS.
+//
+// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which GKE's own scripts come from.
+var gke = Platform{
+	Name: "gke", Title: "GKE", Cloud: "gce",
+	Signs: Signs{[]string{"/home/kubernetes"}, []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
+	Join:  Join{Method: "gke", By: "GKE"}, Engine: Engine{Writer: "gke", How: NoNeed},
+}
