@@ -218,8 +218,9 @@ func (j *Journal) compact(h host.Host) {
 	if len(kept) > 0 {
 		add(Record{What: "end", Result: "ok"})
 	}
+	hold := j.holds()
 	for i, r := range j.Records {
-		if recent[r.Run] && r.What != "hold" || i == j.holds() {
+		if recent[r.Run] && r.What != "hold" || i == hold {
 			kept = append(kept, r)
 		}
 	}

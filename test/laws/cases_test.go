@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -176,16 +177,22 @@ func sample(t testing.TB, n, most int) (picked []int) {
 	return picked
 }
 
-// every counts as range n does. With -short it takes one number in 32.
+// every counts as range n does in a nightly run. Else it takes one number in 6, with -short one in 32; where it begins is said by turn.
 func every(n int) iter.Seq[int] {
-	step := 1
+	step := check.Every(6)
 	if testing.Short() {
 		step = 32
 	}
 	return func(yield func(int) bool) {
-		for i := 0; i < n && yield(i); i += step {
+		for i := min(turn(step), max(n-1, 0)); i < n && yield(i); i += step {
 		}
 	}
+}
+
+// turn is below n and another in each run of CI, so that in n runs each case is tested: GPUADM_TURN is the number of the run.
+func turn(n int) int {
+	number, _ := strconv.Atoi(os.Getenv("GPUADM_TURN"))
+	return number % n
 }
 
 // losses are the ways a disk may lose what was not synced: all of them in a nightly run, else one, by turns. The random one differs from cut to cut.

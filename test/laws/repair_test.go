@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -458,6 +459,10 @@ func rejected(t *testing.T, n *simhost.Node) {
 
 // Whatever doctor prints on a machine with two faults, typed, leaves all that served before.
 func TestPrintedFixesNeverServeLess(t *testing.T) {
+	synctest.Test(t, printedFixes) // else it waits two minutes for daemons that start and for an API server that does not answer
+}
+
+func printedFixes(t *testing.T) {
 	var all, restarting []brokenMachine
 	for _, b := range brokenMachines(t) {
 		if b.on == "debian13-containerd17" {

@@ -36,6 +36,10 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	if os.Getuid() != 0 {
 		missing(t, "starting containerd needs root")
 	}
+	file := p.question(root, "boot")
+	if a, ok := known(file); ok && a.Booted != nil {
+		return *a.Booted
+	}
 	// The daemon dies with the thread that started it, so keep the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -86,5 +90,6 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	must.That(t, t.Context().Err() != nil || booted.Up || ctx.Err() == nil, "cannot boot containerd %s in %s: %v\n%s", p.Version, patience, err, log.String())
 	booted.CRI = booted.CRI && booted.Up
 	booted.Log = log.String()
+	learn(file, answer{Booted: &booted})
 	return booted
 }

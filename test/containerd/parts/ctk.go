@@ -1,7 +1,9 @@
 package parts
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -23,12 +25,18 @@ type CTKRun struct {
 // place, so a daemon can dump it afterwards.
 func (p Part) RunCTK(t testing.TB, root string, flags ...string) CTKRun {
 	t.Helper()
-	run := p.Configure(t, root, append([]string{
+	args := append([]string{
 		"--runtime=containerd",
 		"--config=" + filepath.Join(root, "config.toml"),
 		"--drop-in-config=" + filepath.Join(root, "conf.d", "99-nvidia.toml"),
-	}, flags...)...)
+	}, flags...)
+	file := p.question(root, args...)
+	if a, ok := known(file); ok && p.relay(root, a.Files) == nil {
+		return CTKRun{Files: a.Files, Stderr: string(a.Stderr), Exit: a.Exit}
+	}
+	run := p.Configure(t, root, args...)
 	run.Files = Files(t, root)
+	learn(file, answer{Files: run.Files, Stderr: []byte(run.Stderr), Exit: run.Exit})
 	return run
 }
 
@@ -41,4 +49,15 @@ func (p Part) Configure(t testing.TB, root string, flags ...string) (run CTKRun)
 		run.Exit = exit.ExitCode()
 	}
 	return run
+}
+
+// relay makes the tree what it became when the program ran.
+func (p Part) relay(root string, files map[string][]byte) error {
+	for name, text := range files {
+		at := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, bytes.ReplaceAll(text, []byte(etc), []byte(root)), 0o644)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -69,11 +69,17 @@ func (m *machine) sources() (all []source, err error) {
 
 func deb822(file, text string) (all []source) {
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
-		said := map[string]string{}
+		said, last := map[string]string{}, ""
 		for line := range strings.Lines(paragraph) {
-			if key, value, ok := strings.Cut(line, ":"); ok && line[0] != '#' {
-				said[strings.ToLower(key)] = strings.TrimSpace(value)
+			if line[0] == ' ' || line[0] == '\t' { // deb822(5): a field goes on
+				said[last] += " " + strings.TrimSpace(line)
+			} else if key, value, ok := strings.Cut(line, ":"); ok && line[0] != '#' {
+				last = strings.ToLower(key)
+				said[last] = strings.TrimSpace(value)
 			}
+		}
+		if slices.Contains([]string{"no", "false", "0", "off", "without", "disable"}, strings.ToLower(said["enabled"])) || !slices.Contains(strings.Fields(said["types"]), "deb") {
+			continue // sources.list(5)
 		}
 		for _, uri := range strings.Fields(said["uris"]) {
 			for _, suite := range strings.Fields(said["suites"]) {
@@ -143,6 +149,8 @@ type offer struct {
 	*pkg
 	from     source
 	origin   string
+	label    string
+	suite    string
 	priority int
 }
 
@@ -184,8 +192,15 @@ func (p pin) fits(o offer) bool {
 	case "version":
 		ok, _ := path.Match(what, o.Version)
 		return ok
-	case "release":
-		return what == "o="+o.origin
+	case "release": // apt_preferences(5)
+		for one := range strings.SplitSeq(what, ",") {
+			key, glob, _ := strings.Cut(strings.TrimSpace(one), "=")
+			is, known := map[string]string{"o": o.origin, "l": o.label, "c": o.Component, "n": o.suite, "a": o.suite}[key]
+			if ok, _ := path.Match(glob, is); !known || !ok {
+				return false
+			}
+		}
+		return true
 	case "origin":
 		return strings.Contains(o.from.uri, strings.Trim(what, `"*`))
 	}
@@ -218,7 +233,7 @@ func (c catalog) offers(name string) (all []offer) {
 			if len(s.components) > 0 && !slices.Contains(s.components, p.Component) || s.suite != "/" && s.suite != "noble" {
 				continue
 			}
-			o := offer{p, s, e.origin, 500}
+			o := offer{p, s, e.origin, e.label, strings.Trim(s.suite, "/"), 500}
 			if i := slices.IndexFunc(c.pins, func(p pin) bool { return p.fits(o) }); i >= 0 {
 				o.priority = c.pins[i].priority
 			}

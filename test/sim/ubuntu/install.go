@@ -22,7 +22,13 @@ type solution struct {
 
 func aptGet(m *machine, args []string) error {
 	asks := slices.Contains(args, "--print-uris")
+	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !strings.HasPrefix(a, "--") })
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-y" || a == "-q" || a == "-V" || strings.HasPrefix(a, "--") })
+	for _, f := range flags {
+		if !slices.Contains(flagsOfApt, f) {
+			return m.fail("Command line option %s is not understood in combination with the other options", f)
+		}
+	}
 	if args[0] == "update" {
 		return m.update()
 	}
@@ -56,9 +62,27 @@ func aptGet(m *machine, args []string) error {
 	}
 	if asks {
 		s.print()
+	}
+	for name, p := range s.install {
+		if is := d.installed(name); is != "" && compare(p.Version, is) < 0 && !slices.Contains(flags, "--allow-downgrades") {
+			return m.fail("Packages were downgraded and -y was used without --allow-downgrades.")
+		}
+		if e := d.find(name); e != nil && strings.HasPrefix(e.status, "hold ") && !slices.Contains(flags, "--allow-change-held-packages") {
+			return m.fail("Held packages were changed and -y was used without --allow-change-held-packages.")
+		}
+	}
+	if len(s.remove) > 0 && slices.Contains(flags, "--no-remove") {
+		return m.fail("Packages need to be removed but remove is disabled.")
+	}
+	if asks {
 		return nil
 	}
 	return s.commit()
+}
+
+// flagsOfApt are those that gpuadm gives to apt-get.
+var flagsOfApt = []string{
+	"--", "--print-uris", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--allow-remove-essential", "--no-remove", "--reinstall", "--download-only",
 }
 
 func (m *machine) download(c catalog, what []string) error {
@@ -93,7 +117,14 @@ func (s *solution) ask(args []string) error {
 				s.remove[name] = true
 			}
 		case !exact:
-			return s.m.fail("Unable to locate package %s", a)
+			s.asked[name] = true
+			o := s.c.candidate(name, s.d.installed(name))
+			if o.pkg == nil && s.d.installed(name) == "" {
+				return s.m.fail("Unable to locate package %s", a)
+			}
+			if o.pkg != nil && o.Version != s.d.installed(name) {
+				s.install[name] = o.pkg
+			}
 		default:
 			s.asked[name] = true
 			if s.d.installed(name) == version {

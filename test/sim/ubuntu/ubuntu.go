@@ -30,6 +30,7 @@ import (
 // An edition is what one repository has at one time.
 type edition struct {
 	origin   string
+	label    string
 	packages map[string][]*pkg // by name
 }
 
@@ -70,14 +71,14 @@ var editions = sync.OnceValue(func() map[string]edition {
 	}
 	all := map[string]edition{}
 	for at, list := range pools {
-		name, origin := "nvidia", "NVIDIA"
+		name, origin, label := "nvidia", "NVIDIA", "NVIDIA CUDA"
 		switch {
 		case strings.HasPrefix(at, repos.Archive):
-			name, origin = "archive", "Ubuntu"
+			name, origin, label = "archive", "Ubuntu", "Ubuntu"
 		case strings.HasPrefix(at, repos.Toolkit):
-			name = "toolkit"
+			name, label = "toolkit", ""
 		}
-		e := edition{origin, map[string][]*pkg{}}
+		e := edition{origin, label, map[string][]*pkg{}}
 		for _, p := range list {
 			e.packages[p.Name] = append(e.packages[p.Name], newPackage(p))
 		}
@@ -87,7 +88,7 @@ var editions = sync.OnceValue(func() map[string]edition {
 	// installation guide for Linux installs it by this name.
 	beside := newPackage(repos.Package{Name: "cuda-toolkit-12-8", Version: "12.8.1-1", Files: map[string]repos.File{"/usr/local/cuda-12.8/version.json": {Text: "{}\n"}}})
 	all["nvidia"].packages[beside.Name] = []*pkg{beside}
-	mirror := edition{"NVIDIA", map[string][]*pkg{}}
+	mirror := edition{"NVIDIA", "NVIDIA CUDA", map[string][]*pkg{}}
 	for name, list := range all["nvidia"].packages {
 		for _, p := range list {
 			if v := upstream(p.Version); v == "580.159.04" || v == "570.148.08" || !strings.HasPrefix(v, "5") && !strings.HasPrefix(v, "6") {
